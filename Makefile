@@ -1,0 +1,62 @@
+# Everything a newcomer needs. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SEED ?= 1
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: setup
+setup: $(STAMP) ## Make .venv with lakebed and its tools in it
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "lakebed needs Python 3.11 or newer; run make with PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.PHONY: format
+format: setup ## Format the code
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+.PHONY: lint
+lint: setup ## Check format, lint and types
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+.PHONY: check
+check: lint ## Format, lint, types and the fast tests, in under a minute
+	$(BIN)/pytest -q -n 2 -m "not proof and not prove"
+
+.PHONY: test
+test: lint ## Everything that must pass before a change lands
+	$(BIN)/pytest -q -n 2 -m "not prove"
+
+.PHONY: prove
+prove: setup ## The long proofs (hours); SEED=n repeats one
+	LAKEBED_PROVE=1 LAKEBED_SEED=$(SEED) $(BIN)/pytest -q -n 2 --timeout=0 -m "proof or prove"
+
+.PHONY: bench
+bench: $(VENV)/.bench-installed ## Measure against the disk and against peers; writes bench/results/
+	$(BIN)/python bench/wal.py
+
+$(VENV)/.bench-installed: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $@
+
+.PHONY: demo
+demo: setup ## Write, get killed, reopen, and find everything acknowledged
+	$(BIN)/python examples/demo.py
+
+.PHONY: clean
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info

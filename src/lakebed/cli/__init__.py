@@ -1,0 +1,1 @@
+"""Lakebed on the command line."""

@@ -1,0 +1,215 @@
+"""Every error Lakebed raises, in one tree.
+
+    LakebedError
+    ├── RejectedError              it did not happen; nothing was written
+    │   ├── InvalidArgumentError   a value is not allowed (also: configuration)
+    │   ├── EntryTooLargeError     an entry is over the limit
+    │   ├── NotContiguousError     an entry does not follow the last one
+    │   ├── ClosedError            the log was closed
+    │   ├── NotALogError           the folder holds something else
+    │   ├── FormatTooNewError      the files were written by a newer version
+    │   ├── LockedError            another process owns the folder
+    │   ├── DiskFullError          no space for the next file (retriable)
+    │   ├── ReadOnlyError          the folder cannot be written
+    │   ├── EntryNotFoundError     the index is beyond the end of the log
+    │   └── EntryReleasedError     the index is before the start of the log
+    ├── UnknownOutcomeError        it may have happened; reopen and look
+    └── StopError                  stop and look at the disk
+        ├── PoisonedError          an earlier write or sync failed; reopen
+        ├── DeviceError            the device failed to read or write
+        └── CorruptionError        bytes on disk are not what was written
+            ├── ForeignFileError   a file belongs to another log
+            ├── MissingFileError   a file in the middle of the log is gone
+            └── EntryLostError     a salvaged log has a hole at this index
+
+The three branches are the three things a caller can do: correct and repeat, look before repeating,
+stop. Each class has a stable `code`, says whether the same call may succeed later (`retriable`) and
+what to do (`advice`). Messages are lower case, with the facts last as `key=value`.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import ClassVar
+
+
+class LakebedError(Exception):
+    """The root: a message, its facts, a stable code, and what to do about it."""
+
+    code: ClassVar[str] = "lakebed"
+    retriable: ClassVar[bool] = False
+    advice: ClassVar[str] = "see the message"
+
+    def __init__(self, message: str, **facts: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+
+    def __str__(self) -> str:
+        facts = " ".join(f"{name}={value}" for name, value in self.facts.items())
+        return f"{self.message} {facts}" if facts else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.message, self.facts))
+
+
+def _rebuild(kind: type[LakebedError], message: str, facts: dict[str, object]) -> LakebedError:
+    return kind(message, **facts)
+
+
+class RejectedError(LakebedError):
+    """It did not happen and nothing was written."""
+
+    code = "rejected"
+    advice = "correct the call and repeat it"
+
+
+class InvalidArgumentError(RejectedError):
+    """A value is outside what is allowed."""
+
+    code = "invalid_argument"
+
+
+class EntryTooLargeError(RejectedError):
+    """An entry is larger than the log accepts."""
+
+    code = "entry_too_large"
+    advice = "split the batch, or raise entry_bytes_max"
+
+
+class NotContiguousError(RejectedError):
+    """An entry does not follow the last one of the log."""
+
+    code = "not_contiguous"
+    advice = "append from the log's last index plus one, after truncating what conflicts"
+
+
+class ClosedError(RejectedError):
+    """The log was closed."""
+
+    code = "closed"
+    advice = "open the log again"
+
+
+class NotALogError(RejectedError):
+    """The folder exists, is not empty, and is not a log."""
+
+    code = "not_a_log"
+    advice = "name an empty or new folder, or the folder of a log"
+
+
+class FormatTooNewError(RejectedError):
+    """The files were written by a newer version of Lakebed."""
+
+    code = "format_too_new"
+    advice = "upgrade lakebed; nothing was changed"
+
+
+class LockedError(RejectedError):
+    """Another living process owns the folder."""
+
+    code = "locked"
+    retriable = True
+    advice = "stop the process named here, or use its address if it serves one"
+
+
+class DiskFullError(RejectedError):
+    """There is no space for the next file; the log itself is whole."""
+
+    code = "disk_full"
+    retriable = True
+    advice = "free space on the log's disk, then repeat the call; the log need not be reopened"
+
+
+class ReadOnlyError(RejectedError):
+    """The folder or its file system does not allow writing."""
+
+    code = "read_only"
+    advice = "give this user write access to the folder, or mount the file system read-write"
+
+
+class EntryNotFoundError(RejectedError):
+    """The index lies beyond the end of the log."""
+
+    code = "entry_not_found"
+    retriable = True
+    advice = "read at or below the last index, or wait for it"
+
+
+class EntryReleasedError(RejectedError):
+    """The index lies before the start of the log: a snapshot has replaced it."""
+
+    code = "entry_released"
+    advice = "start from the first index of the log, or from the snapshot"
+
+
+class UnknownOutcomeError(LakebedError):
+    """It may have happened: the disk failed between writing and confirming."""
+
+    code = "unknown_outcome"
+    advice = "reopen the log and read its end before repeating, or repeat under a producer"
+
+
+class StopError(LakebedError):
+    """Going on could lose or invent data."""
+
+    code = "stop"
+    advice = "stop and examine the disk"
+
+
+class PoisonedError(StopError):
+    """An earlier write or sync failed, so nothing more is accepted."""
+
+    code = "poisoned"
+    advice = "check the disk (the cause is named), then close and reopen the log"
+
+
+class DeviceError(StopError):
+    """The device reported an error; nothing was repaired or truncated."""
+
+    code = "device_error"
+    advice = "check the disk and its cables; copy the folder away before anything else"
+
+
+class CorruptionError(StopError):
+    """Bytes on disk are not what was written."""
+
+    code = "corruption"
+    advice = "run `lakebed wal verify DIR`; restore a copy, or `lakebed wal salvage DIR --to NEW`"
+
+
+class ForeignFileError(CorruptionError):
+    """A file of another log lies among ours."""
+
+    code = "foreign_file"
+    advice = "move the named file out of the folder; it belongs to another log"
+
+
+class MissingFileError(CorruptionError):
+    """A file that the log still needs is gone."""
+
+    code = "missing_file"
+    advice = "bring the named files back from a copy; `lakebed wal salvage` keeps what is left"
+
+
+class EntryLostError(CorruptionError):
+    """The log was salvaged and this index was among what could not be saved."""
+
+    code = "entry_lost"
+    advice = "continue at next_index; the entries between are gone"
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+def from_os_error(error: OSError, doing: str, path: object) -> LakebedError:
+    """Translate an operating system's error into ours: full, read-only, or a failing device."""
+    facts = {"path": path, "errno": errno.errorcode.get(error.errno or 0, error.errno)}
+    if error.errno in _FULL:
+        return DiskFullError(f"no space left while {doing}", **facts)
+    if error.errno in _READ_ONLY:
+        return ReadOnlyError(f"not allowed while {doing}", **facts)
+    if error.errno in {errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}:
+        return NotALogError(f"not a folder while {doing}", **facts)
+    return DeviceError(f"device error while {doing}: {error.strerror or error}", **facts)

@@ -1,0 +1,40 @@
+"""The only doors to the world.
+
+Disk, clock and failpoints, each with a real and a test implementation.
+"""
+
+from lakebed.host.clock import Clock, ManualClock, SystemClock
+from lakebed.host.disk import (
+    Disk,
+    File,
+    Lock,
+    LockHeldError,
+    Mapping,
+    Mode,
+    fill,
+    read_exactly,
+    write_all,
+)
+from lakebed.host.faulty_disk import Fault, FaultyDisk
+from lakebed.host.os_disk import OsDisk
+from lakebed.host.sim_disk import SimDisk, Survival
+
+__all__ = [
+    "Clock",
+    "Disk",
+    "Fault",
+    "FaultyDisk",
+    "File",
+    "Lock",
+    "LockHeldError",
+    "ManualClock",
+    "Mapping",
+    "Mode",
+    "OsDisk",
+    "SimDisk",
+    "Survival",
+    "SystemClock",
+    "fill",
+    "read_exactly",
+    "write_all",
+]

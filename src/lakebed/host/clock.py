@@ -1,0 +1,49 @@
+"""Time as the project sees it: the system's, or one that a test moves by hand."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What time it is, and how much time has passed."""
+
+    def time_us(self) -> int:
+        """Give microseconds since 1970, as people count time; it may jump."""
+        ...
+
+    def monotonic(self) -> float:
+        """Give seconds from an arbitrary start; it never goes back."""
+        ...
+
+
+class SystemClock:
+    """The operating system's clocks."""
+
+    def time_us(self) -> int:
+        """Read the wall clock."""
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        """Read the monotonic clock."""
+        return time.monotonic()
+
+
+class ManualClock:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self, time_us: int = 1_700_000_000_000_000) -> None:
+        self._time_us = time_us
+
+    def time_us(self) -> int:
+        """Give the time it was set to."""
+        return self._time_us
+
+    def monotonic(self) -> float:
+        """Give the same time in seconds."""
+        return self._time_us / 1_000_000
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self._time_us += int(seconds * 1_000_000)

@@ -1,0 +1,188 @@
+"""The disk as the rest of the project sees it: a small protocol over files and folders.
+
+Implementations: `OsDisk` (the operating system), `SimDisk` (a model of what a power cut keeps and
+loses) and `FaultyDisk` (any disk, with the nth call of a kind failing). All raise `OSError`; the
+package that called translates it. Writes may be short, as the operating system's may: `write_all`
+is the one place that goes on.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+IOV_MAX = 1024
+"""The most buffers the operating system takes in one vectored write."""
+
+
+class Mode(enum.Enum):
+    """How a file is opened."""
+
+    READ = "read"
+    WRITE = "write"
+    CREATE = "create"
+    """Read and write; the file must not exist yet."""
+
+
+class Mapping(Protocol):
+    """A file mapped into memory. It stays valid while it or any view of it is referenced."""
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """Give the bytes from `start` to `stop` without copying them."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class File(Protocol):
+    """An open file, addressed by position."""
+
+    path: Path
+
+    def size(self) -> int:
+        """Give the file's length in bytes."""
+        ...
+
+    def read_into(self, buffer: Buffer, position: int) -> int:
+        """Fill `buffer` from `position`; give the number of bytes read, 0 at the end."""
+        ...
+
+    def write(self, buffer: Buffer, position: int) -> int:
+        """Write one buffer; give the number of bytes written, which may be fewer."""
+        ...
+
+    def write_vector(self, buffers: Sequence[Buffer], position: int) -> int:
+        """Write at most `IOV_MAX` buffers one after another; may write fewer bytes."""
+        ...
+
+    def map(self) -> Mapping:
+        """Map the whole file for reading."""
+        ...
+
+    def sync_data(self) -> None:
+        """Make contents and length survive a power cut (fdatasync)."""
+        ...
+
+    def sync(self) -> None:
+        """Make contents and all metadata survive a power cut (fsync)."""
+        ...
+
+    def drop_cache(self) -> None:
+        """Forget cached pages that are clean, so that the next read asks the device."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Cut or extend the file to `length` bytes."""
+        ...
+
+    def preallocate(self, length: int) -> None:
+        """Reserve space up to `length`, so that writing there cannot run out of it."""
+        ...
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        ...
+
+
+class Lock(Protocol):
+    """A held lock on a folder."""
+
+    def release(self) -> None:
+        """Give the lock up."""
+        ...
+
+
+class LockHeldError(Exception):
+    """Another owner holds the lock; `owner` is what it wrote about itself."""
+
+    def __init__(self, owner: str) -> None:
+        super().__init__(owner)
+        self.owner = owner
+
+
+class Disk(Protocol):
+    """Files by path, and what is done to their names."""
+
+    def open(self, path: Path, mode: Mode) -> File:
+        """Open a file."""
+        ...
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename a file, replacing `new`. Durable after `sync_folder`."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file's name. Durable after `sync_folder`."""
+        ...
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder for its owner alone, and its parents; nothing if it exists."""
+        ...
+
+    def sync_folder(self, path: Path) -> None:
+        """Make creations, renames and removals in this folder survive a power cut."""
+        ...
+
+    def names(self, path: Path) -> list[str]:
+        """List a folder's names, sorted; an absent folder has none."""
+        ...
+
+    def lock(self, path: Path, owner: str) -> Lock:
+        """Lock a file for one owner, who is described in it.
+
+        Raise `LockHeldError` if it is taken.
+        """
+        ...
+
+
+def write_all(file: File, buffers: Sequence[Buffer], position: int, length: int) -> None:
+    """Write every byte of `buffers`, `length` in all, at `position`, however short each write."""
+    written = 0
+    if len(buffers) <= IOV_MAX:
+        written = _write_some(file, buffers, position)
+        if written == length:
+            return
+    rest = _after([memoryview(buffer).cast("B") for buffer in buffers], written)
+    while rest:
+        count = _write_some(file, rest[:IOV_MAX], position + written)
+        written += count
+        rest = _after(rest, count)
+
+
+def _write_some(file: File, buffers: Sequence[Buffer], position: int) -> int:
+    count = file.write_vector(buffers, position)
+    if count <= 0:
+        raise OSError(errno.EIO, "the write made no progress")
+    return count
+
+
+def _after(buffers: list[memoryview], written: int) -> list[memoryview]:
+    for number, view in enumerate(buffers):
+        if written < len(view):
+            return [view[written:], *buffers[number + 1 :]]
+        written -= len(view)
+    return []
+
+
+def read_exactly(file: File, position: int, length: int) -> bytes:
+    """Read `length` bytes at `position`, or fewer at the end of the file."""
+    buffer = bytearray(length)
+    done = fill(file, memoryview(buffer), position)
+    return bytes(buffer[:done])
+
+
+def fill(file: File, view: memoryview, position: int) -> int:
+    """Fill `view` from `position` as far as the file goes; give the number of bytes."""
+    done = 0
+    while done < len(view):
+        count = file.read_into(view[done:], position + done)
+        if count == 0:
+            break
+        done += count
+    return done

@@ -1,0 +1,170 @@
+"""The operating system's disk.
+
+Thin calls, files for their owner alone (0600 in folders of 0700).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from lakebed.host.disk import LockHeldError, Mode
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_FLAGS: Final = {
+    Mode.READ: os.O_RDONLY,
+    Mode.WRITE: os.O_RDWR,
+    Mode.CREATE: os.O_RDWR | os.O_CREAT | os.O_EXCL,
+}
+
+
+class OsMapping:
+    """A memory map. Views keep it alive, so it is never unmapped under a reader."""
+
+    def __init__(self, descriptor: int, length: int) -> None:
+        self._map = mmap.mmap(descriptor, length, prot=mmap.PROT_READ) if length else b""
+        self._view = memoryview(self._map)
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """Give a view that holds this mapping."""
+        return self._view[start:stop]
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+
+class OsFile:
+    """An open file descriptor."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def size(self) -> int:
+        """Ask the file system."""
+        return os.fstat(self._descriptor).st_size
+
+    def read_into(self, buffer: Buffer, position: int) -> int:
+        """Read with preadv: an unreadable sector is an error here, not a signal as in a map."""
+        return os.preadv(self._descriptor, [buffer], position)
+
+    def write(self, buffer: Buffer, position: int) -> int:
+        """Write with pwrite."""
+        return os.pwrite(self._descriptor, buffer, position)
+
+    def write_vector(self, buffers: Sequence[Buffer], position: int) -> int:
+        """Write with pwritev."""
+        return os.pwritev(self._descriptor, buffers, position)
+
+    def map(self) -> OsMapping:
+        """Map the file's present length."""
+        return OsMapping(self._descriptor, self.size())
+
+    def sync_data(self) -> None:
+        """Call fdatasync."""
+        os.fdatasync(self._descriptor)
+
+    def sync(self) -> None:
+        """Call fsync."""
+        os.fsync(self._descriptor)
+
+    def drop_cache(self) -> None:
+        """Advise the kernel, which drops what is clean and not mapped."""
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def truncate(self, length: int) -> None:
+        """Call ftruncate."""
+        os.ftruncate(self._descriptor, length)
+
+    def preallocate(self, length: int) -> None:
+        """Call posix_fallocate, which fails with ENOSPC now rather than a later write."""
+        os.posix_fallocate(self._descriptor, 0, length)
+
+    def close(self) -> None:
+        """Close the descriptor once."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class OsLock:
+    """An flock: the kernel gives it up when the process dies, however it dies."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Close the descriptor, which releases the lock."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class OsDisk:
+    """Files of the operating system."""
+
+    def open(self, path: Path, mode: Mode) -> OsFile:
+        """Open without handing the descriptor to child programs."""
+        return OsFile(path, os.open(path, _FLAGS[mode] | os.O_CLOEXEC, 0o600))
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename in place."""
+        os.rename(old, new)  # noqa: PTH104
+
+    def remove(self, path: Path) -> None:
+        """Unlink."""
+        os.unlink(path)  # noqa: PTH108
+
+    def make_folder(self, path: Path) -> None:
+        """Make the folder 0700, syncing each parent that got a new name."""
+        if path.is_dir():
+            return
+        if path.parent != path:
+            self.make_folder(path.parent)
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            if not path.is_dir():
+                raise NotADirectoryError(20, "not a folder", str(path)) from None
+            return
+        self.sync_folder(path.parent)
+
+    def sync_folder(self, path: Path) -> None:
+        """Fsync the folder itself."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def names(self, path: Path) -> list[str]:
+        """List the folder."""
+        try:
+            return sorted(os.listdir(path))  # noqa: PTH208
+        except FileNotFoundError:
+            return []
+
+    def lock(self, path: Path, owner: str) -> OsLock:
+        """Take an exclusive flock and write who took it."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, owner.encode(), 0)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 4096, 0).decode(errors="replace")
+            os.close(descriptor)
+            raise LockHeldError(holder) from None
+        except OSError:
+            os.close(descriptor)
+            raise
+        return OsLock(descriptor)

@@ -1,0 +1,54 @@
+"""Every limit of the project in one place, with its unit in its name and its reason beside it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+ENTRY_BYTES_MAX: Final = 1 * GIB
+"""The largest entry any configuration may allow: a length field of 32 bits, with room to spare."""
+
+ENTRY_PARTS_MAX: Final = 65_536
+"""The most buffers one entry may be handed over in."""
+
+MARK_BYTES_MAX: Final = 256 * KIB
+"""The largest payload of a frame that is not an entry; each new file carries these frames along."""
+
+FILE_BYTES_MIN: Final = 4 * KIB
+"""The smallest WAL file: a header, the carried frames and some entries (tests use small files)."""
+
+FILE_BYTES_MAX: Final = 16 * GIB
+"""The largest WAL file."""
+
+FILE_NUMBER_MAX: Final = 2**32 - 1
+"""Frames hold their file's number in 32 bits."""
+
+GROUP_BYTES_MAX: Final = 16 * MIB
+"""A group commit takes no further entry beyond this, so that the first waiter is served soon."""
+
+GROUP_FRAMES_MAX: Final = 8_192
+"""The most frames in one group commit."""
+
+QUEUE_BYTES_MAX: Final = 256 * MIB
+"""Entries waiting for the committer; beyond this, callers wait for space."""
+
+READ_CHUNK_BYTES: Final = 1 * MIB
+"""What a scan holds in memory at a time."""
+
+MAPPED_FILES_MAX: Final = 8
+"""How many WAL files a reader keeps mapped."""
+
+MARK_EVERY_BYTES: Final = 256 * KIB
+"""Distance between two remembered positions.
+
+A lookup walks at most this far, and memory is 1/16,000 of the log.
+"""
+
+TORN_FILES_KEPT: Final = 8
+"""How many torn tails are kept aside; the oldest makes room."""
+
+SNAPSHOT_BYTES_MAX: Final = 4 * GIB
+"""The largest snapshot."""

@@ -1,0 +1,291 @@
+"""Group commit: everything that waits goes to disk with one write and one sync.
+
+Callers put encoded requests into a queue. One thread at a time *leads*: it takes the queue as a
+group, commits it and wakes the waiters; what arrives meanwhile is the next group. A caller that
+finds nobody leading leads its own commit, which saves two thread switches where there is one
+writer. When more is waiting after that, the committer thread takes over. So nobody waits for a
+timer, and a caller leads at most one group.
+
+The main thread can be struck by an exception at any point (Ctrl-C, a signal handler that raises). A
+group that was cut short that way is committed again from the start by the committer thread. That is
+safe because committing changes nothing but the same bytes at the same place, until its last step:
+one assignment that replaces the tail and takes the group off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from lakebed import limits
+from lakebed.wal.appender import Tail
+from lakebed.wal.request import Request, finish
+
+Commit = Callable[[Tail, list[Request]], Tail]
+"""Writes a group behind the tail and gives the new one.
+
+Failures go into the requests; it raises only what a signal handler raised.
+"""
+
+Tick = Callable[[Tail], tuple[Tail, float | None]]
+"""Does what is due without a request.
+
+Gives the tail and the seconds until something is due again, or None.
+"""
+
+_HANDED_OVER: Final = object()
+_THREAD: Final = object()
+
+_GATHER_PAUSE_SECONDS: Final = 0.0001
+"""How long nobody new may come before a leader stops waiting for the callers of the last group."""
+
+_GATHER_SECONDS_MAX: Final = 0.002
+"""The longest a leader waits for them in all."""
+
+
+class Committer:
+    """The queue, the tail, and who leads."""
+
+    def __init__(
+        self, tail: Tail, commit: Commit, tick: Tick, *, tick_seconds: float, threaded: bool
+    ) -> None:
+        self.tail = tail
+        self._commit = commit
+        self._tick = tick
+        self._tick_seconds = tick_seconds
+        self._threaded = threaded
+        self._mutex = threading.Lock()
+        self._work = threading.Condition(self._mutex)
+        self._changed = threading.Condition(self._mutex)
+        self._leader: object | None = None
+        self._queue: list[Request] = []
+        self._queued_bytes = 0
+        self._group: list[Request] = []
+        self._finished: list[Request] = []
+        self._tick_at: float | None = None
+        self._watchers = 0
+        self._crowd = 0
+        self._arrived = threading.Lock()
+        self._arrived.acquire()
+        self._stopping = False
+        self._refusal: Callable[[], Exception] | None = None
+        self._thread: threading.Thread | None = None
+
+    def call(self, *requests: Request) -> int:
+        """Commit requests in one group and wait for them; give the last one's index."""
+        lead: object | None = None
+        request = requests[-1]
+        try:
+            with self._mutex:
+                self._admit(requests)
+                if self._leader is None:
+                    self._leader = lead = request
+            if lead is not None:
+                self._lead()
+        except BaseException:
+            self._give_up(lead)
+            raise
+        if request.done and request.error is None:
+            return request.index
+        return request.wait()
+
+    def post(self, request: Request) -> None:
+        """Queue a request for the committer thread and return."""
+        request.abandoned = True
+        with self._mutex:
+            self._admit((request,))
+            if self._leader is None:
+                self._leader = _HANDED_OVER
+                self._wake_thread()
+        if not self._threaded:
+            self.flush()
+
+    def stage(self, request: Request) -> None:
+        """Queue a request without starting a commit.
+
+        The next call, post or flush takes it along.
+        """
+        request.abandoned = True
+        with self._mutex:
+            self._admit((request,))
+
+    def flush(self) -> None:
+        """Return when everything queued before is finished, in whatever way."""
+        lead: object | None = None
+        try:
+            with self._mutex:
+                waiting = self._queue or self._group
+                last = waiting[-1] if waiting else None
+                if last is not None and self._leader is None:
+                    self._leader = lead = last
+            if lead is not None:
+                self._lead()
+        except BaseException:
+            self._give_up(lead)
+            raise
+        if last is not None:
+            last.join()
+
+    def wait_for(self, index: int, timeout: float | None) -> bool:
+        """Wait until the log has reached `index`, or was closed; tell whether it has."""
+        with self._mutex:
+            self._watchers += 1
+            try:
+                self._changed.wait_for(
+                    lambda: self.tail.last_index >= index or self._refusal is not None, timeout
+                )
+            finally:
+                self._watchers -= 1
+        return self.tail.last_index >= index
+
+    def refuse(self, refusal: Callable[[], Exception]) -> None:
+        """Refuse every request from now on; wake whoever waits for entries."""
+        with self._mutex:
+            self._refusal = refusal
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Finish what is queued and stop the thread. Requests must be refused already."""
+        self.flush()
+        with self._mutex:
+            self._stopping = True
+            self._work.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _admit(self, requests: tuple[Request, ...]) -> None:
+        while self._queued_bytes > limits.QUEUE_BYTES_MAX and self._refusal is None:
+            self._wait_for_space()
+        if self._refusal is not None:
+            raise self._refusal()
+        # One step each: a signal handler cannot leave half of the requests behind.
+        self._queue += requests
+        for request in requests:
+            self._queued_bytes += request.span
+        if len(self._queue) == self._crowd > 1:
+            with contextlib.suppress(RuntimeError):  # the leader is not waiting
+                self._arrived.release()
+
+    def _wait_for_space(self) -> None:
+        if self._leader is None:
+            self._leader = _HANDED_OVER
+            self._wake_thread()
+        self._watchers += 1
+        try:
+            self._changed.wait()
+        finally:
+            self._watchers -= 1
+
+    def _lead(self) -> None:
+        """Commit one group, then step down or hand over."""
+        if self._crowd > 1:
+            self._gather()
+        self._round()
+        while not self._step_down():
+            self._round()
+
+    def _gather(self) -> None:
+        """Wait for the callers of the last group to come back, as long as they keep coming.
+
+        With one caller at a time this is never entered. With many it makes one sync out of several.
+        """
+        deadline = time.monotonic() + _GATHER_SECONDS_MAX
+        while (count := len(self._queue)) < self._crowd and time.monotonic() < deadline:
+            self._arrived.acquire(timeout=_GATHER_PAUSE_SECONDS)
+            if len(self._queue) == count:
+                return
+
+    def _step_down(self) -> bool:
+        """Pass the lead on; False if this thread must go on because there is no other."""
+        with self._mutex:
+            now = time.monotonic()
+            if self._tick_at is None and not self.tail.idle:
+                self._tick_at = now + self._tick_seconds
+                self._wake_thread()
+            if not self._queue and not self._due(now):
+                self._leader = None
+            elif self._threaded:
+                self._leader = _HANDED_OVER
+                self._wake_thread()
+            else:
+                return False
+        return True
+
+    def _due(self, now: float) -> bool:
+        return self._threaded and self._tick_at is not None and now >= self._tick_at
+
+    def _give_up(self, lead: object | None) -> None:
+        """Leave a commit that an exception cut short to the committer thread."""
+        with self._mutex:
+            if lead is not None and self._leader is lead:
+                self._leader = _HANDED_OVER
+                self._wake_thread()
+
+    def _round(self) -> None:
+        with self._mutex:
+            if not self._group:
+                group, rest, rest_bytes = self._split()
+                self._group, self._queue, self._queued_bytes = group, rest, rest_bytes
+                self._crowd = len(group)
+        group = self._group
+        if group:
+            tail = self._commit(self.tail, group)
+            # One step: no signal handler runs between these assignments.
+            self.tail, self._group, self._finished = tail, [], group
+        finish(self._finished)
+        self._finished = []
+        if self._watchers:
+            with self._mutex:
+                self._changed.notify_all()
+
+    def _split(self) -> tuple[list[Request], list[Request], int]:
+        """Give the next group, what stays queued, and its bytes."""
+        queue = self._queue
+        if self._queued_bytes <= limits.GROUP_BYTES_MAX and len(queue) <= limits.GROUP_FRAMES_MAX:
+            return queue, [], 0
+        taken, size_bytes = 0, 0
+        while taken < min(len(queue), limits.GROUP_FRAMES_MAX):
+            size_bytes += queue[taken].span
+            if taken and size_bytes > limits.GROUP_BYTES_MAX:
+                break
+            taken += 1
+        rest = queue[taken:]
+        return queue[:taken], rest, sum(request.span for request in rest)
+
+    def _wake_thread(self) -> None:
+        if not self._threaded:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="lakebed-wal-committer", daemon=True
+            )
+            self._thread.start()
+        self._work.notify()
+
+    def _run(self) -> None:
+        while self._await_lead():
+            if self._due(time.monotonic()):
+                tail, again = self._tick(self.tail)
+                with self._mutex:
+                    self.tail = tail
+                    self._tick_at = None if again is None else time.monotonic() + again
+            self._lead()
+
+    def _await_lead(self) -> bool:
+        """Wait until the lead is handed over or a tick is due, and take it; False when stopping."""
+        with self._mutex:
+            while self._leader is not _HANDED_OVER:
+                if self._stopping:
+                    return False
+                now = time.monotonic()
+                if self._leader is None and self._due(now):
+                    break
+                # While another thread leads, it sees itself that a tick is due, and hands over.
+                waiting = self._tick_at is not None and self._leader is None
+                self._work.wait(max(0.0, (self._tick_at or now) - now) if waiting else None)
+            self._leader = _THREAD
+            return True

@@ -1,0 +1,117 @@
+"""Where each entry stands: which file, and from which position to walk to it.
+
+The live part of the log is a list of extents. An extent is a run of consecutive indexes written one
+after another into one file; a truncation cuts extents and starts a new one, so an index that was
+written twice is found where it was written last. Each extent remembers a position about every 256
+KiB.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lakebed import limits
+
+
+class Place(NamedTuple):
+    """A frame to walk from.
+
+    The entry `index` stands at `position` of file `number`; `last` is the extent's last.
+    """
+
+    number: int
+    index: int  # type: ignore[assignment]  # as in Entry
+    position: int
+    last: int
+
+
+@dataclass
+class Extent:
+    """Consecutive entries of one file."""
+
+    number: int
+    first: int
+    last: int
+    indexes: array[int] = field(default_factory=lambda: array("Q"))
+    positions: array[int] = field(default_factory=lambda: array("Q"))
+
+    def remember(self, marks: list[tuple[int, int]]) -> None:
+        """Remember where entries stand, one about every 256 KiB."""
+        due = self.positions[-1] + limits.MARK_EVERY_BYTES if self.positions else 0
+        for index, position in marks:
+            if position >= due:
+                self.indexes.append(index)
+                self.positions.append(position)
+                due = position + limits.MARK_EVERY_BYTES
+
+    def cut(self, last: int) -> None:
+        """Forget everything above `last`."""
+        self.last = last
+        keep = bisect_right(self.indexes, last)
+        del self.indexes[keep:], self.positions[keep:]
+
+
+class EntryMap:
+    """The live extents, in index order. One thread at a time; the log's mutex guards it."""
+
+    def __init__(self) -> None:
+        self._extents: list[Extent] = []
+        self._firsts: list[int] = []
+        self._growing = False
+        self.changes = 0
+        """Counts truncations and resets, so that a reader knows its remembered place may be void.
+        """
+
+    def add(self, *, number: int, first: int, last: int, marks: list[tuple[int, int]]) -> None:
+        """Add entries `first` to `last`, just written to file `number`.
+
+        `marks` are (index, position), the first one included.
+        """
+        extent = self._extents[-1] if self._extents and self._growing else None
+        if extent is None or extent.number != number or extent.last + 1 != first:
+            extent = Extent(number, first, last)
+            self._extents.append(extent)
+            self._firsts.append(first)
+            self._growing = True
+        extent.last = last
+        extent.remember(marks)
+
+    def truncate(self, last: int) -> None:
+        """Forget every entry above `last`."""
+        while self._extents and self._extents[-1].first > last:
+            self._extents.pop()
+            self._firsts.pop()
+        if self._extents and self._extents[-1].last > last:
+            self._extents[-1].cut(last)
+        self._growing = False
+        self.changes += 1
+
+    def truncate_above(self, last: int) -> None:
+        """Forget every entry above `last`, if there is any; otherwise change nothing."""
+        if self._extents and self._extents[-1].last > last:
+            self.truncate(last)
+
+    def drop_files_below(self, number: int) -> None:
+        """Forget the extents of files that are gone."""
+        self._extents = [extent for extent in self._extents if extent.number >= number]
+        self._firsts = [extent.first for extent in self._extents]
+
+    def find(self, index: int) -> Place | None:
+        """Give the nearest remembered place at or before `index`, or None if no extent holds it."""
+        at = bisect_right(self._firsts, index) - 1
+        if at < 0 or self._extents[at].last < index:
+            return None
+        extent = self._extents[at]
+        mark = bisect_right(extent.indexes, index) - 1
+        return Place(extent.number, extent.indexes[mark], extent.positions[mark], extent.last)
+
+    def next_after(self, index: int) -> int | None:
+        """Give the first index above `index` that an extent holds."""
+        at = bisect_right(self._firsts, index)
+        return self._firsts[at] if at < len(self._firsts) else None
+
+    def __len__(self) -> int:
+        return len(self._extents)

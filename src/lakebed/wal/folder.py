@@ -1,0 +1,173 @@
+"""The folder of a log: what its files are called, whose it is, and who may write to it.
+
+DIR/lakebed.json             format version, log identity, checksum; rebuilt from the WAL if lost
+DIR/lock                     held by the one owner; says which process that is
+DIR/wal/{number:020d}.wal    the log
+DIR/wal/{number:020d}.spare  files ready to be taken into use
+DIR/wal/*.tmp                files being made; removed when the log is opened
+DIR/wal/torn/                torn tails, kept aside by recovery
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from lakebed.errors import (
+    FormatTooNewError,
+    LockedError,
+    NotALogError,
+    from_os_error,
+)
+from lakebed.host import Disk, Lock, LockHeldError, Mode, read_exactly, write_all
+
+FORMAT_VERSION: Final = 1
+IDENTITY_NAME: Final = "lakebed.json"
+LOCK_NAME: Final = "lock"
+_WAL_NAME: Final = re.compile(r"(\d{20})\.wal")
+_IDENTITY_BYTES_MAX: Final = 4096
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths of a log's files."""
+
+    root: Path
+
+    @property
+    def wal(self) -> Path:
+        """Give the folder of the WAL files."""
+        return self.root / "wal"
+
+    @property
+    def torn(self) -> Path:
+        """Give the folder of the torn tails."""
+        return self.wal / "torn"
+
+    @property
+    def identity(self) -> Path:
+        """Give the path of the identity file."""
+        return self.root / IDENTITY_NAME
+
+    @property
+    def lock(self) -> Path:
+        """Give the path of the lock."""
+        return self.root / LOCK_NAME
+
+    def file(self, number: int) -> Path:
+        """Give the path of a WAL file."""
+        return self.wal / f"{number:020d}.wal"
+
+    def spare(self, number: int) -> Path:
+        """Give the path of a spare file."""
+        return self.wal / f"{number:020d}.spare"
+
+
+def file_numbers(disk: Disk, layout: Layout) -> list[int]:
+    """List the numbers of the WAL files, in order."""
+    matches = (_WAL_NAME.fullmatch(name) for name in disk.names(layout.wal))
+    return sorted(int(match.group(1)) for match in matches if match)
+
+
+def is_log(disk: Disk, layout: Layout) -> bool:
+    """Tell whether the folder holds a log; an empty or half-created one does not yet."""
+    return IDENTITY_NAME in disk.names(layout.root) or bool(file_numbers(disk, layout))
+
+
+def check_is_log_or_empty(disk: Disk, layout: Layout) -> None:
+    """Refuse a folder with other people's files in it."""
+    if is_log(disk, layout):
+        return
+    ours = {LOCK_NAME, "wal", IDENTITY_NAME + ".tmp"}
+    strangers = [name for name in disk.names(layout.root) if name not in ours]
+    if strangers:
+        raise NotALogError(
+            "the folder is not empty and not a log", path=layout.root, found=strangers[0]
+        )
+
+
+def write_identity(disk: Disk, layout: Layout, log_id: uuid.UUID) -> None:
+    """Write the identity file so that it is there whole or not at all."""
+    record = {"format": FORMAT_VERSION, "log": str(log_id)}
+    text = json.dumps({**record, "crc32c": _identity_checksum(record)}).encode() + b"\n"
+    temporary = layout.root / (IDENTITY_NAME + ".tmp")
+    with contextlib.suppress(FileNotFoundError):
+        disk.remove(temporary)
+    file = disk.open(temporary, Mode.CREATE)
+    try:
+        write_all(file, [text], 0, len(text))
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, layout.identity)
+    disk.sync_folder(layout.root)
+
+
+def read_identity(disk: Disk, layout: Layout) -> uuid.UUID | None:
+    """Give the log's identity, or None if its file is missing or damaged and must be rebuilt."""
+    try:
+        file = disk.open(layout.identity, Mode.READ)
+    except FileNotFoundError:
+        return None
+    try:
+        data = read_exactly(file, 0, _IDENTITY_BYTES_MAX)
+    finally:
+        file.close()
+    return _parse_identity(data, layout.identity)
+
+
+def _parse_identity(data: bytes, path: Path) -> uuid.UUID | None:
+    try:
+        record = json.loads(data)
+        checksum = record.pop("crc32c")
+        if checksum != _identity_checksum(record):
+            return None
+        version, log_id = int(record["format"]), uuid.UUID(record["log"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    if version > FORMAT_VERSION:
+        raise FormatTooNewError(
+            "the log has a newer format", path=path, version=version, supported=FORMAT_VERSION
+        )
+    return log_id
+
+
+def _identity_checksum(record: dict[str, object]) -> int:
+    return crc32c(json.dumps(record, sort_keys=True).encode())
+
+
+def take_lock(disk: Disk, layout: Layout) -> Lock:
+    """Become the folder's owner, or say who is."""
+    owner = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+    try:
+        return disk.lock(layout.lock, owner)
+    except LockHeldError as held:
+        raise LockedError(
+            "the log is in use", path=layout.root, **_owner_facts(held.owner)
+        ) from None
+
+
+def _owner_facts(text: str) -> dict[str, object]:
+    try:
+        owner = json.loads(text)
+        return {"pid": owner["pid"], "host": owner["host"]}
+    except (ValueError, KeyError, TypeError):
+        return {"owner": "unknown"}
+
+
+def make_folders(disk: Disk, layout: Layout) -> None:
+    """Make the folder and its WAL folder."""
+    try:
+        disk.make_folder(layout.root)
+        disk.make_folder(layout.wal)
+    except OSError as error:
+        raise from_os_error(error, "making the log's folder", layout.root) from error

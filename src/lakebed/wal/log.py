@@ -1,0 +1,399 @@
+"""The write-ahead log as its users see it: append, read, follow, release, close."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+import weakref
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from lakebed import limits
+from lakebed.config import WalConfig
+from lakebed.errors import ClosedError, InvalidArgumentError, from_os_error
+from lakebed.host import Clock, Disk, OsDisk, SystemClock, failpoints
+from lakebed.types import Entry, EntryKind, HardState
+from lakebed.wal.appender import hard_state_request, mark_request, release_request
+from lakebed.wal.frame import FLAG_CONFIGURATION, FrameKind, salt_of
+from lakebed.wal.opening import Opened, open_log
+from lakebed.wal.reader import Maps, Reader
+from lakebed.wal.reclaim import Reclaimer
+from lakebed.wal.recovery import Mark, Progress
+from lakebed.wal.request import Request, entry_request
+from lakebed.wal.stats import WalStats
+from lakebed.wal.writer import Writer
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_RELEASED = failpoints.define("wal.release.marked")
+
+_open_logs: weakref.WeakSet[Wal] = weakref.WeakSet()
+
+
+class Wal:
+    """A durable, ordered list of entries in a folder that this process owns.
+
+    `append` returns when its entry is on disk. Any thread may call any method. Use it as a context
+    manager, or call `close`: what was acknowledged is safe without, but the next opening is quicker
+    with.
+    """
+
+    def __init__(self, opened: Opened, config: WalConfig, disk: Disk, *, threaded: bool) -> None:
+        self.config = config
+        self.folder = opened.layout.root
+        self.log_id: uuid.UUID = opened.log_id
+        self._opened = opened
+        self._entries = opened.entries
+        self._guard = threading.Lock()
+        self._marking = threading.Lock()
+        self._maps = Maps(disk, opened.layout)
+        self._reclaimer = Reclaimer(
+            disk, opened.layout, opened.spares, self._maps, opened.counters, opened.sealed
+        )
+        self._writer = Writer(
+            opened.appender,
+            opened.tail,
+            opened.entries,
+            self._guard,
+            self._reclaimer,
+            opened.spares,
+            opened.counters,
+            config,
+            threaded=threaded,
+        )
+        self._committer = committer = self._writer.committer
+        self._reader = Reader(
+            self._maps, opened.entries, self._guard, salt_of(opened.log_id), lambda: committer.tail
+        )
+        self._closed = False
+        self._forked = False
+        _open_logs.add(self)
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | os.PathLike[str],
+        config: WalConfig | None = None,
+        *,
+        progress: Progress | None = None,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        threaded: bool = True,
+    ) -> Self:
+        """Open the log in `folder`, making it if the folder is new or empty.
+
+        `progress` is called with bytes scanned and bytes in all. `disk`, `clock` and
+        `threaded=False` (everything in the calling thread) are for tests.
+        """
+        failpoints.arm_from_environment()
+        config, disk, clock = config or WalConfig(), disk or OsDisk(), clock or SystemClock()
+        opened = open_log(Path(folder), config, disk, clock, progress, threaded=threaded)
+        log = cls(opened, config, disk, threaded=threaded)
+        log._reclaim()
+        return log
+
+    # Writing
+
+    def append(
+        self,
+        payload: Buffer | Sequence[Buffer],
+        *,
+        term: int | None = None,
+        kind: EntryKind = EntryKind.NORMAL,
+    ) -> int:
+        """Append an entry and return its index when it is durable.
+
+        `payload` is bytes, any contiguous buffer (an Arrow buffer, say), or a list of them, which
+        are written one after another without being joined. They must not change until this returns.
+        """
+        return self._committer.call(self._entry(payload, term, kind))
+
+    def append_async(
+        self,
+        payload: Buffer | Sequence[Buffer],
+        *,
+        term: int | None = None,
+        kind: EntryKind = EntryKind.NORMAL,
+    ) -> Future[int]:
+        """Append an entry.
+
+        The future gives its index when it is durable. The buffers must not change until then.
+        """
+        request = self._entry(payload, term, kind)
+        future: Future[int] = Future()
+        future.set_running_or_notify_cancel()
+        request.future = future
+        self._committer.post(request)
+        return future
+
+    def append_many(
+        self, payloads: Sequence[Buffer | Sequence[Buffer]], *, term: int | None = None
+    ) -> range:
+        """Append several entries with one sync.
+
+        Give their indexes. They are separate entries, but follow each other.
+        """
+        if not payloads:
+            end = self.last_index + 1
+            return range(end, end)
+        requests = [self._entry(payload, term, EntryKind.NORMAL) for payload in payloads]
+        self._committer.call(*requests)
+        for request in requests:
+            request.wait()
+        return range(requests[0].index, requests[-1].index + 1)
+
+    def stage(
+        self, payload: Buffer | Sequence[Buffer], *, term: int, kind: EntryKind = EntryKind.NORMAL
+    ) -> None:
+        """Queue an entry without waiting; it is durable when a later `flush` returns."""
+        self._committer.stage(self._entry(payload, term, kind))
+
+    def flush(self) -> None:
+        """Return when everything appended before is synced, whatever the sync mode.
+
+        Raise if it is not.
+        """
+        self._check_usable()
+        self._committer.flush()
+        if self._writer.poison is not None:
+            raise self._writer.poison_error()
+        if self._committer.tail.synced < self._committer.tail.position:
+            self._committer.call(mark_request(FrameKind.IDLE))
+
+    def set_hard_state(self, state: HardState) -> None:
+        """Remember a Raft node's term and vote; durable when this returns."""
+        self._check_usable()
+        _check_number("term", state.term)
+        _check_number("vote", state.vote or 0)
+        self._committer.call(hard_state_request(state))
+
+    def truncate(self, last: int) -> None:
+        """Void every entry above `last`; durable when this returns."""
+        self._check_usable()
+        with self._marking:
+            self._committer.flush()
+            if not self.mark.index <= last <= self.last_index:
+                raise InvalidArgumentError(
+                    "cannot truncate there", last=last, first=self.mark.index, end=self.last_index
+                )
+            term = self._term_at(last)
+            self._committer.call(mark_request(FrameKind.TRUNCATE, index=last, term=term))
+
+    def release(
+        self, index: int, note: bytes = b"", *, term: int | None = None, reset: bool = False
+    ) -> None:
+        """Say that everything up to `index` is held elsewhere, so that whole files can be freed.
+
+        `note` (say, where it is held) comes back as `mark.note` after a restart. With `reset` all
+        entries are void and the log goes on after `index`, which may lie beyond its end. The mark
+        is durable before a file is freed; a file that cannot be freed is tried again next time.
+        """
+        self._check_usable()
+        if len(note) > limits.MARK_BYTES_MAX:
+            raise InvalidArgumentError(
+                "the note is too large", bytes=len(note), bytes_max=limits.MARK_BYTES_MAX
+            )
+        with self._marking:
+            self._committer.flush()
+            if index < self.mark.index or (index > self.last_index and not reset):
+                raise InvalidArgumentError(
+                    "cannot release there",
+                    index=index,
+                    released=self.mark.index,
+                    end=self.last_index,
+                )
+            mark = Mark(index, self._term_at(index) if term is None else term, bytes(note))
+            self._committer.call(release_request(mark, reset=reset))
+            _RELEASED.hit()
+        self._reclaim()
+
+    # Reading
+
+    @property
+    def first_index(self) -> int:
+        """The first index that can be read, if the log is not empty."""
+        return self._committer.tail.mark.index + 1
+
+    @property
+    def last_index(self) -> int:
+        """The last index acknowledged; 0 in a new log."""
+        return self._committer.tail.last_index
+
+    @property
+    def last_term(self) -> int:
+        """The term of the last entry."""
+        return self._committer.tail.last_term
+
+    @property
+    def hard_state(self) -> HardState:
+        """The last hard state set."""
+        return self._committer.tail.hard_state
+
+    @property
+    def mark(self) -> Mark:
+        """The last release."""
+        return self._committer.tail.mark
+
+    def entry(self, index: int) -> Entry:
+        """Give one entry."""
+        return self.read(index, max_entries=1)[0]
+
+    def read(
+        self, index: int, *, max_entries: int = 1000, max_bytes: int = 16 * limits.MIB
+    ) -> list[Entry]:
+        """Give entries from `index` on, at least one, at most so many.
+
+        An empty list at the end of the log.
+        """
+        self._check_usable()
+        if max_entries < 1 or max_bytes < 1:
+            raise InvalidArgumentError(
+                "a read takes at least one entry and one byte",
+                max_entries=max_entries,
+                max_bytes=max_bytes,
+            )
+        try:
+            return self._reader.read(index, max_entries=max_entries, max_bytes=max_bytes)
+        except OSError as error:
+            raise from_os_error(error, "reading the log", self.folder) from error
+
+    def entries(self, first: int | None = None, last: int | None = None) -> Iterator[Entry]:
+        """Iterate from `first` (default: the first) to `last` (default: the end of the log now)."""
+        index = self.first_index if first is None else first
+        end = self.last_index if last is None else min(last, self.last_index)
+        while index <= end:
+            batch = self.read(index, max_entries=min(1000, end - index + 1))
+            yield from batch
+            index += len(batch)
+
+    def follow(self, first: int | None = None, *, timeout: float | None = None) -> Iterator[Entry]:
+        """Iterate from `first` and wait for new entries.
+
+        End when the log is closed or none came for `timeout` seconds.
+        """
+        index = self.first_index if first is None else first
+        while self._committer.wait_for(index, timeout):
+            for entry in self.read(index):
+                yield entry
+                index += 1
+
+    def wait(self, index: int, timeout: float | None = None) -> bool:
+        """Wait until `index` can be read; False if it could not in time or the log was closed."""
+        return self._committer.wait_for(index, timeout)
+
+    # Life
+
+    def stats(self) -> WalStats:
+        """Give counters and a picture of the log."""
+        tail, counters = self._committer.tail, self._opened.counters
+        count, size_bytes = self._reclaimer.totals()
+        return WalStats(
+            log_id=str(self.log_id),
+            sync=self.config.sync.value,
+            first_index=tail.mark.index + 1,
+            last_index=tail.last_index,
+            durable_index=min(self._writer.synced_index, tail.last_index),
+            term=tail.hard_state.term,
+            files=count + 1,
+            size_bytes=size_bytes + tail.size,
+            poisoned=str(self._writer.poison) if self._writer.poison else None,
+            counters=replace(counters, entries_per_sync=list(counters.entries_per_sync)),
+            recovery=self._opened.recovery,
+        )
+
+    def close(self) -> None:
+        """Finish what was appended, mark the end, release the folder.
+
+        A second call does nothing.
+        """
+        with self._marking:
+            if self._closed:
+                return
+            self._closed = True
+        if self._forked:
+            return
+        self._committer.refuse(self._closed_error)
+        try:
+            self._committer.close()
+            self._writer.finish()
+        finally:
+            self._opened.spares.close()
+            self._maps.close()
+            self._committer.tail.file.close()
+            self._opened.lock.release()
+            _open_logs.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _entry(
+        self, payload: Buffer | Sequence[Buffer], term: int | None, kind: EntryKind
+    ) -> Request:
+        self._check_usable()
+        if term is None:
+            term = self._committer.tail.hard_state.term
+        elif term < 0 or term >> 64:
+            _check_number("term", term)
+        flags = FLAG_CONFIGURATION if kind is EntryKind.CONFIGURATION else 0
+        return entry_request(payload, flags=flags, term=term, bytes_max=self.config.entry_bytes_max)
+
+    def _term_at(self, index: int) -> int:
+        """Give the term of an entry that exists or was the last one released."""
+        tail = self._committer.tail
+        if index == tail.last_index:
+            return tail.last_term
+        if index == tail.mark.index:
+            return tail.mark.term
+        return self.entry(index).term
+
+    def _reclaim(self) -> None:
+        remaining = self._reclaimer.free(self.mark.index)
+        if remaining is not None:
+            with self._guard:
+                self._entries.drop_files_below(min(remaining, self._committer.tail.number))
+
+    def _check_usable(self) -> None:
+        if self._closed or self._forked:
+            raise self._closed_error()
+
+    def _closed_error(self) -> ClosedError:
+        if self._forked:
+            return ClosedError(
+                "the log belongs to the process that forked this one", path=self.folder
+            )
+        return ClosedError("the log is closed", path=self.folder)
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child.
+
+        The log is the parent's. The child's copy of the lock must not outlive it.
+        """
+        self._forked = True
+        self._opened.lock.release()
+
+
+def _check_number(name: str, value: int) -> None:
+    if not isinstance(value, int) or not 0 <= value < 2**64:
+        raise InvalidArgumentError(f"{name} must be a whole number of 64 bits", value=repr(value))
+
+
+def _after_fork() -> None:
+    for log in list(_open_logs):
+        log._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,236 @@
+"""Opening a log: lock, look, repair what a power cut explains, and be ready to write.
+
+Order, and why:
+
+1. take the lock: nobody else changes what is about to be read
+2. sync the last file, and drop it from the cache: what is read next is what the disk holds, even
+   after a sync that failed
+3. read and verify everything (`recovery.survey`); refuse or go on
+4. cut a torn tail, if that is the verdict
+5. rebuild the identity file if it is missing
+
+A new log is made in the opposite order: its first file durable, then the identity file. So an
+identity file without a WAL is a loss, and a WAL without an identity file is a creation that was cut
+short.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from lakebed.config import WalConfig
+from lakebed.errors import from_os_error
+from lakebed.host import Clock, Disk, Lock, Mode, failpoints
+from lakebed.types import HardState
+from lakebed.wal.appender import Appender, NoRoomError, Tail
+from lakebed.wal.entry_map import EntryMap
+from lakebed.wal.folder import (
+    Layout,
+    check_is_log_or_empty,
+    file_numbers,
+    is_log,
+    make_folders,
+    take_lock,
+    write_identity,
+)
+from lakebed.wal.reclaim import Sealed
+from lakebed.wal.recovery import FileReport, Mark, Progress, Survey, Verdict, survey
+from lakebed.wal.repair import cut_torn_tail
+from lakebed.wal.spares import Spares
+from lakebed.wal.stats import Counters, RecoveryStats
+
+_log = logging.getLogger("lakebed.wal")
+
+_CREATED = failpoints.define("wal.create.file")
+_IDENTIFIED = failpoints.define("wal.create.identity")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A log that is ready: everything `Wal` works with."""
+
+    layout: Layout
+    log_id: uuid.UUID
+    lock: Lock
+    counters: Counters
+    spares: Spares
+    appender: Appender
+    tail: Tail
+    entries: EntryMap
+    sealed: list[Sealed]
+    recovery: RecoveryStats
+
+
+def open_log(
+    root: Path,
+    config: WalConfig,
+    disk: Disk,
+    clock: Clock,
+    progress: Progress | None,
+    *,
+    threaded: bool,
+) -> Opened:
+    """Open or create the log in `root`."""
+    layout = Layout(root)
+    try:
+        check_is_log_or_empty(disk, layout)
+        make_folders(disk, layout)
+        lock = take_lock(disk, layout)
+    except OSError as error:
+        raise from_os_error(error, "opening the log", root) from error
+    try:
+        return _Opening(layout, config, disk, clock, lock, threaded=threaded).run(progress)
+    except OSError as error:
+        lock.release()
+        raise from_os_error(error, "opening the log", root) from error
+    except NoRoomError as error:
+        lock.release()
+        raise error.cause from error
+    except BaseException:
+        lock.release()
+        raise
+
+
+class _Opening:
+    def __init__(
+        self,
+        layout: Layout,
+        config: WalConfig,
+        disk: Disk,
+        clock: Clock,
+        lock: Lock,
+        *,
+        threaded: bool,
+    ) -> None:
+        self.layout = layout
+        self.disk = disk
+        self.clock = clock
+        self.lock = lock
+        self.counters = Counters()
+        self.spares = Spares(
+            disk,
+            layout,
+            self.counters,
+            file_bytes=config.file_bytes,
+            count=config.spare_files,
+            threaded=threaded,
+        )
+
+    def run(self, progress: Progress | None) -> Opened:
+        started = self.clock.monotonic()
+        self.spares.adopt()
+        if not is_log(self.disk, self.layout):
+            return self._create(started)
+        self._settle_last_file()
+        found = survey(self.disk, self.layout, progress)
+        if found.error is not None:
+            raise found.error
+        return self._resume(found, started)
+
+    def _create(self, started: float) -> Opened:
+        log_id = uuid.uuid4()
+        appender = self._appender(log_id)
+        tail = appender.start_file(
+            number=1,
+            span_bytes=0,
+            link=0,
+            last_index=0,
+            last_term=0,
+            hard_state=HardState(),
+            mark=Mark(),
+        )
+        _CREATED.hit()
+        write_identity(self.disk, self.layout, log_id)
+        _IDENTIFIED.hit()
+        recovery = RecoveryStats(self.clock.monotonic() - started, 0, 0, 0, 0, None)
+        return self._opened(log_id, appender, tail, EntryMap(), [], recovery)
+
+    def _settle_last_file(self) -> None:
+        """Let what is read next be what the disk holds.
+
+        An unsynced write must not be served and then lost.
+        """
+        numbers = file_numbers(self.disk, self.layout)
+        if numbers:
+            file = self.disk.open(self.layout.file(numbers[-1]), Mode.WRITE)
+            try:
+                file.sync()
+                file.drop_cache()
+            finally:
+                file.close()
+            self.disk.sync_folder(self.layout.wal)
+
+    def _resume(self, found: Survey, started: float) -> Opened:
+        last, state = found.files[-1], found.state
+        file = self.disk.open(last.path, Mode.WRITE)
+        kept = None
+        if found.verdict is Verdict.TORN_TAIL:
+            kept = cut_torn_tail(self.disk, self.layout, file, last.number, last.used_bytes)
+        if found.identity_missing:
+            _log.warning(
+                "the identity file was missing or damaged and is rebuilt: path=%s",
+                self.layout.identity,
+            )
+            write_identity(self.disk, self.layout, found.log_id)
+        tail = Tail(
+            file,
+            last.number,
+            last.size_bytes,
+            last.used_bytes,
+            last.used_bytes,
+            state.link,
+            state.last_index,
+            state.last_term,
+            state.hard_state,
+            state.mark,
+            False,
+        )
+        recovery = RecoveryStats(
+            seconds=self.clock.monotonic() - started,
+            files=len(found.files),
+            frames=found.frames,
+            bytes=found.used_bytes,
+            torn_bytes=found.torn_bytes,
+            torn_kept_in=str(kept) if kept else None,
+        )
+        appender = self._appender(found.log_id)
+        return self._opened(
+            found.log_id, appender, tail, state.entries, _sealed(found.files), recovery
+        )
+
+    def _appender(self, log_id: uuid.UUID) -> Appender:
+        return Appender(self.disk, self.layout, log_id, self.spares, self.counters, self.clock)
+
+    def _opened(
+        self,
+        log_id: uuid.UUID,
+        appender: Appender,
+        tail: Tail,
+        entries: EntryMap,
+        sealed: list[Sealed],
+        recovery: RecoveryStats,
+    ) -> Opened:
+        return Opened(
+            self.layout,
+            log_id,
+            self.lock,
+            self.counters,
+            self.spares,
+            appender,
+            tail,
+            entries,
+            sealed,
+            recovery,
+        )
+
+
+def _sealed(files: list[FileReport]) -> list[Sealed]:
+    """Give every file but the last: each ended where the next one's first index says."""
+    return [
+        Sealed(file.number, file.size_bytes, after.header.first_index - 1)
+        for file, after in pairwise(files)
+    ]

@@ -1,0 +1,215 @@
+"""Reading entries by index, from memory maps of the files.
+
+Payloads are views of the map: nothing is copied, and Arrow buffers in them can be used as they are.
+Every entry's checksums are verified each time it is read, because what was right when it was
+written may have been damaged since. A file that is read is never recycled while a view of it lives:
+its name is removed instead, and the file system keeps the bytes as long as the map.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from crc32c import crc32c
+
+from lakebed import limits
+from lakebed.errors import (
+    CorruptionError,
+    EntryLostError,
+    EntryNotFoundError,
+    EntryReleasedError,
+    LakebedError,
+)
+from lakebed.host import Disk, Mapping, Mode
+from lakebed.types import Entry, EntryKind
+from lakebed.wal.entry_map import EntryMap, Place
+from lakebed.wal.folder import Layout
+from lakebed.wal.frame import ENTRY, FLAG_CONFIGURATION, FRAME_HEADER, FRAME_MAGIC, HEADER_BYTES
+
+if TYPE_CHECKING:
+    from lakebed.wal.appender import Tail
+
+_KINDS: Final = (EntryKind.NORMAL, EntryKind.CONFIGURATION)
+
+
+class Maps:
+    """Mapped files by number; the last few stay mapped."""
+
+    def __init__(self, disk: Disk, layout: Layout) -> None:
+        self._disk = disk
+        self._layout = layout
+        self._guard = threading.Lock()
+        self._alive: weakref.WeakValueDictionary[int, Mapping] = weakref.WeakValueDictionary()
+        self._recent: OrderedDict[int, Mapping] = OrderedDict()
+
+    def get(self, number: int) -> Mapping:
+        """Give the map of a file."""
+        with self._guard:
+            mapping = self._alive.get(number)
+            if mapping is None:
+                mapping = self._open(number)
+                self._alive[number] = mapping
+            self._recent[number] = mapping
+            self._recent.move_to_end(number)
+            if len(self._recent) > limits.MAPPED_FILES_MAX:
+                self._recent.popitem(last=False)
+            return mapping
+
+    def forget(self, number: int) -> bool:
+        """Unmap a file that goes away; False if views of it are still in use."""
+        with self._guard:
+            self._recent.pop(number, None)
+            return number not in self._alive
+
+    def close(self) -> None:
+        """Drop every map; views that callers hold stay valid."""
+        with self._guard:
+            self._recent.clear()
+
+    def _open(self, number: int) -> Mapping:
+        file = self._disk.open(self._layout.file(number), Mode.READ)
+        try:
+            return file.map()
+        finally:
+            file.close()
+
+
+class Reader:
+    """Reads entries up to the tail. Any thread."""
+
+    def __init__(
+        self,
+        maps: Maps,
+        entries: EntryMap,
+        guard: threading.Lock,
+        salt: int,
+        tail: Callable[[], Tail],
+    ) -> None:
+        self._maps = maps
+        self._entries = entries
+        self._guard = guard
+        self._salt = salt
+        self._tail = tail
+        self._behind = _Behind(0, 0, 0, 0)
+
+    def read(self, index: int, *, max_entries: int, max_bytes: int) -> list[Entry]:
+        """Give entries from `index` on, at least one, at most so many.
+
+        An empty list at the end of the log.
+        """
+        tail = self._tail()
+        if index == tail.last_index + 1:
+            return []
+        _check_range(index, tail)
+        entries: list[Entry] = []
+        taken = 0
+        while len(entries) < max_entries and (taken < max_bytes or not entries):
+            at = index + len(entries)
+            if at > tail.last_index:
+                break
+            run = self._read_extent(at, tail, max_entries - len(entries), max_bytes - taken)
+            if not run:
+                if entries:
+                    break
+                raise self._lost(at)
+            entries += run
+            taken += sum(len(entry.payload) for entry in run)
+        return entries
+
+    def _read_extent(self, index: int, tail: Tail, max_entries: int, max_bytes: int) -> list[Entry]:
+        """Read what one extent holds from `index` on.
+
+        Nothing if the log was salvaged without it.
+        """
+        with self._guard:
+            place = self._entries.find(index)
+            if place is None:
+                return []
+            mapping = self._maps.get(place.number)
+            changes, behind = self._entries.changes, self._behind
+        if behind[:3] == (index, place.number, changes):
+            place = place._replace(index=index, position=behind.position)
+        last = min(place.last, tail.last_index, index + max_entries - 1)
+        entries, position = read_run(
+            mapping, self._salt, place, first=index, last=last, bytes_max=max_bytes
+        )
+        self._behind = _Behind(entries[-1].index + 1, place.number, changes, position)
+        return entries
+
+    def _lost(self, index: int) -> LakebedError:
+        with self._guard:
+            following = self._entries.next_after(index)
+        return EntryLostError(
+            "the entry was lost before the log was salvaged", index=index, next_index=following
+        )
+
+
+class _Behind(NamedTuple):
+    """Where the last read ended: the next one usually begins there."""
+
+    index: int  # type: ignore[assignment]  # as in Entry
+    number: int
+    changes: int
+    position: int
+
+
+def _check_range(index: int, tail: Tail) -> None:
+    if index <= tail.mark.index:
+        raise EntryReleasedError(
+            "the entry was released", index=index, first_index=tail.mark.index + 1
+        )
+    if index > tail.last_index:
+        raise EntryNotFoundError(
+            "there is no such entry yet", index=index, last_index=tail.last_index
+        )
+
+
+def read_run(
+    mapping: Mapping, salt: int, place: Place, *, first: int, last: int, bytes_max: int
+) -> tuple[list[Entry], int]:
+    """Read entries `first` to `last` of one extent, walking from `place`; stop after `bytes_max`.
+
+    Give them and the position behind the last one. At least one entry is given, however large.
+    """
+    number, position = place.number, place.position
+    entries: list[Entry] = []
+    unpack, checksum_of, view, size = FRAME_HEADER.unpack_from, crc32c, mapping.view, len(mapping)
+    taken, index = 0, place.index
+    while index <= last and (taken < bytes_max or not entries):
+        if position + HEADER_BYTES > size:
+            raise _damaged(mapping, number, position, index, "the file ends")
+        header = view(position, position + HEADER_BYTES)
+        fields = unpack(header)
+        if fields[0] != FRAME_MAGIC or checksum_of(header[8:], salt) != fields[1]:
+            raise _damaged(mapping, number, position, index, "frame header")
+        end = position + HEADER_BYTES + fields[2]
+        if fields[4] == ENTRY:
+            if fields[8] != index or fields[7] != number or end > size:
+                raise _damaged(mapping, number, position, index, "out of place")
+            if index >= first:
+                payload = view(position + HEADER_BYTES, end)
+                if checksum_of(payload) != fields[3]:
+                    raise _damaged(mapping, number, position, index, "payload")
+                kind = _KINDS[fields[5] & FLAG_CONFIGURATION]
+                entries.append(Entry(index, fields[9], kind, fields[12], payload))
+                taken += fields[2]
+            index += 1
+        position = (end + 63) & -64
+    return entries, position
+
+
+def _damaged(
+    mapping: Mapping, number: int, position: int, index: int, what: str
+) -> CorruptionError:
+    return CorruptionError(
+        "an entry is damaged",
+        file=number,
+        byte=position,
+        index=index,
+        found=repr(what),
+        size=len(mapping),
+    )

@@ -1,0 +1,96 @@
+"""What opening a log may change on disk: cut a torn tail, rebuild the identity file.
+
+A torn tail is kept aside first, then overwritten with zeros in place. The file keeps its length, so
+a file that is shorter than it was made is always damage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+
+from lakebed import limits
+from lakebed.host import Disk, File, Mode, failpoints, fill, write_all
+from lakebed.wal.folder import Layout
+from lakebed.wal.scan import all_zero
+
+_log = logging.getLogger("lakebed.wal")
+
+_KEPT = failpoints.define("wal.repair.kept")
+_CUT = failpoints.define("wal.repair.cut")
+_SYNCED = failpoints.define("wal.repair.synced")
+
+
+def cut_torn_tail(
+    disk: Disk, layout: Layout, file: File, number: int, position: int
+) -> Path | None:
+    """Keep the bytes from `position` on aside, replace them with zeros and sync.
+
+    Give where they are kept.
+    """
+    end = _end_of_content(file, position)
+    kept = _keep(disk, layout, file, number, position, end) if end > position else None
+    _KEPT.hit()
+    zeros = bytes(limits.READ_CHUNK_BYTES)
+    for at in range(position, end, len(zeros)):
+        piece = memoryview(zeros)[: end - at]
+        write_all(file, [piece], at, len(piece))
+    _CUT.hit()
+    # From here on no frame of the torn write can be taken for one that follows a new one.
+    file.sync_data()
+    _SYNCED.hit()
+    _log.warning(
+        "torn tail cut: file=%s byte=%d bytes=%d kept=%s", file.path, position, end - position, kept
+    )
+    return kept
+
+
+def _end_of_content(file: File, start: int) -> int:
+    """Give the position behind the last byte that is not zero."""
+    buffer = bytearray(limits.READ_CHUNK_BYTES)
+    end, position = start, start
+    while have := fill(file, memoryview(buffer), position):
+        if not all_zero(buffer, have):
+            end = position + len(buffer[:have].rstrip(b"\0"))
+        position += have
+    return end
+
+
+def _keep(disk: Disk, layout: Layout, file: File, number: int, start: int, end: int) -> Path:
+    """Copy bytes to the torn folder, durable before anything is cut."""
+    disk.make_folder(layout.torn)
+    _make_room(disk, layout)
+    path = _free_name(disk, layout, number, start)
+    temporary = path.with_suffix(".tmp")
+    with contextlib.suppress(FileNotFoundError):
+        disk.remove(temporary)
+    copy = disk.open(temporary, Mode.CREATE)
+    try:
+        view = memoryview(bytearray(limits.READ_CHUNK_BYTES))
+        for position in range(start, end, len(view)):
+            have = fill(file, view[: end - position], position)
+            write_all(copy, [view[:have]], position - start, have)
+        copy.sync()
+    finally:
+        copy.close()
+    disk.rename(temporary, path)
+    disk.sync_folder(layout.torn)
+    return path
+
+
+def _free_name(disk: Disk, layout: Layout, number: int, start: int) -> Path:
+    taken = set(disk.names(layout.torn))
+    for attempt in range(len(taken) + 1):
+        name = f"{number:020d}-{start:012d}-{attempt}.torn"
+        if name not in taken:
+            break
+    return layout.torn / name
+
+
+def _make_room(disk: Disk, layout: Layout) -> None:
+    """Remove the oldest kept tails beyond the limit, saying so."""
+    kept = [name for name in disk.names(layout.torn) if name.endswith(".torn")]
+    for name in kept[: max(0, len(kept) - limits.TORN_FILES_KEPT + 1)]:
+        _log.warning("an old torn tail is removed: file=%s", layout.torn / name)
+        disk.remove(layout.torn / name)

@@ -1,0 +1,187 @@
+"""One frame on its way to disk: what the caller encoded, and how it learns what became of it."""
+
+from __future__ import annotations
+
+import _thread
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from lakebed import limits
+from lakebed.errors import EntryTooLargeError, InvalidArgumentError
+from lakebed.wal.frame import ENTRY, HEADER_BYTES, padded
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_PADDING: Final = tuple(bytes(-length & 63) for length in range(64))
+_JOIN_BYTES: Final = 4096
+"""Parts smaller than this are copied together: cheaper than one more vector element each."""
+
+
+class Request:
+    """A frame's content, encoded by the caller's thread.
+
+    Index, parent and place are given by the committing one.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "checksum",
+        "done",
+        "error",
+        "flags",
+        "future",
+        "gate",
+        "index",
+        "kind",
+        "length",
+        "next",
+        "parts",
+        "span",
+        "term",
+        "value",
+    )
+
+    def __init__(
+        self, kind: int, parts: Sequence[Buffer], length: int, *, flags: int, term: int
+    ) -> None:
+        checksum = 0
+        for part in parts:
+            checksum = crc32c(part, checksum)
+        self.kind = kind
+        self.flags = flags
+        self.term = term
+        self.index = 0
+        self.length = length
+        self.checksum = checksum
+        self.span = HEADER_BYTES + padded(length)
+        self.parts: list[Buffer] = [*parts, _PADDING[length & 63]]
+        self.value: object = None
+        self.error: Exception | None = None
+        self.future: Future[int] | None = None
+        self.done = False
+        """The group is published; set before anyone is woken."""
+        self.next: Request | None = None
+        self.abandoned = False
+        """Nobody waits for this one itself, so waking it means waking the next."""
+        self.gate = _thread.allocate_lock()
+        self.gate.acquire()
+
+    def wait(self) -> int:
+        """Wait until it is finished; give its index or raise what became of it."""
+        self.join()
+        if self.error is not None:
+            raise self.error
+        return self.index
+
+    def join(self) -> None:
+        """Wait until it is finished, in whatever way, and wake the next waiter of its group."""
+        try:
+            self.gate.acquire()
+            self._pass_on()
+        except BaseException:
+            # Ctrl-C: whoever comes to wake this one must wake the next instead.
+            self.abandoned = True
+            if self.done:
+                self._pass_on()
+            raise
+        _unlock(self.gate)
+
+    def wake(self) -> None:
+        """Wake whoever waits for it; if nobody does, the next one that somebody waits for."""
+        request: Request | None = self
+        while request is not None:
+            _unlock(request.gate)
+            if not request.abandoned:
+                return
+            following, request.next = request.next, None
+            request = following
+
+    def _pass_on(self) -> None:
+        following, self.next = self.next, None
+        if following is not None:
+            following.wake()
+
+    def settle(self) -> None:
+        """Tell the future, if there is one."""
+        future, self.future = self.future, None
+        if future is None:
+            return
+        if self.error is not None:
+            future.set_exception(self.error)
+        else:
+            future.set_result(self.index)
+
+
+def finish(group: list[Request]) -> None:
+    """Let everyone know that a group is finished. A second call does no harm.
+
+    Two waiters are woken here, and each wakes the next but one. Waking all at once would have them
+    all wake up only to queue for the interpreter's lock.
+    """
+    if len(group) > 2:
+        for request, after in zip(group, group[2:], strict=False):
+            request.next = after
+    for request in group:
+        request.done = True
+        if request.future is not None:
+            request.settle()
+    for request in group[:2]:
+        request.wake()
+
+
+def _unlock(gate: _thread.LockType) -> None:
+    """Unlock a gate that may have been unlocked before."""
+    try:  # noqa: SIM105  # contextlib.suppress takes five times as long
+        gate.release()
+    except RuntimeError:
+        pass
+
+
+def entry_request(
+    payload: Buffer | Sequence[Buffer], *, flags: int, term: int, bytes_max: int
+) -> Request:
+    """Encode an entry from one buffer or several, without joining large ones."""
+    if isinstance(payload, bytes):
+        parts: Sequence[Buffer] = (payload,)
+        length = len(payload)
+    else:
+        parts, length = _parts(payload)
+    if length > bytes_max:
+        raise EntryTooLargeError("the entry is too large", bytes=length, bytes_max=bytes_max)
+    return Request(ENTRY, parts, length, flags=flags, term=term)
+
+
+def _parts(payload: Buffer | Sequence[Buffer]) -> tuple[Sequence[Buffer], int]:
+    buffers: Sequence[Buffer] = payload if isinstance(payload, list | tuple) else (payload,)
+    if len(buffers) > limits.ENTRY_PARTS_MAX:
+        raise EntryTooLargeError(
+            "the entry has too many parts", parts=len(buffers), parts_max=limits.ENTRY_PARTS_MAX
+        )
+    try:
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+    except TypeError as error:
+        raise InvalidArgumentError(
+            "an entry is bytes, a contiguous buffer, or a list of them", got=type(payload).__name__
+        ) from error
+    return joined(views), sum(len(view) for view in views)
+
+
+def joined(buffers: Sequence[Buffer]) -> list[Buffer]:
+    """Copy runs of small buffers together; leave large ones as they are."""
+    parts: list[Buffer] = []
+    small: list[Buffer] = []
+    for buffer in buffers:
+        if len(buffer) < _JOIN_BYTES:  # type: ignore[arg-type]
+            small.append(buffer)
+            continue
+        if small:
+            parts.append(b"".join(small))
+            small.clear()
+        parts.append(buffer)
+    if small:
+        parts.append(b"".join(small))
+    return parts

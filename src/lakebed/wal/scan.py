@@ -1,0 +1,212 @@
+"""Reading a WAL file from front to back, verifying every byte that counts, in bounded memory.
+
+A scan reads with positional reads, not through a map: an unreadable sector is then an error that
+can be reported, not a signal that kills the process. It stops at the first thing that is not a
+valid frame in its place and says what it was.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from crc32c import crc32c
+
+from lakebed import limits
+from lakebed.host import File, fill
+from lakebed.wal.frame import (
+    ALIGN,
+    END_BLOCK,
+    ENTRY,
+    FRAME_HEADER,
+    FRAME_MAGIC,
+    FRAME_MAGIC_BYTES,
+    HEADER_BYTES,
+    KINDS,
+    FrameHeader,
+    decode_header,
+)
+
+Fields: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+"""A frame header as unpacked: the fields of `FrameHeader` in their order, without its cost."""
+
+
+class Ending(enum.Enum):
+    """Why a scan stopped."""
+
+    END = "end"
+    """Zeros in place of a header, or the end of the file."""
+
+    SHORT = "short"
+    """The header says more bytes than the file has."""
+
+    BAD_CHECKSUM = "bad checksum"
+    """A header or a payload is not what its checksum says."""
+
+    RESIDUE = "residue"
+    """A valid frame of an older file: old bytes of a recycled file."""
+
+    OUT_OF_PLACE = "out of place"
+    """A valid frame that does not follow the one before."""
+
+    UNREADABLE = "unreadable"
+    """The device failed to read."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where and why a scan stopped."""
+
+    ending: Ending
+    position: int
+    detail: str = ""
+    error: OSError | None = None
+
+
+class FileScan:
+    """One pass over a file's frames.
+
+    `frames` yields position and fields; afterwards `stop` says why it ended.
+    """
+
+    def __init__(
+        self,
+        file: File,
+        *,
+        number: int,
+        salt: int,
+        parent: int,
+        start: int = HEADER_BYTES,
+        chunk_bytes: int = limits.READ_CHUNK_BYTES,
+    ) -> None:
+        self.stop = Stop(Ending.END, start)
+        self.link = parent
+        self.payload: memoryview = memoryview(b"")
+        """The payload of the frame just yielded, if it is not an entry."""
+        self._file = file
+        self._size = file.size()
+        self._number = number
+        self._salt = salt
+        self._buffer = memoryview(bytearray(chunk_bytes))
+        self._base = start
+        self._have = 0
+
+    def frames(self) -> Iterator[tuple[int, Fields]]:
+        """Yield each valid frame in its place; set `stop` at the end."""
+        try:
+            yield from self._frames()
+        except OSError as error:
+            self.stop = Stop(Ending.UNREADABLE, self._base, str(error), error)
+
+    def _frames(self) -> Iterator[tuple[int, Fields]]:
+        buffer, number, salt = self._buffer, self._number, self._salt
+        unpack, checksum_of = FRAME_HEADER.unpack_from, crc32c
+        at = 0
+        while True:
+            if self._have - at < HEADER_BYTES:
+                self._refill(self._base + at)
+                at = 0
+                if self._have < HEADER_BYTES:
+                    return self._end(at, Ending.SHORT if any(buffer[: self._have]) else Ending.END)
+            fields: Fields = unpack(buffer, at)
+            checksum, length, payload_checksum = fields[1], fields[2], fields[3]
+            body = at + HEADER_BYTES
+            if fields[0] != FRAME_MAGIC or checksum_of(buffer[at + 8 : body], salt) != checksum:
+                return self._end(at, self._not_a_frame(at), "frame header")
+            if fields[7] != number or fields[11] != self.link or fields[4] not in KINDS:
+                return self._misplaced(at, fields)
+            if fields[4] != ENTRY and length > limits.MARK_BYTES_MAX:
+                return self._end(at, Ending.OUT_OF_PLACE, f"payload of {length} bytes in a mark")
+            if self._base + body + length > self._size:
+                return self._end(at, Ending.SHORT, "payload goes beyond the file")
+            position, end = self._base + at, body + length
+            if end <= self._have:
+                right = checksum_of(buffer[body:end]) == payload_checksum
+                after = (end + 63) & -64
+            elif fields[4] != ENTRY:
+                self._refill(position)
+                at, body, end = 0, HEADER_BYTES, HEADER_BYTES + length
+                right = checksum_of(buffer[body:end]) == payload_checksum
+                after = (end + 63) & -64
+            else:
+                right, after = self._across_chunks(body, length, payload_checksum)
+            if not right:
+                self.stop = Stop(Ending.BAD_CHECKSUM, position, "payload")
+                return None
+            if fields[4] != ENTRY:
+                self.payload = buffer[body:end]
+            self.link = checksum << 32 | payload_checksum
+            yield position, fields
+            at = after
+
+    def _refill(self, position: int) -> None:
+        self._base = position
+        self._have = fill(self._file, self._buffer, position)
+
+    def _across_chunks(self, body: int, length: int, payload_checksum: int) -> tuple[bool, int]:
+        """Verify a payload that goes on beyond the buffer.
+
+        Give also where the next frame is in it.
+        """
+        checksum = crc32c(self._buffer[body : self._have])
+        rest = length - (self._have - body)
+        while True:
+            self._refill(self._base + self._have)
+            taken = min(rest, self._have)
+            checksum = crc32c(self._buffer[:taken], checksum)
+            rest -= taken
+            if rest == 0 or taken == 0:
+                return rest == 0 and checksum == payload_checksum, (taken + 63) & -64
+
+    def _not_a_frame(self, at: int) -> Ending:
+        zero = self._buffer[at : at + ALIGN] == END_BLOCK
+        return Ending.END if zero else Ending.BAD_CHECKSUM
+
+    def _misplaced(self, at: int, fields: Fields) -> None:
+        if fields[7] < self._number:
+            return self._end(at, Ending.RESIDUE, f"frame of file {fields[7]}")
+        if fields[7] > self._number:
+            return self._end(at, Ending.OUT_OF_PLACE, f"frame of file {fields[7]}")
+        if fields[11] != self.link:
+            return self._end(at, Ending.OUT_OF_PLACE, "parent is not the frame before")
+        return self._end(at, Ending.OUT_OF_PLACE, f"unknown kind {fields[4]}")
+
+    def _end(self, at: int, ending: Ending, detail: str = "") -> None:
+        self.stop = Stop(ending, self._base + at, detail)
+
+
+def later_headers(
+    file: File, *, number: int, salt: int, start: int
+) -> Iterator[tuple[int, FrameHeader]]:
+    """Find valid frame headers of this file from `start` on, at any multiple of 64."""
+    buffer = bytearray(limits.READ_CHUNK_BYTES)
+    view = memoryview(buffer)
+    position = (start + 63) & -64
+    while (have := fill(file, view, position)) >= HEADER_BYTES:
+        if not all_zero(buffer, have):
+            for at in _aligned(buffer, have):
+                header = decode_header(view[at : at + HEADER_BYTES], salt)
+                if header is not None and header.file_number == number:
+                    yield position + at, header
+        position += have & -64
+
+
+_ZEROS = bytes(limits.READ_CHUNK_BYTES)
+
+
+def all_zero(buffer: bytearray, have: int) -> bool:
+    """Tell whether the first `have` bytes are zero, at the speed of memcmp."""
+    if have == len(buffer) == len(_ZEROS):
+        return buffer == _ZEROS
+    return buffer[:have] == bytes(have)
+
+
+def _aligned(buffer: bytearray, have: int) -> Iterator[int]:
+    """Find the frame magic at multiples of 64."""
+    at = buffer.find(FRAME_MAGIC_BYTES, 0, have)
+    while at >= 0:
+        if at % ALIGN == 0 and at + HEADER_BYTES <= have:
+            yield at
+        at = buffer.find(FRAME_MAGIC_BYTES, at + 1, have)

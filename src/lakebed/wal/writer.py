@@ -1,0 +1,191 @@
+"""What committing a group means: room, write, sync, publish. What a failing disk means: poison.
+
+The first failed write or sync poisons the log. Nothing is retried, because after a failed sync the
+kernel may have dropped what it could not write and report success the next time. Every request of
+that group has an unknown outcome; everything after it is refused, and did not happen. Reading what
+was durable goes on. Only making the *next file* may fail without poison: nothing of the log was
+touched, so a full disk is an answer and not the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from lakebed.config import SyncMode, WalConfig
+from lakebed.errors import LakebedError, PoisonedError, UnknownOutcomeError, from_os_error
+from lakebed.wal.appender import Appender, NoRoomError, Tail, mark_request
+from lakebed.wal.committer import Committer
+from lakebed.wal.entry_map import EntryMap
+from lakebed.wal.frame import ENTRY, FLAG_RESET, FrameKind
+from lakebed.wal.reclaim import Reclaimer
+from lakebed.wal.request import Request
+from lakebed.wal.spares import Spares
+from lakebed.wal.stats import Counters
+
+_log = logging.getLogger("lakebed.wal")
+
+
+class Writer:
+    """Commits groups. Its own methods run in the thread that leads; `committer` is for callers."""
+
+    def __init__(
+        self,
+        appender: Appender,
+        tail: Tail,
+        entries: EntryMap,
+        guard: threading.Lock,
+        reclaimer: Reclaimer,
+        spares: Spares,
+        counters: Counters,
+        config: WalConfig,
+        *,
+        threaded: bool,
+    ) -> None:
+        self.poison: LakebedError | None = None
+        self.synced_index = tail.last_index
+        self._appender = appender
+        self._entries = entries
+        self._guard = guard
+        self._reclaimer = reclaimer
+        self._spares = spares
+        self._counters = counters
+        self._sync_always = config.sync is SyncMode.ALWAYS
+        self._idle_seconds = config.idle_mark_ms / 1000
+        self._tick_seconds = self._idle_seconds
+        if config.sync is SyncMode.INTERVAL:
+            self._tick_seconds = min(self._idle_seconds, config.sync_interval_ms / 1000)
+        self._sync_on_tick = config.sync is SyncMode.INTERVAL
+        self._last_commit = time.monotonic()
+        self.committer = Committer(
+            tail, self._commit, self._tick, tick_seconds=self._tick_seconds, threaded=threaded
+        )
+
+    def _commit(self, tail: Tail, group: list[Request]) -> Tail:
+        if self.poison is not None:
+            return self._refuse(tail, group)
+        span_bytes, marks = 0, 0
+        for request in group:
+            span_bytes += request.span
+            marks += request.kind != ENTRY
+        try:
+            after = self._make_room(tail, span_bytes)
+            sync = self._sync_always or marks > 0
+            written = self._appender.write(after, group, sync=sync)
+            if sync:
+                self.synced_index = written.last_index
+            self._publish(after, group)
+        except NoRoomError as error:
+            _fail(group, type(error.cause), error.cause.message, error.cause.facts)
+            _log.warning("an append was rejected: %s", error.cause)
+            return tail
+        except OSError as error:
+            return self._poisoned(tail, group, error)
+        self._counters.group(
+            written.last_index - after.last_index, written.position - after.position
+        )
+        self._last_commit = time.monotonic()
+        if written.position > after.size >> 2 >= after.position:
+            self._spares.want()
+        return written
+
+    def _make_room(self, tail: Tail, span_bytes: int) -> Tail:
+        if self._appender.has_room(tail, span_bytes):
+            return tail
+        following = self._appender.rotate(tail, span_bytes)
+        self.synced_index = tail.last_index
+        self._reclaimer.sealed(tail.number, tail.size, tail.last_index)
+        return following
+
+    def _sync(self, tail: Tail) -> Tail:
+        synced = self._appender.sync(tail)
+        self.synced_index = tail.last_index
+        return synced
+
+    def _publish(self, before: Tail, group: list[Request]) -> None:
+        """Enter a group's entries into the map; doing it twice gives the same map."""
+        number, position = before.number, before.position
+        with self._guard:
+            self._entries.truncate_above(before.last_index)
+            run: list[tuple[int, int]] = []
+            for request in group:
+                if request.kind == ENTRY:
+                    run.append((request.index, position))
+                else:
+                    self._enter(number, run)
+                    run = []
+                    self._publish_mark(request)
+                position += request.span
+            self._enter(number, run)
+
+    def _enter(self, number: int, run: list[tuple[int, int]]) -> None:
+        if run:
+            self._entries.add(number=number, first=run[0][0], last=run[-1][0], marks=run)
+
+    def _publish_mark(self, request: Request) -> None:
+        if request.kind == FrameKind.TRUNCATE:
+            self._entries.truncate(request.index)
+        elif request.kind == FrameKind.RELEASE and request.flags & FLAG_RESET:
+            self._entries.truncate(0)
+
+    def _tick(self, tail: Tail) -> tuple[Tail, float | None]:
+        """Sync what the interval owes, and mark the log as idle once it has been quiet."""
+        if self.poison is not None or tail.idle:
+            return tail, None
+        quiet = time.monotonic() - self._last_commit
+        try:
+            if self._sync_on_tick and tail.synced < tail.position:
+                tail = self._sync(tail)
+            if quiet < self._idle_seconds:
+                return tail, min(self._tick_seconds, self._idle_seconds - quiet)
+            return self.mark_idle(tail), None
+        except OSError as error:
+            return self._poisoned(tail, [], error), None
+
+    def mark_idle(self, tail: Tail) -> Tail:
+        """Sync everything, then write the frame that says so, and sync that."""
+        if tail.synced < tail.position:
+            tail = self._sync(tail)
+        mark = [mark_request(FrameKind.IDLE)]
+        if tail.idle or not self._appender.has_room(tail, mark[0].span):
+            return tail._replace(idle=True)
+        return self._appender.write(tail, mark, sync=True)
+
+    def _poisoned(self, tail: Tail, group: list[Request], error: OSError) -> Tail:
+        self._counters.errors += 1
+        self.poison = from_os_error(error, "writing the log", tail.file.path)
+        _log.error("the log is poisoned: %s", self.poison)
+        _fail(
+            group,
+            UnknownOutcomeError,
+            "the disk failed while this was written",
+            {"cause": self.poison},
+        )
+        self.committer.refuse(self.poison_error)
+        return tail._replace(idle=True)
+
+    def finish(self) -> None:
+        """Mark the end of a log that is being closed; its committer has stopped."""
+        if self.poison is not None:
+            return
+        try:
+            self.committer.tail = self.mark_idle(self.committer.tail)
+        except OSError as error:
+            self.committer.tail = self._poisoned(self.committer.tail, [], error)
+            raise self.poison_error() from error
+
+    def poison_error(self) -> PoisonedError:
+        """Build the error that a poisoned log answers with."""
+        return PoisonedError("an earlier write or sync failed", cause=self.poison)
+
+    def _refuse(self, tail: Tail, group: list[Request]) -> Tail:
+        _fail(group, PoisonedError, "an earlier write or sync failed", {"cause": self.poison})
+        return tail
+
+
+def _fail(
+    group: list[Request], kind: type[LakebedError], message: str, facts: dict[str, object]
+) -> None:
+    for request in group:
+        request.error = kind(message, **facts)
