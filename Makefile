@@ -47,7 +47,7 @@ prove: setup ## The long proofs (hours); SEED=n repeats one
 
 .PHONY: bench
 bench: $(VENV)/.bench-installed ## Measure against the disk and against peers; writes bench/results/
-	$(BIN)/python bench/wal.py
+	$(BIN)/python -m bench.wal
 
 $(VENV)/.bench-installed: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -40,10 +40,8 @@ class Mapping(Protocol):
     def __len__(self) -> int: ...
 
 
-class File(Protocol):
-    """An open file, addressed by position."""
-
-    path: Path
+class Readable(Protocol):
+    """Bytes addressed by position: all that a scan needs of a file."""
 
     def size(self) -> int:
         """Give the file's length in bytes."""
@@ -52,6 +50,12 @@ class File(Protocol):
     def read_into(self, buffer: Buffer, position: int) -> int:
         """Fill `buffer` from `position`; give the number of bytes read, 0 at the end."""
         ...
+
+
+class File(Readable, Protocol):
+    """An open file, addressed by position."""
+
+    path: Path
 
     def write(self, buffer: Buffer, position: int) -> int:
         """Write one buffer; give the number of bytes written, which may be fewer."""
@@ -140,6 +144,13 @@ class Disk(Protocol):
         """
         ...
 
+    def lock_owner(self, path: Path) -> str | None:
+        """Give what the owner of a lock wrote about itself, or None if nobody holds it.
+
+        Writes nothing.
+        """
+        ...
+
 
 def write_all(file: File, buffers: Sequence[Buffer], position: int, length: int) -> None:
     """Write every byte of `buffers`, `length` in all, at `position`, however short each write."""
@@ -170,14 +181,14 @@ def _after(buffers: list[memoryview], written: int) -> list[memoryview]:
     return []
 
 
-def read_exactly(file: File, position: int, length: int) -> bytes:
+def read_exactly(file: Readable, position: int, length: int) -> bytes:
     """Read `length` bytes at `position`, or fewer at the end of the file."""
     buffer = bytearray(length)
     done = fill(file, memoryview(buffer), position)
     return bytes(buffer[:done])
 
 
-def fill(file: File, view: memoryview, position: int) -> int:
+def fill(file: Readable, view: memoryview, position: int) -> int:
     """Fill `view` from `position` as far as the file goes; give the number of bytes."""
     done = 0
     while done < len(view):

@@ -113,6 +113,11 @@ class FaultyDisk:
         self.check("lock")
         return self._disk.lock(path, owner)
 
+    def lock_owner(self, path: Path) -> str | None:
+        """Look who holds a lock, or fail."""
+        self.check("lock")
+        return self._disk.lock_owner(path)
+
 
 class _FaultyFile:
     def __init__(self, disk: FaultyDisk, file: File) -> None:

@@ -24,19 +24,12 @@ _FLAGS: Final = {
 }
 
 
-class OsMapping:
-    """A memory map. Views keep it alive, so it is never unmapped under a reader."""
-
-    def __init__(self, descriptor: int, length: int) -> None:
-        self._map = mmap.mmap(descriptor, length, prot=mmap.PROT_READ) if length else b""
-        self._view = memoryview(self._map)
+class OsMapping(mmap.mmap):
+    """A memory map. Views are of this very object: while one lives, so does the map."""
 
     def view(self, start: int, stop: int) -> memoryview:
         """Give a view that holds this mapping."""
-        return self._view[start:stop]
-
-    def __len__(self) -> int:
-        return len(self._view)
+        return memoryview(self)[start:stop]
 
 
 class OsFile:
@@ -64,7 +57,10 @@ class OsFile:
 
     def map(self) -> OsMapping:
         """Map the file's present length."""
-        return OsMapping(self._descriptor, self.size())
+        length = self.size()
+        if not length:  # an empty file cannot be mapped; no frame fits into one zero byte either
+            return OsMapping(-1, 1)
+        return OsMapping(self._descriptor, length, prot=mmap.PROT_READ)
 
     def sync_data(self) -> None:
         """Call fdatasync."""
@@ -107,6 +103,9 @@ class OsLock:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.release()
 
 
 class OsDisk:
@@ -168,3 +167,17 @@ class OsDisk:
             os.close(descriptor)
             raise
         return OsLock(descriptor)
+
+    def lock_owner(self, path: Path) -> str | None:
+        """Try a shared flock, which is given up at once: it fails only while somebody owns it."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return os.pread(descriptor, 4096, 0).decode(errors="replace")
+        finally:
+            os.close(descriptor)
+        return None

@@ -287,6 +287,10 @@ class SimDisk:
         self.locks[path] = owner
         return SimLock(self, path)
 
+    def lock_owner(self, path: Path) -> str | None:
+        """Look who holds it."""
+        return self.locks.get(path)
+
     def crash(
         self, survival: Survival, rng: random.Random, *, names_in_order: bool = True
     ) -> SimDisk:

@@ -14,13 +14,13 @@ one assignment that replaces the tail and takes the group off.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
 from lakebed import limits
+from lakebed.errors import InvalidArgumentError
 from lakebed.wal.appender import Tail
 from lakebed.wal.request import Request, finish
 
@@ -39,11 +39,14 @@ Gives the tail and the seconds until something is due again, or None.
 _HANDED_OVER: Final = object()
 _THREAD: Final = object()
 
-_GATHER_PAUSE_SECONDS: Final = 0.0001
+_GATHER_PAUSE_SECONDS: Final = 0.0003
 """How long nobody new may come before a leader stops waiting for the callers of the last group."""
 
-_GATHER_SECONDS_MAX: Final = 0.002
+_GATHER_SECONDS_MAX: Final = 0.005
 """The longest a leader waits for them in all."""
+
+_GATHER_PASS_MAX: Final = 127
+"""The most groups that go without waiting after waiting was in vain."""
 
 
 class Committer:
@@ -67,7 +70,12 @@ class Committer:
         self._finished: list[Request] = []
         self._tick_at: float | None = None
         self._watchers = 0
+        self._callers = 0
+        self._committing = 0
         self._crowd = 0
+        self._pass = 0
+        self._passed = 0
+        self._finishing = 0
         self._arrived = threading.Lock()
         self._arrived.acquire()
         self._stopping = False
@@ -76,19 +84,28 @@ class Committer:
 
     def call(self, *requests: Request) -> int:
         """Commit requests in one group and wait for them; give the last one's index."""
+        self._check_not_in_callback()
         lead: object | None = None
         request = requests[-1]
+        # Nobody waits at the others' gates, nor at its own while it leads: waking must go past them.
+        for other in requests[:-1]:
+            other.abandoned = True
         try:
             with self._mutex:
                 self._admit(requests)
+                self._callers += 1
                 if self._leader is None:
                     self._leader = lead = request
+                    request.abandoned = True
+                elif self._callers == self._crowd:
+                    self._everybody_is_here()
             if lead is not None:
+                request.abandoned = True  # it need not be woken: this thread is awake
                 self._lead()
         except BaseException:
             self._give_up(lead)
             raise
-        if request.done and request.error is None:
+        if lead is not None and request.done and request.error is None:
             return request.index
         return request.wait()
 
@@ -114,6 +131,7 @@ class Committer:
 
     def flush(self) -> None:
         """Return when everything queued before is finished, in whatever way."""
+        self._check_not_in_callback()
         lead: object | None = None
         try:
             with self._mutex:
@@ -166,9 +184,17 @@ class Committer:
         self._queue += requests
         for request in requests:
             self._queued_bytes += request.span
-        if len(self._queue) == self._crowd > 1:
-            with contextlib.suppress(RuntimeError):  # the leader is not waiting
-                self._arrived.release()
+
+    def _check_not_in_callback(self) -> None:
+        """Refuse to wait, in a callback of a future, for the commit that runs the callback."""
+        if self._finishing == threading.get_ident():
+            raise InvalidArgumentError(
+                "a future's callback cannot wait for the log; use append_async there"
+            )
+
+    def _everybody_is_here(self) -> None:
+        if self._arrived.locked():
+            self._arrived.release()
 
     def _wait_for_space(self) -> None:
         if self._leader is None:
@@ -182,7 +208,7 @@ class Committer:
 
     def _lead(self) -> None:
         """Commit one group, then step down or hand over."""
-        if self._crowd > 1:
+        if self._callers < self._crowd:
             self._gather()
         self._round()
         while not self._step_down():
@@ -191,13 +217,21 @@ class Committer:
     def _gather(self) -> None:
         """Wait for the callers of the last group to come back, as long as they keep coming.
 
-        With one caller at a time this is never entered. With many it makes one sync out of several.
+        With one caller at a time this is never entered. With many that append in a loop it makes
+        one sync out of several. Where callers do not come back at once, waiting was in vain, and
+        it is tried again only after some groups, twice as many each time.
         """
+        if self._pass > 0:
+            self._pass -= 1
+            return
         deadline = time.monotonic() + _GATHER_SECONDS_MAX
-        while (count := len(self._queue)) < self._crowd and time.monotonic() < deadline:
+        while (count := self._callers) < self._crowd:
             self._arrived.acquire(timeout=_GATHER_PAUSE_SECONDS)
-            if len(self._queue) == count:
+            if self._callers == count or time.monotonic() > deadline:
+                self._passed = min(2 * self._passed + 1, _GATHER_PASS_MAX)
+                self._pass = self._passed
                 return
+        self._passed = 0
 
     def _step_down(self) -> bool:
         """Pass the lead on; False if this thread must go on because there is no other."""
@@ -226,21 +260,29 @@ class Committer:
                 self._wake_thread()
 
     def _round(self) -> None:
+        self._finish()  # of a round that an exception cut short
         with self._mutex:
             if not self._group:
                 group, rest, rest_bytes = self._split()
                 self._group, self._queue, self._queued_bytes = group, rest, rest_bytes
-                self._crowd = len(group)
+                self._committing, self._callers = self._callers, 0
         group = self._group
         if group:
             tail = self._commit(self.tail, group)
             # One step: no signal handler runs between these assignments.
             self.tail, self._group, self._finished = tail, [], group
-        finish(self._finished)
-        self._finished = []
+            # Those who are about to be woken, and those who came meanwhile.
+            self._crowd = self._committing + self._callers
+        self._finish()
         if self._watchers:
             with self._mutex:
                 self._changed.notify_all()
+
+    def _finish(self) -> None:
+        if self._finished:
+            self._finishing = threading.get_ident()
+            finish(self._finished)
+            self._finished, self._finishing = [], 0
 
     def _split(self) -> tuple[list[Request], list[Request], int]:
         """Give the next group, what stays queued, and its bytes."""

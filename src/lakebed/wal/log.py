@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Self
 
 from lakebed import limits
 from lakebed.config import WalConfig
-from lakebed.errors import ClosedError, InvalidArgumentError, from_os_error
+from lakebed.errors import (
+    ClosedError,
+    EntryNotFoundError,
+    InvalidArgumentError,
+    from_os_error,
+)
 from lakebed.host import Clock, Disk, OsDisk, SystemClock, failpoints
 from lakebed.types import Entry, EntryKind, HardState
 from lakebed.wal.appender import hard_state_request, mark_request, release_request
@@ -95,6 +100,8 @@ class Wal:
         config, disk, clock = config or WalConfig(), disk or OsDisk(), clock or SystemClock()
         opened = open_log(Path(folder), config, disk, clock, progress, threaded=threaded)
         log = cls(opened, config, disk, threaded=threaded)
+        # What was recovered is synced, and from here on damage to it is told from a torn write.
+        log._writer.finish()
         log._reclaim()
         return log
 
@@ -195,6 +202,8 @@ class Wal:
         is durable before a file is freed; a file that cannot be freed is tried again next time.
         """
         self._check_usable()
+        _check_number("index", index, limits.INDEX_MAX)
+        _check_number("term", term or 0)
         if len(note) > limits.MARK_BYTES_MAX:
             raise InvalidArgumentError(
                 "the note is too large", bytes=len(note), bytes_max=limits.MARK_BYTES_MAX
@@ -210,7 +219,10 @@ class Wal:
                 )
             mark = Mark(index, self._term_at(index) if term is None else term, bytes(note))
             self._committer.call(release_request(mark, reset=reset))
+        try:
             _RELEASED.hit()
+        except OSError as error:
+            raise from_os_error(error, "freeing released files", self.folder) from error
         self._reclaim()
 
     # Reading
@@ -242,7 +254,12 @@ class Wal:
 
     def entry(self, index: int) -> Entry:
         """Give one entry."""
-        return self.read(index, max_entries=1)[0]
+        entries = self.read(index, max_entries=1)
+        if not entries:
+            raise EntryNotFoundError(
+                "there is no such entry yet", index=index, last_index=self.last_index
+            )
+        return entries[0]
 
     def read(
         self, index: int, *, max_entries: int = 1000, max_bytes: int = 16 * limits.MIB
@@ -282,6 +299,8 @@ class Wal:
             for entry in self.read(index):
                 yield entry
                 index += 1
+        if self._writer.poison is not None:
+            raise self._writer.poison_error()
 
     def wait(self, index: int, timeout: float | None = None) -> bool:
         """Wait until `index` can be read; False if it could not in time or the log was closed."""
@@ -386,9 +405,11 @@ class Wal:
         self._opened.lock.release()
 
 
-def _check_number(name: str, value: int) -> None:
-    if not isinstance(value, int) or not 0 <= value < 2**64:
-        raise InvalidArgumentError(f"{name} must be a whole number of 64 bits", value=repr(value))
+def _check_number(name: str, value: int, highest: int = 2**64 - 1) -> None:
+    if not isinstance(value, int) or not 0 <= value <= highest:
+        raise InvalidArgumentError(
+            f"{name} must be a whole number from 0 to {highest}", value=repr(value)
+        )
 
 
 def _after_fork() -> None:

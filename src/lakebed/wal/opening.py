@@ -187,7 +187,7 @@ class _Opening:
             state.last_term,
             state.hard_state,
             state.mark,
-            False,
+            state.idle and found.verdict is Verdict.OPEN,
         )
         recovery = RecoveryStats(
             seconds=self.clock.monotonic() - started,

@@ -97,6 +97,8 @@ class LogState:
     mark: Mark = field(default_factory=Mark)
     durable_through: int = HEADER_BYTES
     link: int = 0
+    idle: bool = False
+    """The last frame is an idle mark."""
 
 
 @dataclass
@@ -112,6 +114,8 @@ class FileReport:
     entries: int = 0
     first_index: int | None = None
     last_index: int | None = None
+    first_time_us: int | None = None
+    last_time_us: int | None = None
     released: bool = False
     """A leftover below a gap in the numbers: its entries were released before."""
 
@@ -284,17 +288,22 @@ class _Run:
 
     def entry(self, position: int, fields: Fields) -> None:
         if position >= self.next_mark:
+            if self.report.first_time_us is None:
+                self.report.first_time_us = fields[12]
             self.marks.append((self.next_index, position))
             self.next_mark = position + 65_536
         self.next_index += 1
         self.term = fields[9]
+        self.report.last_time_us = fields[12]
         self.state.durable_through = fields[10]
+        self.state.idle = False
 
     def other(self, fields: Fields, payload: memoryview) -> str | None:
         """Apply a frame that is not an entry; give what is wrong with it, if anything."""
         self.close()
         self.report.frames += 1
         self.state.durable_through = fields[10]
+        self.state.idle = fields[4] == FrameKind.IDLE
         try:
             return apply_mark(self.state, fields, payload)
         except CorruptionError as error:

@@ -18,7 +18,7 @@ from lakebed.errors import LakebedError, PoisonedError, UnknownOutcomeError, fro
 from lakebed.wal.appender import Appender, NoRoomError, Tail, mark_request
 from lakebed.wal.committer import Committer
 from lakebed.wal.entry_map import EntryMap
-from lakebed.wal.frame import ENTRY, FLAG_RESET, FrameKind
+from lakebed.wal.frame import ENTRY, FLAG_RESET, HEADER_BYTES, FrameKind
 from lakebed.wal.reclaim import Reclaimer
 from lakebed.wal.request import Request
 from lakebed.wal.spares import Spares
@@ -91,9 +91,11 @@ class Writer:
         return written
 
     def _make_room(self, tail: Tail, span_bytes: int) -> Tail:
-        if self._appender.has_room(tail, span_bytes):
+        # The idle mark must always fit: without it, damage to the last group would look torn.
+        needed = span_bytes + HEADER_BYTES
+        if self._appender.has_room(tail, needed):
             return tail
-        following = self._appender.rotate(tail, span_bytes)
+        following = self._appender.rotate(tail, needed)
         self.synced_index = tail.last_index
         self._reclaimer.sealed(tail.number, tail.size, tail.last_index)
         return following
@@ -166,7 +168,7 @@ class Writer:
         return tail._replace(idle=True)
 
     def finish(self) -> None:
-        """Mark the end of a log that is being closed; its committer has stopped."""
+        """Mark the end of a log that is being opened or closed, while nobody else writes."""
         if self.poison is not None:
             return
         try:

@@ -1,0 +1,1 @@
+"""Benchmarks: ratios to the disk and to peers, measured in one run."""

@@ -1,0 +1,117 @@
+"""The code is laid out as docs/ARCHITECTURE.md says, and offers the names the docs name."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import lakebed
+from lakebed import errors
+from lakebed.host import failpoints
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "lakebed"
+ARCHITECTURE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf8")
+
+LAYERS = re.findall(r"^\| `([a-z_]+)/?` \| built", ARCHITECTURE, re.MULTILINE)
+"""The layers that are built, top to bottom: a layer imports only from those above it."""
+
+
+def module_layer(path: Path) -> str:
+    relative = path.relative_to(SOURCE)
+    return relative.parts[0].removesuffix(".py")
+
+
+def imported_layers(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        found |= {name.split(".")[1] for name in names if name.startswith("lakebed.")}
+    return found
+
+
+def test_every_layer_in_the_docs_exists_and_every_layer_is_in_the_docs() -> None:
+    there = {
+        path.name.removesuffix(".py") for path in SOURCE.iterdir() if path.suffix in ("", ".py")
+    }
+    there -= {"__init__", "__pycache__"}
+    assert len(LAYERS) >= 9
+    assert set(LAYERS) == there
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.name)
+def test_a_layer_imports_only_from_those_above_it(path: Path) -> None:
+    if path == SOURCE / "__init__.py":
+        return_names = imported_layers(path)
+        assert return_names <= set(LAYERS)
+        return
+    own = module_layer(path)
+    allowed = set(LAYERS[: LAYERS.index(own) + 1])
+    assert imported_layers(path) <= allowed
+
+
+def test_only_host_opens_files_or_asks_the_clock() -> None:
+    """Disk and time have one door, so that a test can stand in it."""
+    doors = re.compile(r"\bos\.(open|read|write|pwrite|fsync|fdatasync|rename|unlink)\(|\bopen\(")
+    for path in sorted(SOURCE.rglob("*.py")):
+        if "host" not in path.parts:
+            for line in path.read_text(encoding="utf8").splitlines():
+                match = doors.search(line)
+                assert match is None or "disk.open(" in line or "def open(" in line, (path, line)
+
+
+def test_each_stateful_package_has_a_design_page() -> None:
+    for package in ("wal", "raft"):
+        page = (SOURCE / package / "DESIGN.md").read_text(encoding="utf8")
+        for part in ("Purpose", "Invariants", "Write order", "Recovery", "Why not"):
+            assert part in page, (package, part)
+
+
+def public_names(text: str) -> dict[str, set[str]]:
+    rows = re.findall(r"^\| `(lakebed[a-z_.]*)` \| (.+) \|$", text, re.MULTILINE)
+    return {module: set(re.findall(r"`([A-Za-z_]+)`", names)) for module, names in rows}
+
+
+def test_the_public_names_are_the_documented_ones() -> None:
+    documented = public_names(ARCHITECTURE)
+    assert set(documented) == {"lakebed", "lakebed.wal", "lakebed.raft", "lakebed.errors"}
+    for module_name, names in documented.items():
+        module = importlib.import_module(module_name)
+        if module is errors:
+            offered = {name for name in dir(module) if name.endswith("Error") and name != "OSError"}
+        else:
+            offered = set(module.__all__)
+        assert offered == names, module_name
+
+
+def test_every_module_says_what_it_is() -> None:
+    for found in pkgutil.walk_packages(lakebed.__path__, "lakebed."):
+        assert importlib.import_module(found.name).__doc__, found.name
+
+
+def test_every_failpoint_is_listed_in_the_docs() -> None:
+    importlib.import_module("lakebed.raft")
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf8")
+    missing = [name for name in failpoints.names() if f"`{name}`" not in page]
+    assert [name for name in missing if not name.startswith("test.")] == []
+
+
+def test_the_project_speaks_of_the_project_alone() -> None:
+    """No path of a machine and no registry's address in what is published."""
+    banned = re.compile(r"/work/|/root/|/home/[a-z]|pypi\.org|files\.pythonhosted|registry\.npmjs")
+    places = [ROOT / "src", ROOT / "docs", ROOT / "bench", ROOT / "examples"]
+    files = [path for place in places for path in place.rglob("*") if path.is_file()]
+    files += [path for path in ROOT.iterdir() if path.is_file()]
+    for path in files:
+        if path.suffix in (".py", ".md", ".toml", ".txt", ".json") or path.name == "Makefile":
+            match = banned.search(path.read_text(encoding="utf8"))
+            assert match is None, (path, match)
