@@ -126,14 +126,13 @@ def test_a_folder_owned_by_a_living_process_names_it(tmp_path: Path) -> None:
         "import sys; from lakebed.wal import Wal; log = Wal.open(sys.argv[1]);"
         "log.append(b'x'); print('ready', flush=True); sys.stdin.read()"
     )
-    owner = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "log")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    )
-    assert owner.stdin and owner.stdout
-    try:
+    ) as owner:
+        assert owner.stdout
         assert owner.stdout.readline() == "ready\n"
         with pytest.raises(LockedError, match=f"pid={owner.pid}") as refused:
             Wal.open(tmp_path / "log")
@@ -142,9 +141,6 @@ def test_a_folder_owned_by_a_living_process_names_it(tmp_path: Path) -> None:
         owner.wait()
         with Wal.open(tmp_path / "log") as log:
             assert log.last_index == 1
-    finally:
-        owner.kill()
-        owner.communicate()
 
 
 def test_a_second_owner_in_this_process_is_refused_too(tmp_path: Path) -> None:
@@ -196,21 +192,18 @@ from lakebed.wal import Wal
 log = Wal.open({str(tmp_path / "log")!r})
 log.append(b"parent")
 if os.fork() == 0:
+    print("the child lives", flush=True)
     sys.stdin.read()
-    os._exit(0)
-print("ready", flush=True)
 os._exit(0)
 """
-    parent = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdin and parent.stdout
-    assert parent.stdout.readline() == "ready\n"
-    parent.wait()
-    with Wal.open(tmp_path / "log") as log:
-        assert log.last_index == 1
-    parent.stdin.close()
-    parent.stdout.close()
+    ) as parent:
+        assert parent.stdout
+        assert parent.stdout.readline() == "the child lives\n"
+        parent.wait()
+        with Wal.open(tmp_path / "log") as log:
+            assert log.last_index == 1
 
 
 @pytest.mark.parametrize("value", [1, "text", None, 1.5, {"a": 1}, [b"ok", "text"], [1, 2]])

@@ -260,7 +260,7 @@ def _carried(hard_state: HardState, mark: Mark) -> list[Request]:
     carried = []
     if hard_state != HardState():
         carried.append(hard_state_request(hard_state))
-    if mark.index:
+    if mark != Mark():
         carried.append(release_request(mark, reset=False))
     return carried
 

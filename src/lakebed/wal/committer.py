@@ -87,7 +87,7 @@ class Committer:
         self._check_not_in_callback()
         lead: object | None = None
         request = requests[-1]
-        # Nobody waits at the others' gates, nor at its own while it leads: waking must go past them.
+        # Nobody waits at the gates of the others: waking must go past them.
         for other in requests[:-1]:
             other.abandoned = True
         try:
@@ -96,7 +96,6 @@ class Committer:
                 self._callers += 1
                 if self._leader is None:
                     self._leader = lead = request
-                    request.abandoned = True
                 elif self._callers == self._crowd:
                     self._everybody_is_here()
             if lead is not None:
@@ -114,7 +113,7 @@ class Committer:
         request.abandoned = True
         with self._mutex:
             self._admit((request,))
-            if self._leader is None:
+            if self._leader is None and self._threaded:
                 self._leader = _HANDED_OVER
                 self._wake_thread()
         if not self._threaded:

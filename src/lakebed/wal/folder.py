@@ -132,7 +132,7 @@ def _parse_identity(data: bytes, path: Path) -> uuid.UUID | None:
         if checksum != _identity_checksum(record):
             return None
         version, log_id = int(record["format"]), uuid.UUID(record["log"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return None
     if version > FORMAT_VERSION:
         raise FormatTooNewError(
@@ -156,11 +156,17 @@ def take_lock(disk: Disk, layout: Layout) -> Lock:
         ) from None
 
 
+def living_owner(disk: Disk, layout: Layout) -> dict[str, object] | None:
+    """Say which process owns the folder now, or None if none does; changes nothing."""
+    text = disk.lock_owner(layout.lock)
+    return None if text is None else _owner_facts(text)
+
+
 def _owner_facts(text: str) -> dict[str, object]:
     try:
         owner = json.loads(text)
         return {"pid": owner["pid"], "host": owner["host"]}
-    except (ValueError, KeyError, TypeError):
+    except (LookupError, RecursionError, TypeError, ValueError):
         return {"owner": "unknown"}
 
 

@@ -45,10 +45,14 @@ class Maps:
         self._guard = threading.Lock()
         self._alive: weakref.WeakValueDictionary[int, Mapping] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[int, Mapping] = OrderedDict()
+        self._forgotten = 0
 
     def get(self, number: int) -> Mapping:
-        """Give the map of a file."""
+        """Give the map of a file; one that goes away is not found any more."""
         with self._guard:
+            if number <= self._forgotten:
+                # It is about to be recycled: a view of it would change under its reader.
+                raise FileNotFoundError(2, "the file was released", str(self._layout.file(number)))
             mapping = self._alive.get(number)
             if mapping is None:
                 mapping = self._open(number)
@@ -62,6 +66,7 @@ class Maps:
     def forget(self, number: int) -> bool:
         """Unmap a file that goes away; False if views of it are still in use."""
         with self._guard:
+            self._forgotten = max(self._forgotten, number)
             self._recent.pop(number, None)
             return number not in self._alive
 
@@ -129,9 +134,14 @@ class Reader:
             place = self._entries.find(index)
             if place is None:
                 return []
-            mapping = self._maps.get(place.number)
+            try:
+                mapping = self._maps.get(place.number)
+            except FileNotFoundError:
+                _check_range(index, self._tail())  # it may have been released a moment ago
+                raise
             changes, behind = self._entries.changes, self._behind
-        if behind[:3] == (index, place.number, changes):
+        # A place before this extent is behind another one: what follows it there was truncated.
+        if behind[:3] == (index, place.number, changes) and behind.position > place.position:
             place = place._replace(index=index, position=behind.position)
         last = min(place.last, tail.last_index, index + max_entries - 1)
         entries, position = read_run(
@@ -141,6 +151,7 @@ class Reader:
         return entries
 
     def _lost(self, index: int) -> LakebedError:
+        _check_range(index, self._tail())  # it may have been released or truncated a moment ago
         with self._guard:
             following = self._entries.next_after(index)
         return EntryLostError(

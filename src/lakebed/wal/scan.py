@@ -15,7 +15,7 @@ from typing import TypeAlias
 from crc32c import crc32c
 
 from lakebed import limits
-from lakebed.host import File, fill
+from lakebed.host import Readable, fill
 from lakebed.wal.frame import (
     ALIGN,
     END_BLOCK,
@@ -73,7 +73,7 @@ class FileScan:
 
     def __init__(
         self,
-        file: File,
+        file: Readable,
         *,
         number: int,
         salt: int,
@@ -178,7 +178,7 @@ class FileScan:
 
 
 def later_headers(
-    file: File, *, number: int, salt: int, start: int
+    file: Readable, *, number: int, salt: int, start: int
 ) -> Iterator[tuple[int, FrameHeader]]:
     """Find valid frame headers of this file from `start` on, at any multiple of 64."""
     buffer = bytearray(limits.READ_CHUNK_BYTES)

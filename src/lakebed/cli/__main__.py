@@ -1,0 +1,5 @@
+"""`python -m lakebed.cli`, where the program `lakebed` is not on the path."""
+
+from lakebed.cli import main
+
+main()

@@ -1,0 +1,229 @@
+"""How commands speak: tables for people, JSON lines for programs, errors on stderr.
+
+Results go to stdout; errors and progress to stderr. Colours and bars are for terminals only, and
+`NO_COLOR` is respected. A reader that stops reading (`| head`) ends a command without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import click
+
+from lakebed.errors import LakebedError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+_JSON: Final = "lakebed.json"
+_PIPE_BROKEN: Final = 128 + 13
+"""The exit code of a program that SIGPIPE ended, which is what happened."""
+_QUIET_SECONDS: Final = 2.0
+"""Work shorter than this says nothing about its progress, unless somebody watches."""
+_WIDE: Final = 400
+"""Columns of a table that goes into a file or a pipe: it is never wrapped."""
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+class LakebedGroup(click.Group):
+    """A group of commands that shows our errors as messages and ends quietly on a broken pipe."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except LakebedError as error:
+            raise ShownError(error, as_json=bool(ctx.meta.get(_JSON))) from error
+        except BrokenPipeError:
+            # What is still buffered goes to a pipe of our own: in the broken one it would fail
+            # again when the interpreter ends, and be complained about.
+            os.dup2(os.pipe()[1], sys.stdout.fileno())
+            ctx.exit(_PIPE_BROKEN)
+
+
+class ShownError(click.ClickException):
+    """One of our errors on its way to stderr; exit code 1."""
+
+    def __init__(self, error: LakebedError, *, as_json: bool) -> None:
+        super().__init__(str(error))
+        self._error = error
+        self._as_json = as_json
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Write the error."""
+        error = self._error
+        text = f"error: {error}\nadvice: {error.advice} (code: {error.code})"
+        if self._as_json:
+            text = json.dumps({"type": "error", **error_facts(error)})
+        click.echo(text, file=file, err=True)
+
+
+def error_facts(error: LakebedError) -> dict[str, object]:
+    """Give an error as plain data."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "facts": {name: _plain(value) for name, value in error.facts.items()},
+        "advice": error.advice,
+        "retriable": error.retriable,
+    }
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, int | float | str | None) else str(value)
+
+
+def json_option(command: _Command) -> _Command:
+    """Give a command the option `--json`; errors are then JSON too."""
+
+    def remember(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
+        ctx.meta[_JSON] = value
+        return value
+
+    return click.option(
+        "--json", "as_json", is_flag=True, callback=remember, help="Write JSON lines."
+    )(command)
+
+
+def write_line(text: str) -> None:
+    """Write a line; unlike `click.echo`, not one system call for each where nobody watches."""
+    sys.stdout.write(text + "\n")
+
+
+def write_json(kind: str, values: Mapping[str, object]) -> None:
+    """Write one JSON line."""
+    write_line(json.dumps({"type": kind, **{key: _nested(each) for key, each in values.items()}}))
+
+
+def _nested(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _nested(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_nested(each) for each in value]
+    return _plain(value)
+
+
+def write_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Write names and values in two columns."""
+    shown = list(facts)
+    width = max(len(name) for name, _ in shown)
+    for name, value in shown:
+        write_line(f"{name:<{width}}  {value}")
+
+
+def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a table; columns that begin with `>` are aligned to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    terminal = sys.stdout.isatty()
+    console = Console(
+        file=sys.stdout,
+        width=None if terminal else _WIDE,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+        markup=False,
+        highlight=False,
+    )
+    with console.capture() as captured:
+        console.print(table)
+    lines = captured.get().splitlines()
+    for line in lines:
+        write_line(line if terminal else line.rstrip())
+
+
+def number(value: int | None) -> str:
+    """Show a number, or a dash."""
+    return "-" if value is None else str(value)
+
+
+def size(count: int) -> str:
+    """Show a number of bytes in the unit that suits it."""
+    value, units = float(count), iter(("B", "KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    while value >= 1024 and unit != "TiB":
+        value, unit = value / 1024, next(units)
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def moment(time_us: int | None, *, fine: bool = False) -> str:
+    """Show a time in UTC, to the second or the microsecond."""
+    if time_us is None:
+        return "-"
+    try:
+        at = datetime.fromtimestamp(time_us / 1_000_000, UTC).replace(
+            microsecond=time_us % 1_000_000
+        )
+    except (OverflowError, ValueError, OSError):
+        return f"{time_us} us"
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if fine else "%Y-%m-%dT%H:%M:%SZ")
+
+
+def ranges(spans: Iterable[tuple[int, int]]) -> str:
+    """Show ranges of whole numbers."""
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in spans)
+
+
+class Meter:
+    """Progress on stderr: a bar on a terminal, now and then a line elsewhere, nothing with JSON."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self._silent = silent
+        self._terminal = sys.stderr.isatty()
+        self._said_at = time.monotonic()
+        self._bar: Bar | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, doing: str, done: int, total: int) -> None:
+        """Say how far the work has come."""
+        if self._silent:
+            return
+        if self._terminal:
+            self._draw(doing, done, total)
+        elif time.monotonic() - self._said_at > _QUIET_SECONDS:
+            self._said_at = time.monotonic()
+            click.echo(f"{doing}: {done * 100 // max(1, total)} % of {size(total)}", err=True)
+
+    def _draw(self, doing: str, done: int, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(binary_units=True),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.add_task(doing, total=total)
+            self._bar.start()
+        task = self._bar.tasks[0]
+        self._bar.update(task.id, description=doing, completed=done, total=total)

@@ -1,0 +1,123 @@
+"""The two things the raft layer encodes itself. This text is their specification.
+
+Both are msgpack arrays, in the shortest encoding msgpack has for each value, so that equal values
+have equal bytes. Anything else is refused, before anything is allocated that the input claims.
+
+Membership, the payload of a configuration entry:
+
+    [version 1, voters [u64 …], learners [u64 …]]
+
+Note, kept in the WAL's release mark, whose index and term are the snapshot's:
+
+    [version 1, file bytes, CRC32C of the file, voters [u64 …], learners [u64 …]]
+
+The note is what makes a snapshot valid: a file that no note speaks of is a leftover.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgpack  # type: ignore[import-untyped]  # it ships no types
+
+from lakebed import limits
+from lakebed.errors import CorruptionError, FormatTooNewError, InvalidArgumentError
+from lakebed.raft.values import MEMBERS_MAX, Membership
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+VERSION: Final = 1
+
+_BYTES_MAX: Final = 64 + 9 * MEMBERS_MAX
+"""The longest encoding: nine bytes a member, and the fields around them."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What the log remembers about its snapshot: who belonged, and what the file must be."""
+
+    membership: Membership
+    file_bytes: int
+    checksum: int
+
+
+def encode_membership(membership: Membership) -> bytes:
+    """Give the payload of a configuration entry."""
+    return _pack([VERSION, list(membership.voters), list(membership.learners)])
+
+
+def decode_membership(data: Buffer) -> Membership:
+    """Give the membership in a configuration entry's payload."""
+    voters, learners = _unpack(data, "a membership", 3)
+    return _membership(voters, learners)
+
+
+def encode_note(note: Note) -> bytes:
+    """Give the bytes of a release mark's note."""
+    members = note.membership
+    return _pack(
+        [VERSION, note.file_bytes, note.checksum, list(members.voters), list(members.learners)]
+    )
+
+
+def decode_note(data: Buffer) -> Note:
+    """Give the note in a release mark."""
+    file_bytes, checksum, voters, learners = _unpack(data, "a snapshot's note", 5)
+    return Note(
+        _membership(voters, learners),
+        _number(file_bytes, "file_bytes", limits.SNAPSHOT_BYTES_MAX),
+        _number(checksum, "checksum", 2**32 - 1),
+    )
+
+
+def _pack(fields: list[object]) -> bytes:
+    packed: bytes = msgpack.packb(fields)
+    return packed
+
+
+def _unpack(data: Buffer, what: str, count: int) -> list[object]:
+    """Give the fields after the version of an array of `count`, in its one encoding."""
+    view = memoryview(data)
+    if view.nbytes > _BYTES_MAX:
+        raise CorruptionError(f"{what} is too long", bytes=view.nbytes, bytes_max=_BYTES_MAX)
+    raw = bytes(view)
+    try:
+        fields = msgpack.unpackb(
+            raw,
+            max_array_len=MEMBERS_MAX,
+            max_str_len=0,
+            max_bin_len=0,
+            max_map_len=0,
+            max_ext_len=0,
+        )
+        canonical = _pack(fields) == raw
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise CorruptionError(f"{what} is not of its format", reason=repr(str(error))) from error
+    if not isinstance(fields, list) or not fields or type(fields[0]) is not int:
+        raise CorruptionError(f"{what} is not of its format", reason="'no version'")
+    if fields[0] > VERSION:
+        raise FormatTooNewError(f"{what} has a newer format", version=fields[0], supported=VERSION)
+    if fields[0] != VERSION or len(fields) != count or not canonical:
+        raise CorruptionError(f"{what} is not of its format", reason="'fields'")
+    return fields[1:]
+
+
+def _membership(voters: object, learners: object) -> Membership:
+    try:
+        return Membership(_nodes(voters), _nodes(learners))
+    except InvalidArgumentError as error:
+        raise CorruptionError("a membership is not valid", reason=repr(str(error))) from error
+
+
+def _nodes(field: object) -> tuple[int, ...]:
+    if not isinstance(field, list):
+        raise CorruptionError("a membership is not of its format", reason="'not a list'")
+    return tuple(field)
+
+
+def _number(field: object, name: str, highest: int) -> int:
+    if type(field) is not int or not 0 <= field <= highest:
+        raise CorruptionError("a snapshot's note has a field out of bounds", field=name)
+    return field

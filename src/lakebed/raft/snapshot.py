@@ -1,0 +1,171 @@
+"""Snapshot files: each is there whole or not at all, and every byte is checked when it is read.
+
+    DIR/snapshots/{index:020d}.snapshot      the snapshot's data, nothing else
+    DIR/snapshots/{index:020d}.snapshot.tmp  one being written
+
+A file says nothing about itself: the note in the WAL's release mark says which one is valid, how
+long it is and what its checksum is. Order of a write, and why:
+
+1. write the data to a temporary name, and sync it: a snapshot's name means whole contents
+2. rename it, sync the folder: the name survives before the WAL speaks of it
+3. the WAL's release mark, durable: from here on this snapshot is the valid one
+4. only then remove the one before it, and free the WAL's files
+
+A power cut before 3 leaves the old snapshot valid and the new file as a leftover; one after 3 the
+other way round. Leftovers are removed when the log is opened, and after each snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from lakebed import limits
+from lakebed.errors import CorruptionError, from_os_error
+from lakebed.host import Disk, File, Mode, failpoints, fill, write_all
+from lakebed.raft.codec import Note
+
+_log = logging.getLogger("lakebed.raft")
+
+_WRITTEN = failpoints.define("raft.snapshot.written")
+_SYNCED = failpoints.define("raft.snapshot.synced")
+_RENAMED = failpoints.define("raft.snapshot.renamed")
+_FOLDER_SYNCED = failpoints.define("raft.snapshot.folder_synced")
+_BEFORE_REMOVE = failpoints.define("raft.snapshot.before_remove")
+_REMOVED = failpoints.define("raft.snapshot.removed")
+
+_OURS: Final = re.compile(r"\d{20}\.snapshot(\.tmp)?")
+
+
+class SnapshotFolder:
+    """The snapshot files of one log. One thread at a time writes; any thread reads."""
+
+    def __init__(self, disk: Disk, root: Path) -> None:
+        self._disk = disk
+        self._folder = root / "snapshots"
+
+    def path(self, index: int) -> Path:
+        """Give the path of the snapshot at an index."""
+        return self._folder / f"{index:020d}.snapshot"
+
+    def write(self, index: int, data: bytes) -> int:
+        """Make a snapshot's file durable under its name; give its checksum."""
+        path = self.path(index)
+        temporary = path.with_name(path.name + ".tmp")
+        with _translated("making the snapshot folder", self._folder):
+            self._disk.make_folder(self._folder)
+        try:
+            checksum = self._write_temporary(temporary, data)
+            with _translated("renaming a snapshot", path):
+                self._disk.rename(temporary, path)
+                _RENAMED.hit()
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                self._disk.remove(temporary)
+            raise
+        with _translated("syncing the snapshot folder", self._folder):
+            # The name must survive before the WAL says that this snapshot is the valid one.
+            self._disk.sync_folder(self._folder)
+            _FOLDER_SYNCED.hit()
+        return checksum
+
+    def _write_temporary(self, path: Path, data: bytes) -> int:
+        with _translated("making a snapshot file", path):
+            try:
+                file = self._disk.open(path, Mode.CREATE)
+            except FileExistsError:  # one that could not be removed when its write failed
+                self._disk.remove(path)
+                file = self._disk.open(path, Mode.CREATE)
+        try:
+            with _translated("writing a snapshot", path):
+                checksum = _write_pieces(file, data)
+                _WRITTEN.hit()
+            with _translated("syncing a snapshot", path):
+                # The contents must survive before they get the name of a whole snapshot.
+                file.sync()
+                _SYNCED.hit()
+        finally:
+            file.close()
+        return checksum
+
+    def verify(self, index: int, note: Note) -> None:
+        """Raise `CorruptionError` unless the file is the one that the note speaks of."""
+        buffer = memoryview(bytearray(min(limits.READ_CHUNK_BYTES, note.file_bytes)))
+        with self._opened(index, note) as file:
+            checksum, position = 0, 0
+            while have := fill(file, buffer, position):
+                checksum = crc32c(buffer[:have], checksum)
+                position += have
+        self._check(index, note, position, checksum)
+
+    def read(self, index: int, note: Note) -> bytes:
+        """Give a snapshot's data, verified."""
+        with self._opened(index, note) as file:
+            data = bytearray(note.file_bytes)
+            have = fill(file, memoryview(data), 0)
+        self._check(index, note, have, crc32c(data))
+        return bytes(data)
+
+    def remove_all_but(self, index: int) -> None:
+        """Remove every snapshot but one; what cannot be removed is tried again next time."""
+        valid = self.path(index).name
+        try:
+            _BEFORE_REMOVE.hit()
+            for name in self._disk.names(self._folder):
+                if name != valid and _OURS.fullmatch(name):
+                    self._disk.remove(self._folder / name)
+                    _REMOVED.hit()
+        except OSError as error:
+            _log.warning(
+                "old snapshots could not be removed yet: folder=%s error=%s", self._folder, error
+            )
+
+    @contextlib.contextmanager
+    def _opened(self, index: int, note: Note) -> Iterator[File]:
+        """Open a file whose length is right, so that nothing is read into too large a buffer."""
+        path = self.path(index)
+        with _translated("reading a snapshot", path):
+            try:
+                file = self._disk.open(path, Mode.READ)
+            except FileNotFoundError as error:
+                raise CorruptionError("the snapshot is missing", file=path) from error
+            try:
+                self._check(index, note, file.size(), note.checksum)
+                yield file
+            finally:
+                file.close()
+
+    def _check(self, index: int, note: Note, file_bytes: int, checksum: int) -> None:
+        if (file_bytes, checksum) != (note.file_bytes, note.checksum):
+            raise CorruptionError(
+                "the snapshot is damaged",
+                file=self.path(index),
+                bytes=file_bytes,
+                bytes_written=note.file_bytes,
+                checksum=f"{checksum:08x}",
+                checksum_written=f"{note.checksum:08x}",
+            )
+
+
+def _write_pieces(file: File, data: bytes) -> int:
+    """Write in pieces, so that no disk holds more than one of them twice."""
+    view, checksum = memoryview(data), 0
+    for position in range(0, len(view), limits.READ_CHUNK_BYTES):
+        piece = view[position : position + limits.READ_CHUNK_BYTES]
+        checksum = crc32c(piece, checksum)
+        write_all(file, [piece], position, len(piece))
+    return checksum
+
+
+@contextlib.contextmanager
+def _translated(doing: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise from_os_error(error, doing, path) from error

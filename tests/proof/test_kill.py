@@ -1,0 +1,77 @@
+"""Proof: a process killed at any moment loses nothing that was acknowledged."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lakebed.wal import Wal
+from tests.proof.child import Child
+from tests.proof.ledger import Ledger
+from tests.proof.scale import SEED, kept_on_failure, rng, trials
+from tests.proof.writer import random_config
+
+_CYCLES_PER_FOLDER = 10
+_TEST = "tests/proof/test_kill.py::test_a_killed_writer_loses_nothing_that_was_acknowledged"
+
+
+def _cycle(folder: Path, ledger: Ledger, run: int, mode: str, chance: random.Random) -> str:
+    """Let a writer live and be killed; say in which phase of its life it was."""
+    sync = chance.choice(("always", "always", "interval", "os"))
+    errors = folder.with_suffix(".stderr")
+    with Child(
+        "tests.proof.writer", folder, run, SEED, mode, sync, take=ledger.take, errors=errors
+    ) as child:
+        if mode == "recover":
+            child.listen(lambda: ledger.phase == "opening")
+        elif mode == "close":
+            child.listen(lambda: ledger.phase == "closing")
+        else:
+            lines = chance.randint(1, 500)
+            child.listen(lambda: child.lines >= lines)
+        child.listen_for(chance.uniform(0, 0.004))
+        child.kill()
+        assert not child.errors()
+    return ledger.phase
+
+
+def _modes(chance: random.Random) -> list[str]:
+    """Choose what each cycle of a folder's life is killed at."""
+    later = chance.choices(("write", "recover", "close"), (6, 3, 2), k=_CYCLES_PER_FOLDER - 1)
+    return ["recover" if chance.random() < 0.1 else "write", *later]
+
+
+def _live(folder: Path, chance: random.Random, phases: Counter[str]) -> int:
+    """Run the cycles of one folder; give how many acknowledgements they had."""
+    ledger = Ledger()
+    modes = _modes(chance)
+    for run, mode in enumerate(modes):
+        ledger.phase = "absent"
+        phases[_cycle(folder, ledger, run, mode, chance)] += 1
+        if run + 1 < len(modes) and modes[run + 1] == "recover":
+            continue  # what the kill left is recovered, and that killed, by the next process
+        with Wal.open(folder, random_config(chance, "always")) as log:
+            ledger.adopt(log)
+            assert not list(folder.rglob("*.spare.tmp")), "a half-made file was left behind"
+    return ledger.acks
+
+
+@pytest.mark.proof
+def test_a_killed_writer_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    """SIGKILL while writing, recovering or closing, over and over: every promise is kept."""
+    phases: Counter[str] = Counter()
+    acks = 0
+    lives = trials(50, 10_000) // _CYCLES_PER_FOLDER
+    for life in range(lives):
+        folder = tmp_path / f"life-{life}"
+        with kept_on_failure(folder, _TEST, f"life {life}"):
+            acks += _live(folder, rng("kill", life), phases)
+        shutil.rmtree(folder)
+    assert acks > 50 * lives, f"the writers hardly wrote: {acks} acknowledgements"
+    assert phases["opened"] and phases["opening"] and phases["closing"], (
+        f"a phase of life was never struck: {phases}"
+    )
