@@ -27,7 +27,7 @@ FILE_NUMBER_MAX: Final = 2**32 - 1
 """Frames hold their file's number in 32 bits."""
 
 INDEX_MAX: Final = 2**63 - 1
-"""The highest index a log may be reset to: it leaves as many again to append."""
+"""No log gets this far; a reset goes at most half way, so that it stays so."""
 
 GROUP_BYTES_MAX: Final = 16 * MIB
 """A group commit takes no further entry beyond this, so that the first waiter is served soon."""

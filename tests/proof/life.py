@@ -152,9 +152,10 @@ def _fill_spares(_life: Life, log: Wal) -> None:
     log._opened.spares.fill()
 
 
-def _mark_idle(_life: Life, log: Wal) -> None:
+def _mark_idle(life: Life, log: Wal) -> None:
     committer = log._committer
     committer.tail = log._writer.mark_idle(committer.tail)
+    life.settle(synced=True)
 
 
 def _flush(life: Life, log: Wal) -> None:

@@ -66,7 +66,7 @@ class Fuzz:
 
     def number(self, width: int, near: int = 0) -> int:
         """Draw a number of so many bytes: often an extreme, or close to the one that was there."""
-        top = 256**width - 1
+        top: int = 256**width - 1
         extremes = [0, 1, top, top // 2, top // 2 + 1, near + 1, near - 1]
         return self.seed.choice([*extremes, self.seed.randint(0, top)]) & top
 
@@ -81,7 +81,10 @@ class Fuzz:
         return bytes(changed)
 
     def fields(self, header: FrameHeader) -> dict[str, int]:
-        """Draw other values for one to three fields of a frame; kinds are mostly those there are."""
+        """Draw other values for one to three fields of a frame, or make it a release or a reset."""
+        if self.seed.random() < 0.1:
+            flags, index = self.seed.randint(0, 1), self.number(8, header.index)
+            return {"kind": FrameKind.RELEASE, "flags": flags, "index": index}
         names = self.seed.sample(FrameHeader._fields, self.seed.choice([1, 1, 2, 3]))
         drawn = {name: self.number(WIDTHS[name], getattr(header, name)) for name in names}
         if "kind" in drawn and self.seed.random() < 0.8:
@@ -191,7 +194,8 @@ def folder_names(fuzz: Fuzz) -> None:
     disk, config = disk_with(image.with_file(parent / name, content)), image.config
     log = open_on(disk, replace(config, spare_files=4))
     assert picture_of(log) == image.picture
-    log.append_many([b"more"] * 60)
+    for _ in range(2):
+        log.append(bytes(3000))  # takes a new file into use
 
 
 def identity(fuzz: Fuzz) -> None:
@@ -287,7 +291,33 @@ def _some(fuzz: Fuzz, names: dict[str, object]) -> list[str]:
     return fuzz.seed.sample(list(names), fuzz.seed.randint(1, 2))
 
 
+def arguments(fuzz: Fuzz) -> None:
+    """Call a log with extreme numbers; whatever it answers, it goes on working."""
+    log = open_on(SimDisk(), WalConfig(file_bytes=4096, spare_files=0))
+    log.append_many([b"one", b"two"])
+    extreme = fuzz.seed.choice([-1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**80, fuzz.number(8)])
+    other = fuzz.seed.choice([None, 0, 3, -1, 2**64 - 1, 2**64])
+    calls: list[Callable[[], object]] = [
+        lambda: log.truncate(extreme),
+        lambda: log.release(extreme, term=other, reset=True),
+        lambda: log.release(2, term=extreme),
+        lambda: log.release(other or 0, reset=True),
+        lambda: log.append(b"three", term=extreme),
+        lambda: log.set_hard_state(HardState(extreme, other)),
+        lambda: log.set_hard_state(HardState(1, extreme)),
+        lambda: log.entry(extreme),
+        lambda: log.read(extreme, max_entries=extreme, max_bytes=extreme),
+    ]
+    try:
+        fuzz.seed.choice(calls)()
+    finally:
+        before = log.last_index
+        assert log.append(b"more") == before + 1
+        assert bytes(log.entry(before + 1).payload) == b"more"
+
+
 TARGETS = [
+    arguments,
     frame_header,
     file_header,
     scan,

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from lakebed.errors import EntryReleasedError, LakebedError
+from lakebed.errors import EntryNotFoundError, EntryReleasedError, LakebedError
 from lakebed.wal import HardState, SyncMode, Wal, WalConfig
 from tests.proof.ledger import BYTES_MIN, Name, name_of, note_of, payload_of
 
@@ -144,8 +144,8 @@ class Worker:
             return
         try:
             entries = self._log.read(self._rng.randint(first, self._last_ack), max_entries=5)
-        except EntryReleasedError:
-            return
+        except (EntryReleasedError, EntryNotFoundError):
+            return  # the first thread has released or truncated it meanwhile
         seen = [(name_of(entry.payload)[0], entry.payload) for entry in entries]
         self._views = (self._views + self._rng.sample(seen, min(2, len(seen))))[-_KEPT_VIEWS:]
 

@@ -11,6 +11,7 @@ import pytest
 
 from lakebed.errors import (
     CorruptionError,
+    DeviceError,
     DiskFullError,
     EntryLostError,
     ForeignFileError,
@@ -23,7 +24,7 @@ from lakebed.errors import (
 from lakebed.host import Fault, FaultyDisk, Mode, OsDisk
 from lakebed.host.os_disk import OsFile
 from lakebed.wal import HardState, Wal, WalConfig
-from lakebed.wal.folder import Layout, write_identity
+from lakebed.wal.folder import Layout, read_identity, write_identity
 from lakebed.wal.frame import FrameKind
 from lakebed.wal.salvage import SalvageReport, salvage
 from tests.cli.logs import (
@@ -60,6 +61,7 @@ def salvaged(log: Built, lost: list[int], to: str = "new") -> SalvageReport:
     report = salvage(log.folder, target)
     assert fingerprint(log.folder) == before
     assert expand(report.lost) == lost
+    assert read_identity(OsDisk(), Layout(target)) == log.log_id
     read = contents(target)
     assert read.log_id == log.log_id
     assert read.entries == {i: each for i, each in log.entries.items() if i not in lost}
@@ -247,6 +249,53 @@ def test_an_empty_last_file_says_that_the_end_is_unknown(log: Built) -> None:
     cut(log.files()[-1], 0)
     report = salvage(log.folder, log.folder.parent / "new")
     assert report.lost_from == inside[0]
+
+
+def test_a_last_file_of_zeros_says_that_the_end_is_unknown(log: Built) -> None:
+    inside = log.indexes_in(len(log.files()))
+    overwrite(log.files()[-1], 0, bytes(8192))
+    report = salvage(log.folder, log.folder.parent / "new")
+    assert report.lost_from == inside[0]
+
+
+def test_a_file_header_alone_says_what_was_before_it(tmp_path: Path) -> None:
+    log = Builder(tmp_path / "log").append(60).close()
+    files = len(log.files())
+    gone, unknown = log.indexes_in(files - 1), log.indexes_in(files)
+    log.file(files - 1).unlink()
+    cut(log.file(files), 64)
+    report = salvage(log.folder, tmp_path / "new")
+    assert expand(report.lost) == gone
+    assert report.lost_from == unknown[0]
+
+
+def test_a_damaged_payload_is_exactly_one_entry_even_if_nothing_behind_says_so(
+    tmp_path: Path,
+) -> None:
+    """Its header says which entry it was, and the release behind it does not."""
+    log = Builder(tmp_path / "log").append(8, groups=1).release(2).close()
+    overwrite(log.file(1), log.frames(FrameKind.IDLE)[-1][0], b"\xff" * 64)
+    path, position = log.place(8)
+    flip(path, position + 64)
+    report = salvaged(log, [8])
+    assert report.lost_from is None
+
+
+def test_a_frame_written_astray_within_its_group_is_no_truncation(tmp_path: Path) -> None:
+    log = Builder(tmp_path / "log").append(6, sizes=(100, 100), groups=6).close()
+    path, second = log.place(2)
+    frame = path.read_bytes()[second : second + 64 + 100]
+    overwrite(path, log.place(4)[1], frame)
+    salvaged(log, [4])
+
+
+def test_the_copy_tells_damage_from_a_torn_write(log: Built, tmp_path: Path) -> None:
+    """All of it was synced before its last frame was written, and that frame says so."""
+    salvage(log.folder, tmp_path / "new")
+    path, position = Built(tmp_path / "new").place(60)
+    flip(path, position + 64)
+    with pytest.raises(CorruptionError):
+        Wal.open(tmp_path / "new", SMALL)
 
 
 def test_zeros_inside_a_file_lose_only_what_they_replaced(log: Built) -> None:
@@ -464,6 +513,43 @@ def test_an_unreadable_sector_loses_only_what_is_in_it(log: Built, tmp_path: Pat
     assert any(each.reason == "the device cannot read it" for each in report.damages)
     read = contents(tmp_path / "new")
     assert read.entries == {i: each for i, each in log.entries.items() if i not in gone}
+
+
+class _Fickle(OsDisk):
+    """A disk that gives other bytes when a place is read again and again."""
+
+    def __init__(self, path: Path, position: int) -> None:
+        self.path, self.position, self.reads = path, position, 0
+
+    def open(self, path: Path, mode: Mode) -> OsFile:
+        file = super().open(path, mode)
+        if path == self.path:
+            file.__class__ = _FickleFile
+            file.disk = self  # type: ignore[attr-defined]
+        return file
+
+
+class _FickleFile(OsFile):
+    disk: _Fickle
+
+    def read_into(self, buffer: Buffer, position: int) -> int:
+        count = super().read_into(buffer, position)
+        at = self.disk.position - position
+        if 0 <= at < count:
+            self.disk.reads += 1
+            memoryview(buffer)[at] ^= self.disk.reads > 1
+        return count
+
+
+@pytest.mark.parametrize("size", [1000, 3_000_000])
+def test_a_payload_that_changes_between_two_reads_is_not_copied(tmp_path: Path, size: int) -> None:
+    config = WalConfig(file_bytes=1 << 22, spare_files=0)
+    log = Builder(tmp_path / "log", config=config).append(1, sizes=(size, size)).close()
+    path, position = log.place(1)
+    with pytest.raises(DeviceError, match="changed between two reads"):
+        salvage(log.folder, tmp_path / "new", disk=_Fickle(path, position + 64 + size // 2))
+    with pytest.raises(NotALogError):
+        Wal.open(tmp_path / "new", SMALL)
 
 
 def test_a_full_disk_leaves_no_log_behind(log: Built, tmp_path: Path) -> None:

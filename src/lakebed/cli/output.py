@@ -6,8 +6,10 @@ Results go to stdout; errors and progress to stderr. Colours and bars are for te
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -133,18 +135,16 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    terminal = sys.stdout.isatty()
-    console = Console(
-        file=sys.stdout,
-        width=None if terminal else _WIDE,
+    terminal, text = sys.stdout.isatty(), io.StringIO()
+    Console(
+        file=text,  # not stdout: what a broken pipe means is decided here, not there
+        force_terminal=terminal,
+        width=shutil.get_terminal_size().columns if terminal else _WIDE,
         color_system=None if os.environ.get("NO_COLOR") else "auto",
         markup=False,
         highlight=False,
-    )
-    with console.capture() as captured:
-        console.print(table)
-    lines = captured.get().splitlines()
-    for line in lines:
+    ).print(table)
+    for line in text.getvalue().splitlines():
         write_line(line if terminal else line.rstrip())
 
 

@@ -155,6 +155,8 @@ class FileWalk:
             if not any(True for _ in self._headers(position + 1)):
                 return None, None
             reason = "zeros before the end"
+        if self._has_grown(position):
+            return None, position
         if self._is_torn(stop):
             return Torn(position, reason), None
         header = self._header_at(position) if stop.detail == "payload" else None
@@ -167,6 +169,13 @@ class FileWalk:
             return self._damaged(position, self._file.size(), reason), None
         self.link, self._resumed = header.parent, at
         return self._damaged(position, at, reason), at
+
+    def _has_grown(self, position: int) -> bool:
+        """Tell whether a living process wrote the next frame here since the scan looked."""
+        header = self._header_at(position)
+        if header is None or header.parent != self.link:
+            return False
+        return self._plausible(position, header) and self._payload_right(position, header)
 
     def _synced_through(self, durable: int) -> None:
         """Note how far the file was synced; frames that say less are not looked for any more."""

@@ -33,7 +33,7 @@ from lakebed.host import Disk, Lock, LockHeldError, Mode, read_exactly, write_al
 FORMAT_VERSION: Final = 1
 IDENTITY_NAME: Final = "lakebed.json"
 LOCK_NAME: Final = "lock"
-_WAL_NAME: Final = re.compile(r"(\d{20})\.wal")
+_WAL_NAME: Final = re.compile(r"(\d{20})\.wal", re.ASCII)
 _IDENTITY_BYTES_MAX: Final = 4096
 
 

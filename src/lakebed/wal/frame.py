@@ -72,6 +72,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
+from lakebed import limits
 from lakebed.errors import CorruptionError, FormatTooNewError
 from lakebed.types import HardState
 
@@ -210,6 +211,8 @@ def decode_file_header(data: bytes, name: object) -> FileHeader:
         raise FormatTooNewError(
             "the file has a newer format", file=name, version=version, supported=FILE_VERSION
         )
+    if not number or not 0 < first_index <= limits.INDEX_MAX:
+        raise CorruptionError("the file header is not of its format", file=name, byte=0)
     return FileHeader(
         number, units * CAPACITY_UNIT, uuid.UUID(bytes=log_id), first_index, parent, time_us
     )

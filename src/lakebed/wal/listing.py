@@ -117,7 +117,10 @@ def walk_file(disk: Disk, log: FoundLog, found: FoundFile) -> Iterator[Piece]:
     """Yield what is readable of one file, and what lies between."""
     if log.log_id is None:
         return
-    file = disk.open(found.path, Mode.READ)
+    try:
+        file = disk.open(found.path, Mode.READ)
+    except FileNotFoundError:
+        return  # released by a living owner since it was found
     try:
         yield from FileWalk(
             Forgiving(file),

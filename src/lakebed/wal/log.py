@@ -23,7 +23,7 @@ from lakebed.errors import (
 )
 from lakebed.host import Clock, Disk, OsDisk, SystemClock, failpoints
 from lakebed.types import Entry, EntryKind, HardState
-from lakebed.wal.appender import hard_state_request, mark_request, release_request
+from lakebed.wal.appender import Tail, hard_state_request, mark_request, release_request
 from lakebed.wal.frame import FLAG_CONFIGURATION, FrameKind, salt_of
 from lakebed.wal.opening import Opened, open_log
 from lakebed.wal.reader import Maps, Reader
@@ -49,7 +49,9 @@ class Wal:
     with.
     """
 
-    def __init__(self, opened: Opened, config: WalConfig, disk: Disk, *, threaded: bool) -> None:
+    def __init__(
+        self, opened: Opened, tail: Tail, config: WalConfig, disk: Disk, *, threaded: bool
+    ) -> None:
         self.config = config
         self.folder = opened.layout.root
         self.log_id: uuid.UUID = opened.log_id
@@ -63,7 +65,7 @@ class Wal:
         )
         self._writer = Writer(
             opened.appender,
-            opened.tail,
+            tail,
             opened.entries,
             self._guard,
             self._reclaimer,
@@ -98,8 +100,8 @@ class Wal:
         """
         failpoints.arm_from_environment()
         config, disk, clock = config or WalConfig(), disk or OsDisk(), clock or SystemClock()
-        opened = open_log(Path(folder), config, disk, clock, progress, threaded=threaded)
-        log = cls(opened, config, disk, threaded=threaded)
+        opened, tail = open_log(Path(folder), config, disk, clock, progress, threaded=threaded)
+        log = cls(opened, tail, config, disk, threaded=threaded)
         # What was recovered is synced, and from here on damage to it is told from a torn write.
         log._writer.finish()
         log._reclaim()
@@ -202,7 +204,7 @@ class Wal:
         is durable before a file is freed; a file that cannot be freed is tried again next time.
         """
         self._check_usable()
-        _check_number("index", index, limits.INDEX_MAX)
+        _check_number("index", index, limits.INDEX_MAX // 2)
         _check_number("term", term or 0)
         if len(note) > limits.MARK_BYTES_MAX:
             raise InvalidArgumentError(

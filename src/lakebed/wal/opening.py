@@ -51,7 +51,10 @@ _IDENTIFIED = failpoints.define("wal.create.identity")
 
 @dataclass(frozen=True)
 class Opened:
-    """A log that is ready: everything `Wal` works with."""
+    """A log that is ready: everything `Wal` works with, except the tail.
+
+    The tail holds the file in use, which must be closed when the log has left it.
+    """
 
     layout: Layout
     log_id: uuid.UUID
@@ -59,7 +62,6 @@ class Opened:
     counters: Counters
     spares: Spares
     appender: Appender
-    tail: Tail
     entries: EntryMap
     sealed: list[Sealed]
     recovery: RecoveryStats
@@ -73,7 +75,7 @@ def open_log(
     progress: Progress | None,
     *,
     threaded: bool,
-) -> Opened:
+) -> tuple[Opened, Tail]:
     """Open or create the log in `root`."""
     layout = Layout(root)
     try:
@@ -120,7 +122,7 @@ class _Opening:
             threaded=threaded,
         )
 
-    def run(self, progress: Progress | None) -> Opened:
+    def run(self, progress: Progress | None) -> tuple[Opened, Tail]:
         started = self.clock.monotonic()
         self.spares.adopt()
         if not is_log(self.disk, self.layout):
@@ -131,7 +133,7 @@ class _Opening:
             raise found.error
         return self._resume(found, started)
 
-    def _create(self, started: float) -> Opened:
+    def _create(self, started: float) -> tuple[Opened, Tail]:
         log_id = uuid.uuid4()
         appender = self._appender(log_id)
         tail = appender.start_file(
@@ -147,7 +149,7 @@ class _Opening:
         write_identity(self.disk, self.layout, log_id)
         _IDENTIFIED.hit()
         recovery = RecoveryStats(self.clock.monotonic() - started, 0, 0, 0, 0, None)
-        return self._opened(log_id, appender, tail, EntryMap(), [], recovery)
+        return self._opened(log_id, appender, EntryMap(), [], recovery), tail
 
     def _settle_last_file(self) -> None:
         """Let what is read next be what the disk holds.
@@ -164,7 +166,7 @@ class _Opening:
                 file.close()
             self.disk.sync_folder(self.layout.wal)
 
-    def _resume(self, found: Survey, started: float) -> Opened:
+    def _resume(self, found: Survey, started: float) -> tuple[Opened, Tail]:
         last, state = found.files[-1], found.state
         file = self.disk.open(last.path, Mode.WRITE)
         kept = None
@@ -198,9 +200,8 @@ class _Opening:
             torn_kept_in=str(kept) if kept else None,
         )
         appender = self._appender(found.log_id)
-        return self._opened(
-            found.log_id, appender, tail, state.entries, _sealed(found.files), recovery
-        )
+        sealed = _sealed(found.files)
+        return self._opened(found.log_id, appender, state.entries, sealed, recovery), tail
 
     def _appender(self, log_id: uuid.UUID) -> Appender:
         return Appender(self.disk, self.layout, log_id, self.spares, self.counters, self.clock)
@@ -209,7 +210,6 @@ class _Opening:
         self,
         log_id: uuid.UUID,
         appender: Appender,
-        tail: Tail,
         entries: EntryMap,
         sealed: list[Sealed],
         recovery: RecoveryStats,
@@ -221,7 +221,6 @@ class _Opening:
             self.counters,
             self.spares,
             appender,
-            tail,
             entries,
             sealed,
             recovery,

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from crc32c import crc32c
 
 from lakebed.errors import CorruptionError
-from lakebed.host import Readable
+from lakebed.host import Readable, read_exactly
 from lakebed.types import HardState
 from lakebed.wal.appender import hard_state_request, mark_request, release_request
 from lakebed.wal.copying import HELD_BYTES_MAX, Copy, check_unchanged
@@ -32,6 +32,7 @@ from lakebed.wal.examine import Frame, payload_chunks
 from lakebed.wal.frame import (
     ENTRY,
     FLAG_RESET,
+    HEADER_BYTES,
     FileHeader,
     FrameHeader,
     FrameKind,
@@ -138,11 +139,10 @@ class Rebuild:
         index, term = fields[8], fields[9]
         if problem := self._reached(index - 1, fields[12]):
             return problem
-        chunks = payload_chunks(file, position, fields[2])
         if fields[2] > HELD_BYTES_MAX:
-            self._copy.put_large(fields, chunks)
+            self._copy.put_large(fields, payload_chunks(file, position, fields[2]))
         else:
-            payload = b"".join(bytes(chunk) for chunk in chunks)
+            payload = read_exactly(file, position + HEADER_BYTES, fields[2])
             check_unchanged(fields, length=len(payload), checksum=crc32c(payload))
             parts = (payload,) if payload else ()
             request = Request(ENTRY, parts, fields[2], flags=fields[5], term=term)

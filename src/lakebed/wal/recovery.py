@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lakebed import limits
 from lakebed.errors import (
     CorruptionError,
     DeviceError,
@@ -342,6 +343,8 @@ class _Run:
 def apply_mark(state: LogState, fields: Fields, payload: memoryview) -> str | None:
     """Apply a frame that is not an entry to the state; give what is wrong with it, if anything."""
     kind, flags, index, term = fields[4], fields[5], fields[8], fields[9]
+    if index > limits.INDEX_MAX:
+        return f"index {index} is beyond every log"
     if kind == FrameKind.HARD_STATE:
         state.hard_state = decode_hard_state(payload)
     elif kind == FrameKind.TRUNCATE:

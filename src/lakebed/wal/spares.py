@@ -79,7 +79,7 @@ class Spares:
                 self._next_name = max(self._next_name, int(name.removesuffix(".spare")) + 1)
 
     def _usable(self, path: Path) -> bool:
-        if len(self._ready) >= self._count or not path.name.removesuffix(".spare").isdigit():
+        if len(self._ready) >= self._count or not path.name.removesuffix(".spare").isdecimal():
             return False
         file = self._disk.open(path, Mode.READ)
         try:

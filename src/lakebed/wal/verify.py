@@ -97,7 +97,9 @@ def _index_of(disk: Disk, found: FoundLog, error: StopError) -> int | None:
     if not isinstance(path, Path) or not isinstance(byte, int) or found.log_id is None:
         return None
     match = _FILE_NAME.fullmatch(path.name)
-    return _index_at(disk, path, int(match.group(1)), found.log_id, byte) if match else None
+    if match is None or path not in {file.path for file in found.files}:
+        return None
+    return _index_at(disk, path, int(match.group(1)), found.log_id, byte)
 
 
 def _index_at(disk: Disk, path: Path, number: int, log_id: uuid.UUID, byte: int) -> int | None:
