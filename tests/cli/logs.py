@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lakebed.errors import EntryLostError
-from lakebed.host import OsDisk
+from lakebed.host import Disk, Mode, OsDisk
+from lakebed.host.os_disk import OsFile
 from lakebed.types import EntryKind
 from lakebed.wal import HardState, Wal, WalConfig
 from lakebed.wal.examine import Frame
-from lakebed.wal.folder import Layout
+from lakebed.wal.folder import Layout, read_identity
 from lakebed.wal.frame import FrameKind
 from lakebed.wal.listing import walk_log
+from lakebed.wal.salvage import SalvageReport, salvage
 from lakebed.wal.scan import Fields
 
 SMALL = WalConfig(file_bytes=8192, spare_files=0)
@@ -171,9 +173,29 @@ class Contents:
     mark: tuple[int, int, bytes] = (0, 0, b"")
 
 
-def contents(folder: Path) -> Contents:
+class QuickDisk(OsDisk):
+    """A disk that does not sync, for tests that write many logs and cut no power."""
+
+    def open(self, path: Path, mode: Mode) -> OsFile:
+        file = super().open(path, mode)
+        file.__class__ = _QuickFile
+        return file
+
+    def sync_folder(self, path: Path) -> None:
+        pass
+
+
+class _QuickFile(OsFile):
+    def sync(self) -> None:
+        pass
+
+    def sync_data(self) -> None:
+        pass
+
+
+def contents(folder: Path, disk: Disk | None = None) -> Contents:
     """Open a log and read everything, going on behind each gap as the error says."""
-    with Wal.open(folder, SMALL) as wal:
+    with Wal.open(folder, SMALL, disk=disk) as wal:
         mark = (wal.mark.index, wal.mark.term, wal.mark.note)
         read = Contents(wal.log_id, wal.first_index, wal.last_index)
         read.state, read.mark = wal.hard_state, mark
@@ -207,3 +229,23 @@ def fingerprint(folder: Path) -> dict[str, str]:
 
 def _files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def salvaged(log: Built, lost: list[int], to: str = "new") -> SalvageReport:
+    """Salvage; check that the copy holds all but these entries, and the original is as it was."""
+    target = log.folder.parent / to
+    before = fingerprint(log.folder)
+    report = salvage(log.folder, target)
+    assert fingerprint(log.folder) == before
+    assert expand(report.lost) == lost
+    assert read_identity(OsDisk(), Layout(target)) == log.log_id
+    read = contents(target)
+    assert read.log_id == log.log_id
+    assert read.entries == {i: each for i, each in log.entries.items() if i not in lost}
+    assert read.lost == lost
+    assert report.saved == len(read.entries)
+    return report
+
+
+def expand(ranges: list[tuple[int, int]]) -> list[int]:
+    return [index for first, last in ranges for index in range(first, last + 1)]

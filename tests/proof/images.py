@@ -1,8 +1,9 @@
 """Images of small logs, to be damaged: every byte, every picture on the way, and what proves what.
 
-An image is a log that was closed cleanly, so an idle mark stands at its end. It knows its history:
-which picture the log had when it had reached which position. What a damaged image may be found as
-follows from that and from the bytes alone, without any of the code that recovers logs.
+An image is a log that was closed cleanly, so that an idle mark stands at its end, or one that was
+killed. It knows its history: which picture the log had when it had reached which position. What a
+damaged image may be found as follows from that and from the bytes alone, without any of the code
+that recovers logs.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Image:
     pictures: list[Picture] = field(default_factory=list)
     earlier: list[Contents] = field(default_factory=list)
     salt: int = 0
+    closed: bool = True
 
     @property
     def picture(self) -> Picture:
@@ -60,13 +62,16 @@ class Image:
         return found
 
     def covered(self, path: Path) -> list[range]:
-        """List the bytes of a WAL file that checksums cover, except the idle mark at the end."""
+        """List the bytes of a WAL file that checksums cover, except the last frame's.
+
+        If the log was closed, that is the idle mark. If not, it may as well have been torn.
+        """
         ranges = [range(HEADER_BYTES)]
         for position, header in self.frames(path):
             ranges.append(range(position, position + HEADER_BYTES + header.length))
         if path == self.files[-1]:
-            last = self.frames(path)[-1][1]
-            assert last.kind == FrameKind.IDLE
+            is_idle = self.frames(path)[-1][1].kind == FrameKind.IDLE
+            assert is_idle == self.closed
             ranges.pop()
         return ranges
 
@@ -142,7 +147,12 @@ class Maker:
     def close(self) -> Image:
         """Close the log, which writes the idle mark."""
         self._log.close()
+        return self.kill()
+
+    def kill(self) -> Image:
+        """Give the image as it is, without closing the log."""
         image = self.image
+        image.closed = self._log._closed
         image.contents = self._disk.contents()
         log_id = read_identity(self._disk, LAYOUT)
         assert log_id is not None
@@ -211,4 +221,12 @@ def full(rng: random.Random) -> Image:
     return make.close()
 
 
-KINDS = {"plain": plain, "recycled": recycled, "wide": wide, "full": full}
+def killed(rng: random.Random) -> Image:
+    """Make a log that was not closed: nothing proves that its last entry was synced."""
+    make = Maker(WalConfig(file_bytes=4096, spare_files=0), rng)
+    for size in (2500, 1500, 300, 40, 200):
+        make.append(rng.randint(size // 2, size))
+    return make.kill()
+
+
+KINDS = {"plain": plain, "recycled": recycled, "wide": wide, "full": full, "killed": killed}

@@ -18,14 +18,19 @@ from tests.proof.simulated import LAYOUT, Picture, open_on
 class Life:
     """One log on one simulated disk, and what it was asked to keep."""
 
-    def __init__(self, rng: random.Random, config: WalConfig) -> None:
+    def __init__(self, rng: random.Random, sync: SyncMode) -> None:
         self.rng = rng
-        self.config = config
+        self.config = self.draw_config(sync)
         self.disk = SimDisk()
         self.allowed: list[Picture] = [Picture()]
         self.log: Wal | None = None
         self.doing = ""
         self._count = 0
+
+    def draw_config(self, sync: SyncMode) -> WalConfig:
+        """Draw other sizes and counts of files."""
+        file_bytes, spare_files = self.rng.choice([4096, 8192]), self.rng.randint(0, 2)
+        return WalConfig(sync=sync, file_bytes=file_bytes, spare_files=spare_files)
 
     @property
     def now(self) -> Picture:
@@ -108,6 +113,15 @@ def _append_many(life: Life, log: Wal) -> None:
     life.settle()
 
 
+def _append_async(life: Life, log: Wal) -> None:
+    for _ in range(life.rng.randint(1, 4)):
+        payload, term = life.payload(), life.now.last_term
+        life.intend(life.now.appended(term, EntryKind.NORMAL, payload))
+        assert log.append_async(payload, term=term).result(0) == life.now.last_index
+    log.flush()
+    life.settle(synced=True)
+
+
 def _set_hard_state(life: Life, log: Wal) -> None:
     rng = life.rng
     vote = rng.choice([None, 0, rng.getrandbits(64)])
@@ -173,6 +187,7 @@ def _read(life: Life, log: Wal) -> None:
 def _reopen(life: Life, log: Wal) -> None:
     log.close()
     life.settle(synced=True)
+    life.config = life.draw_config(life.config.sync)
     life.open()
 
 
@@ -187,6 +202,7 @@ def _lose_identity(life: Life, log: Wal) -> None:
 _STEPS: list[tuple[Callable[[Life, Wal], None], int]] = [
     (_append, 30),
     (_append_many, 10),
+    (_append_async, 4),
     (_set_hard_state, 5),
     (_truncate, 4),
     (_release, 8),

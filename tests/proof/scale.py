@@ -1,7 +1,8 @@
 """How long a proof runs, from which seed, and what is kept when it fails.
 
-`make test` runs each proof at its short count, `make prove` at its long one (`LAKEBED_PROVE=1`). One integer, `LAKEBED_SEED`, repeats
-any run; a failure names it and keeps its data folder under `failures/`.
+`make test` runs each proof at its short count, `make prove` at its long one (`LAKEBED_PROVE=1`).
+One integer, `LAKEBED_SEED`, repeats any run; a failure names it and keeps its data folder under
+`failures/`.
 """
 
 from __future__ import annotations

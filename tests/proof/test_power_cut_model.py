@@ -8,17 +8,20 @@ moment. While it opens the power is cut again. What an opened log has shown stay
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
+import threading
 from pathlib import Path
 
 import pytest
 
-from lakebed.host import SimDisk, Survival
-from lakebed.wal import SyncMode, WalConfig
+from lakebed.host import ManualClock, SimDisk, Survival
+from lakebed.wal import EntryKind, SyncMode, Wal, WalConfig
+from tests.proof.damage import kept
 from tests.proof.life import Life
 from tests.proof.scale import kept_on_failure, rng, trials
-from tests.proof.simulated import Picture, disk_with, open_on, picture_of, save, simulation
+from tests.proof.simulated import FOLDER, Picture, disk_with, open_on, picture_of, save, simulation
 
 pytestmark = pytest.mark.proof
 
@@ -43,14 +46,7 @@ class PowerCuts:
         self.states = 0
         self._rng = seed
         self._folder = folder
-        self._life = Life(
-            seed,
-            WalConfig(
-                sync=sync,
-                file_bytes=seed.choice([4096, 8192]),
-                spare_files=seed.choice([0, 1, 2]),
-            ),
-        )
+        self._life = Life(seed, sync)
         self._left: tuple[SimDisk, Picture] | None = None
         self._identity: object = None
 
@@ -112,7 +108,7 @@ class PowerCuts:
         if drawn < 0.1:
             self._open(disk.crash(Survival.LOST, self._rng), [found])
         elif drawn < 0.15:
-            after = Life(self._rng, self._life.config)
+            after = Life(self._rng, self._life.config.sync)
             after.move_to(disk.crash(Survival.LOST, self._rng), found)
             for _ in range(5):
                 after.step()
@@ -141,3 +137,64 @@ def test_a_power_cut_leaves_what_was_acknowledged(
         if states >= wanted:
             break
     assert states >= wanted
+
+
+class Interruption:
+    """A commit that Ctrl-C cuts short in the caller's thread, at the nth call to the disk.
+
+    The committer's thread writes it again; the power is cut after each of its calls.
+    """
+
+    def __init__(self, seed: random.Random, nth: int) -> None:
+        self.left: list[SimDisk] = []
+        self.happened = False
+        self._rng = seed
+        self._nth = nth
+        self._disk = SimDisk()
+        self._clock = ManualClock()
+
+    def run(self) -> list[Picture]:
+        """Make the commit, in a log that needs a new file for it; give what may be found later."""
+        config = WalConfig(file_bytes=4096, spare_files=0)
+        log = Wal.open(FOLDER, config, disk=self._disk, clock=self._clock)
+        log.append(self._rng.randbytes(self._rng.randint(1000, 3000)))
+        pictures = [picture_of(log)]
+        payloads = [self._rng.randbytes(self._rng.randint(0, 600)) for _ in range(6)]
+        for payload in payloads:
+            pictures.append(pictures[-1].appended(0, EntryKind.NORMAL, payload))
+        self._disk.on_call = self._called
+        with contextlib.suppress(KeyboardInterrupt):
+            log.append_many(payloads)
+        assert log.wait(pictures[-1].last_index, timeout=60)
+        self._disk.on_call = None
+        log.close()
+        return pictures
+
+    def _called(self, _call: str) -> None:
+        self._clock.advance(1)
+        if threading.current_thread() is not threading.main_thread():
+            for survival, in_order in CUTS:
+                self.left.append(self._disk.crash(survival, self._rng, names_in_order=in_order))
+            return
+        self._nth -= 1
+        if self._nth == 0:
+            self.happened = True
+            raise KeyboardInterrupt
+
+
+def test_a_power_cut_after_an_interrupted_commit_leaves_no_damage(tmp_path: Path) -> None:
+    """A commit that is written again after Ctrl-C is torn at most, whatever a power cut mixes."""
+    test = f"{FILE}::test_a_power_cut_after_an_interrupted_commit_leaves_no_damage"
+    config = WalConfig(file_bytes=4096, spare_files=0)
+    for number in range(trials(10, 1_000)):
+        what = ("interrupt", number)
+        for nth in itertools.count(1):
+            with simulation(*what):
+                interruption = Interruption(rng(*what, nth), nth)
+                allowed = interruption.run()
+                for left in interruption.left:
+                    with kept(left.contents(), tmp_path, test, f"{number}, call {nth}"):
+                        assert picture_of(open_on(left, config)) in allowed
+            if not interruption.happened:
+                break
+        assert nth > 2, "the commit was never interrupted"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from lakebed.errors import EntryNotFoundError, InvalidArgumentError
-from lakebed.host import SimDisk, Survival
+from lakebed.host import ManualClock, SimDisk, Survival
 from lakebed.wal import HardState, Mark, Wal, WalConfig, folder
 from tests.proof.scale import rng
-from tests.proof.simulated import LAYOUT, open_on
+from tests.proof.simulated import FOLDER, LAYOUT, open_on
 
 CONFIG = WalConfig(file_bytes=4096, spare_files=1)
 
@@ -85,6 +86,35 @@ def test_file_names_with_digits_of_other_scripts_are_not_ours(name: str, suffix:
     after.put(LAYOUT.wal / (name + suffix), bytes(4096))
     log = open_on(after, CONFIG)
     assert bytes(log.entry(1).payload) == b"one"
+
+
+def test_a_power_cut_while_an_interrupted_commit_is_written_again_is_a_tear() -> None:
+    """A commit that Ctrl-C cut short is written again with the same bytes.
+
+    A power cut may then keep some sectors of the first writing and some of the second.
+    """
+    disk, clock = SimDisk(), ManualClock()
+    log = Wal.open(FOLDER, CONFIG, disk=disk, clock=clock)
+    left: list[SimDisk] = []
+
+    def interrupt_then_cut(_call: str) -> None:
+        clock.advance(1)
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        for number in range(40):
+            left.append(disk.crash(Survival.TORN_512, rng("regression", number)))
+
+    payloads = [bytes([number]) * 300 for number in range(8)]
+    disk.on_call = interrupt_then_cut
+    with pytest.raises(KeyboardInterrupt):
+        log.append_many(payloads)
+    assert log.wait(len(payloads), timeout=60)
+    disk.on_call = None
+    log.close()
+    assert left
+    for each in left:
+        entries = list(open_on(each, CONFIG).entries())
+        assert [bytes(entry.payload) for entry in entries] == payloads[: len(entries)]
 
 
 def test_a_view_keeps_its_bytes_while_its_file_is_released(tmp_path: Path) -> None:

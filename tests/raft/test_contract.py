@@ -157,6 +157,14 @@ def test_a_read_has_bounds(log: RaftLog) -> None:
         log.entries(1, 1, 0)
 
 
+def test_a_read_skips_nothing_and_takes_empty_entries_along(log: RaftLog) -> None:
+    log.append([entry(1, 1, b"x" * 10), entry(2, 1, b""), entry(3, 1, b"x")])
+    log.sync()
+    log.append([entry(4, 1, b""), entry(5, 1, b"")])
+    assert [each.index for each in log.entries(1, bytes_max=10)] == [1, 2]
+    assert [each.index for each in log.entries(1, bytes_max=11)] == [1, 2, 3, 4, 5]
+
+
 def test_truncation_voids_the_end_and_the_log_goes_on(log: RaftLog) -> None:
     log.append([entry(1, 1), entry(2, 1), entry(3, 2), entry(4, 3)])
     log.truncate_suffix(3)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Iterator
 
 import pytest
 
 from lakebed import limits
+from lakebed.config import SyncMode, WalConfig
 from lakebed.errors import (
     DiskFullError,
     LakebedError,
@@ -16,7 +18,7 @@ from lakebed.errors import (
     StopError,
     UnknownOutcomeError,
 )
-from lakebed.host import Fault, FaultyDisk, SimDisk, failpoints
+from lakebed.host import Fault, FaultyDisk, SimDisk, Survival, failpoints
 from lakebed.raft import HardState, WalLog
 from tests.raft.support import configuration, entry, fill, open_sim, picture, snapshot
 from tests.raft.test_power_cut import CHANGES
@@ -241,6 +243,33 @@ def test_a_poisoned_log_says_so_and_shows_what_is_durable(kind: str) -> None:
     found = reopened(sim, log)
     assert found.last_index in (20, 21)
     assert picture(found).entries[: len(before.entries)] == before.entries
+
+
+@pytest.mark.parametrize("mode", SyncMode)
+def test_a_proposal_is_durable_or_fails_in_every_sync_mode(mode: SyncMode) -> None:
+    sim = SimDisk()
+    faulty = FaultyDisk(sim)
+    log = open_sim(faulty, WalConfig(file_bytes=4096, sync=mode, spare_files=0))
+    log.propose(b"durable", 1)
+    faulty.fault = Fault("sync_data", faulty.calls["sync_data"] + 1, errno=errno.EIO)
+    with pytest.raises(UnknownOutcomeError):
+        log.propose(b"written, and not known to be synced", 1)
+    assert log.stats().durable_index == 1
+
+
+@pytest.mark.parametrize("mode", SyncMode)
+def test_what_was_taken_before_a_refusal_is_durable_in_every_sync_mode(mode: SyncMode) -> None:
+    sim = SimDisk()
+    faulty = FaultyDisk(sim)
+    log = open_sim(faulty, WalConfig(file_bytes=4096, sync=mode, spare_files=0))
+    log.append([entry(1, 1, b"taken"), entry(2, 2, b"y" * 9000)])
+    nth = faulty.calls["preallocate"] + 1
+    faulty.fault = Fault("preallocate", nth, errno=errno.ENOSPC, lasting=True)
+    with pytest.raises(DiskFullError):
+        log.sync()
+    assert log.last_index == 1
+    found = open_sim(sim.crash(Survival.LOST, random.Random(1)))
+    assert found.entries(1) == [entry(1, 1, b"taken")]
 
 
 def test_after_a_mark_of_unknown_outcome_both_snapshots_are_kept() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -12,6 +13,8 @@ from lakebed.host import SimDisk, Survival
 from lakebed.raft import HardState, LogEntry, Membership, MemoryLog, Snapshot
 from tests.proof.scale import trials
 from tests.raft.support import configuration, entry, open_sim, picture
+
+pytestmark = pytest.mark.proof
 
 PAYLOADS = st.one_of(st.binary(max_size=40), st.integers(500, 3000).map(lambda n: b"x" * n))
 MEMBERSHIPS = st.sets(st.integers(0, 9), max_size=4).map(lambda nodes: Membership(tuple(nodes)))

@@ -219,6 +219,18 @@ def test_what_waits_behind_a_failed_group_is_dropped_with_it(
     assert wal.groups == [[1], [1]]
 
 
+def test_of_a_group_that_was_taken_in_part_each_learns_its_own(pool: ThreadPoolExecutor) -> None:
+    wal = FakeWal()
+    with wal.staging.guard:
+        group = wal.staging.add([entry(1), entry(2)])
+    wal.taken = [1]
+    wal.held(DiskFullError("full")).set()
+    wal.staging.wait(group)
+    group.check(1)
+    with pytest.raises(DiskFullError):
+        group.check(2)
+
+
 def test_an_interrupted_write_is_finished_by_whoever_waits(pool: ThreadPoolExecutor) -> None:
     wal = FakeWal()
     go = wal.held(KeyboardInterrupt())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,8 @@ from lakebed.config import SyncMode, WalConfig
 from lakebed.errors import (
     ClosedError,
     CorruptionError,
+    EntryLostError,
+    EntryNotFoundError,
     EntryTooLargeError,
     LockedError,
     NotContiguousError,
@@ -19,6 +23,8 @@ from lakebed.errors import (
 from lakebed.host import SimDisk
 from lakebed.raft import HardState, Membership, Snapshot, WalLog
 from lakebed.wal import Wal
+from lakebed.wal.appender import mark_request
+from lakebed.wal.frame import FrameKind, encode_gap
 from tests.raft.support import (
     ROOT,
     SMALL,
@@ -205,13 +211,116 @@ def test_a_damaged_snapshot_is_refused_by_name_and_nothing_removed(damage: str) 
     assert disk.contents().keys() == before
 
 
-def test_damage_to_a_snapshot_is_seen_when_it_is_read() -> None:
+@pytest.mark.parametrize("damaged", [b"0123456780", b"012345678", b"01234567890"])
+def test_damage_to_a_snapshot_is_seen_when_it_is_read(damaged: bytes) -> None:
     disk = SimDisk()
     log = open_sim(disk)
     log.apply_snapshot(snapshot(3, data=b"0123456789"))
-    disk.put(SNAPSHOTS / f"{3:020d}.snapshot", b"0123456780")
+    disk.put(SNAPSHOTS / f"{3:020d}.snapshot", damaged)
     with pytest.raises(CorruptionError):
         log.snapshot()
+
+
+# What happens between two steps of one call
+
+
+def once(act: Callable[[], object], then: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a function that does something else before its first call."""
+    pending = [act]
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if pending:
+            pending.pop()()
+        return then(*arguments, **named)
+
+    return call
+
+
+def test_a_snapshot_replaced_while_it_is_read_gives_the_newer_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = open_sim(SimDisk())
+    log.apply_snapshot(snapshot(3))
+    newer = snapshot(5, data=b"newer")
+    files = log._snapshots
+    monkeypatch.setattr(files, "read", once(lambda: log.apply_snapshot(newer), files.read))
+    assert log.snapshot() == newer
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_a_read_during_a_truncation_does_not_mix_two_histories(
+    monkeypatch: pytest.MonkeyPatch, synced: bool
+) -> None:
+    log = open_sim(SimDisk())
+    fill(log, 3)
+    log.append([entry(4)])
+    rewritten = [entry(2, 2, b"new"), entry(3, 2, b"new")]
+
+    def rewrite() -> None:
+        log.truncate_suffix(2)
+        log.append(rewritten)
+        if synced:
+            log.sync()
+
+    monkeypatch.setattr(log._wal, "read", once(rewrite, log._wal.read))
+    assert log.entries(2) == rewritten
+
+
+def test_a_read_of_what_is_truncated_meanwhile_finds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = open_sim(SimDisk())
+    fill(log, 4)
+    read = log._wal.read
+    monkeypatch.setattr(log._wal, "read", once(lambda: log.truncate_suffix(2), read))
+    with pytest.raises(EntryNotFoundError):
+        log.entries(3)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_an_interrupted_sync_is_finished_by_the_next(
+    monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    disk = SimDisk()
+    log = open_sim(disk)
+    append_many = log._wal.append_many
+
+    def interrupted(*arguments: Any, **named: Any) -> None:
+        monkeypatch.setattr(log._wal, "append_many", append_many)
+        if taken:
+            append_many(*arguments, **named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(log._wal, "append_many", interrupted)
+    log.append([entry(1), entry(2)])
+    with pytest.raises(KeyboardInterrupt):
+        log.sync()
+    log.append([entry(3)])
+    assert log.entries(1) == [entry(1), entry(2), entry(3)]
+    log.sync()
+    log.close()
+    assert open_sim(disk).entries(1) == [entry(1), entry(2), entry(3)]
+
+
+def test_an_interrupted_snapshot_is_followed_as_far_as_it_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimDisk()
+    log = open_sim(disk)
+    fill(log, 4)
+    release = log._wal.release
+
+    def interrupted(*arguments: Any, **named: Any) -> None:
+        release(*arguments, **named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(log._wal, "release", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.apply_snapshot(snapshot(3))
+    assert (log.snapshot_index, log.snapshot()) == (3, snapshot(3))
+    before = picture(log)
+    log.close()
+    assert picture(open_sim(disk)) == before
 
 
 @pytest.mark.parametrize("note", [b"", b"\xc1", b"\x95\x01\x02"])
@@ -232,6 +341,25 @@ def test_a_configuration_entry_that_is_none_is_damage() -> None:
         wal.append(b"not a membership", kind=configuration(1, 1, Membership()).kind)
     with pytest.raises(CorruptionError, match="index=2"):
         open_sim(disk)
+
+
+def test_a_salvaged_log_opens_and_says_what_is_lost() -> None:
+    disk = SimDisk()
+    with Wal.open(ROOT, SMALL, disk=disk, threaded=False) as wal:
+        wal.append_many([b"1", b"2"], term=1)
+        lost = mark_request(FrameKind.GAP, encode_gap(3), index=5, term=1)
+        wal._committer.call(lost)
+        wal.append_many([b"6", b"7"], term=2)
+    log = open_sim(disk)
+    assert [log.term_at(index) for index in range(9)] == [0, 1, 1, None, None, None, 2, 2, None]
+    assert [each.index for each in log.entries(1)] == [1, 2]
+    assert [each.index for each in log.entries(6)] == [6, 7]
+    with pytest.raises(EntryLostError, match="next_index=6"):
+        log.entries(3)
+    log.apply_snapshot(snapshot(6, 2))
+    assert log.propose(b"8", 2) == 8
+    log.close()
+    assert [each.index for each in open_sim(disk).entries(7)] == [7, 8]
 
 
 def test_a_folder_has_one_owner(tmp_path: Path) -> None:
@@ -257,7 +385,7 @@ def _use_in_child(log: WalLog, answers: multiprocessing.Queue[str]) -> None:
 
 def test_a_forked_child_cannot_use_its_parents_log(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
-    with WalLog.open(tmp_path, SMALL) as log:
+    with WalLog.open(tmp_path, SMALL, threaded=False) as log:
         fill(log, 2)
         answers: multiprocessing.Queue[str] = context.Queue()
         child = context.Process(target=_use_in_child, args=(log, answers))

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import _thread
+import errno
 import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from lakebed import limits
-from lakebed.errors import ClosedError, InvalidArgumentError
-from lakebed.host import OsDisk, failpoints
+from lakebed.errors import (
+    ClosedError,
+    DiskFullError,
+    InvalidArgumentError,
+    UnknownOutcomeError,
+)
+from lakebed.host import Fault, FaultyDisk, Mode, OsDisk, failpoints
 from lakebed.host.os_disk import OsFile
 from lakebed.wal import Wal, WalConfig
 
@@ -63,7 +70,7 @@ def test_a_writer_sees_its_own_entries_in_the_order_it_wrote_them(tmp_path: Path
 
         run_all([threading.Thread(target=write, args=(name,)) for name in orders])
         assert all(indexes == sorted(indexes) for indexes in orders.values())
-        assert sorted(sum(orders.values(), [])) == list(range(1, 321))
+        assert sorted(chain.from_iterable(orders.values())) == list(range(1, 321))
 
 
 def test_an_append_is_not_acknowledged_before_its_sync(tmp_path: Path) -> None:
@@ -75,8 +82,8 @@ def test_an_append_is_not_acknowledged_before_its_sync(tmp_path: Path) -> None:
             super().sync_data()
 
     class WatchedDisk(OsDisk):
-        def open(self, path: Path, mode: object) -> OsFile:  # type: ignore[override]
-            file = super().open(path, mode)  # type: ignore[arg-type]
+        def open(self, path: Path, mode: Mode) -> OsFile:
+            file = super().open(path, mode)
             file.__class__ = WatchedFile
             return file
 
@@ -131,15 +138,20 @@ def test_waiting_entries_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert 50_000 < deepest < 125_000
 
 
-def test_staging_more_than_the_queue_holds_commits_on_the_way(
+def test_append_many_says_so_when_only_some_found_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "QUEUE_BYTES_MAX", 50_000)
-    with Wal.open(tmp_path / "log") as log:
-        for _ in range(30):
-            log.stage(b"x" * 10_000, term=1)
-        log.flush()
-        assert log.last_index == 30
+    monkeypatch.setattr(limits, "GROUP_BYTES_MAX", 2_000)
+    disk = FaultyDisk(OsDisk(), Fault("preallocate", 2, errno.ENOSPC, lasting=True))
+    config = WalConfig(file_bytes=4096, spare_files=0)
+    with Wal.open(tmp_path / "log", config, disk=disk, threaded=False) as log:
+        with pytest.raises(UnknownOutcomeError, match="first=1 last=3"):
+            log.append_many([b"x" * 1000] * 6)
+        assert log.last_index == 3
+        with pytest.raises(DiskFullError):
+            log.append_many([b"x" * 1000] * 2)
+        disk.fault = None
+        assert log.append_many([b"x" * 1000] * 2) == range(4, 6)
 
 
 def test_a_group_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +190,10 @@ def test_ctrl_c_in_the_middle_of_a_commit_neither_loses_nor_doubles(
 
 
 def test_ctrl_c_at_any_bytecode_leaves_a_log_that_works(tmp_path: Path) -> None:
-    """Interrupts at many moments, while others write too: nothing hangs, nothing is lost or doubled."""
+    """Interrupts at many moments, while others write too.
+
+    Nothing hangs, nothing is lost or doubled.
+    """
     with Wal.open(tmp_path / "log", WalConfig(file_bytes=8192, spare_files=1)) as log:
         stop = threading.Event()
         acked: list[bytes] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,37 +9,31 @@ import pytest
 
 from lakebed.errors import (
     CorruptionError,
-    DeviceError,
-    DiskFullError,
     EntryLostError,
     ForeignFileError,
-    InvalidArgumentError,
-    LakebedError,
-    LockedError,
     MissingFileError,
-    NotALogError,
 )
-from lakebed.host import Fault, FaultyDisk, Mode, OsDisk
-from lakebed.host.os_disk import OsFile
+from lakebed.host import OsDisk
 from lakebed.wal import HardState, Wal, WalConfig
-from lakebed.wal.folder import Layout, read_identity, write_identity
+from lakebed.wal.folder import Layout, write_identity
 from lakebed.wal.frame import FrameKind
-from lakebed.wal.salvage import SalvageReport, salvage
+from lakebed.wal.salvage import salvage
 from tests.cli.logs import (
     SMALL,
     Builder,
     Built,
     contents,
     cut,
-    fingerprint,
+    expand,
     flip,
     overwrite,
     plain,
+    salvaged,
 )
-from tests.proof.scale import kept_on_failure, rng, trials
+from tests.proof.scale import rng
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    pass
 
 
 @pytest.fixture(scope="module")
@@ -52,26 +44,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Built:
 @pytest.fixture
 def log(original: Built, tmp_path: Path) -> Built:
     return original.copy_to(tmp_path / "log")
-
-
-def salvaged(log: Built, lost: list[int], to: str = "new") -> SalvageReport:
-    """Salvage; check that the copy holds all but these entries, and the original is as it was."""
-    target = log.folder.parent / to
-    before = fingerprint(log.folder)
-    report = salvage(log.folder, target)
-    assert fingerprint(log.folder) == before
-    assert expand(report.lost) == lost
-    assert read_identity(OsDisk(), Layout(target)) == log.log_id
-    read = contents(target)
-    assert read.log_id == log.log_id
-    assert read.entries == {i: each for i, each in log.entries.items() if i not in lost}
-    assert read.lost == lost
-    assert report.saved == len(read.entries)
-    return report
-
-
-def expand(ranges: list[tuple[int, int]]) -> list[int]:
-    return [index for first, last in ranges for index in range(first, last + 1)]
 
 
 # An undamaged log
@@ -471,269 +443,3 @@ def test_a_copy_of_a_frame_inside_a_payload_is_not_taken_for_a_frame(tmp_path: P
     path, position = log.place(7)
     flip(path, position + 30)
     salvaged(log, [7])
-
-
-# A failing device
-
-
-class _BadSector(OsDisk):
-    """A disk on which some bytes of one file cannot be read."""
-
-    def __init__(self, path: Path, start: int, end: int) -> None:
-        self.bad = (path, start, end)
-
-    def open(self, path: Path, mode: Mode) -> OsFile:
-        file = super().open(path, mode)
-        if path == self.bad[0]:
-            file.__class__ = _BadSectorFile
-            file.bad = self.bad[1:]  # type: ignore[attr-defined]
-        return file
-
-
-class _BadSectorFile(OsFile):
-    bad: tuple[int, int]
-
-    def read_into(self, buffer: Buffer, position: int) -> int:
-        start, end = self.bad
-        if position < end and start < position + len(memoryview(buffer)):
-            raise OSError(errno.EIO, "bad sector")
-        return super().read_into(buffer, position)
-
-
-def test_an_unreadable_sector_loses_only_what_is_in_it(log: Built, tmp_path: Path) -> None:
-    disk = _BadSector(log.file(3), 4096, 8192)
-    inside = [
-        (each[8], position, position + 64 + each[2])
-        for position, each in log.frames(FrameKind.ENTRY)
-        if each[7] == 3
-    ]
-    gone = [index for index, _, end in inside if end > 4096]
-    report = salvage(log.folder, tmp_path / "new", disk=disk)
-    assert expand(report.lost) == gone
-    assert any(each.reason == "the device cannot read it" for each in report.damages)
-    read = contents(tmp_path / "new")
-    assert read.entries == {i: each for i, each in log.entries.items() if i not in gone}
-
-
-class _Fickle(OsDisk):
-    """A disk that gives other bytes when a place is read again and again."""
-
-    def __init__(self, path: Path, position: int) -> None:
-        self.path, self.position, self.reads = path, position, 0
-
-    def open(self, path: Path, mode: Mode) -> OsFile:
-        file = super().open(path, mode)
-        if path == self.path:
-            file.__class__ = _FickleFile
-            file.disk = self  # type: ignore[attr-defined]
-        return file
-
-
-class _FickleFile(OsFile):
-    disk: _Fickle
-
-    def read_into(self, buffer: Buffer, position: int) -> int:
-        count = super().read_into(buffer, position)
-        at = self.disk.position - position
-        if 0 <= at < count:
-            self.disk.reads += 1
-            memoryview(buffer)[at] ^= self.disk.reads > 1
-        return count
-
-
-@pytest.mark.parametrize("size", [1000, 3_000_000])
-def test_a_payload_that_changes_between_two_reads_is_not_copied(tmp_path: Path, size: int) -> None:
-    config = WalConfig(file_bytes=1 << 22, spare_files=0)
-    log = Builder(tmp_path / "log", config=config).append(1, sizes=(size, size)).close()
-    path, position = log.place(1)
-    with pytest.raises(DeviceError, match="changed between two reads"):
-        salvage(log.folder, tmp_path / "new", disk=_Fickle(path, position + 64 + size // 2))
-    with pytest.raises(NotALogError):
-        Wal.open(tmp_path / "new", SMALL)
-
-
-def test_a_full_disk_leaves_no_log_behind(log: Built, tmp_path: Path) -> None:
-    disk = FaultyDisk(OsDisk(), Fault("write", 9, errno=errno.ENOSPC, lasting=True))
-    with pytest.raises(DiskFullError):
-        salvage(log.folder, tmp_path / "new", disk=disk)
-    assert disk.hit
-    with pytest.raises(NotALogError):
-        Wal.open(tmp_path / "new", SMALL)
-
-
-@pytest.mark.parametrize(
-    "kind", ["open", "write", "sync", "sync_data", "sync_folder", "rename", "names", "lock"]
-)
-def test_a_disk_that_fails_at_any_call_is_an_error_of_ours(
-    log: Built, tmp_path: Path, kind: str
-) -> None:
-    counting = FaultyDisk(OsDisk())
-    salvage(log.folder, tmp_path / "counted", disk=counting)
-    count = counting.calls[kind]
-    assert count
-    for nth in sorted({1, count // 2 + 1, count}):
-        disk = FaultyDisk(OsDisk(), Fault(kind, nth, errno=errno.EIO))
-        target = tmp_path / f"{kind}-{nth}"
-        try:
-            salvage(log.folder, target, disk=disk)
-        except LakebedError:
-            assert disk.hit == 1
-        if (target / "wal").exists():
-            assert contents(target).entries == log.entries
-
-
-# What is refused
-
-
-def test_a_target_with_something_in_it_is_refused(log: Built, tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "mine").write_text("mine")
-    with pytest.raises(InvalidArgumentError, match="not empty"):
-        salvage(log.folder, tmp_path / "new")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["mine"]
-
-
-def test_an_empty_target_is_accepted(log: Built, tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
-    salvaged(log, [])
-
-
-@pytest.mark.parametrize("inside", [".", "copy", "wal/copy"])
-def test_a_target_inside_the_log_is_refused(log: Built, inside: str) -> None:
-    before = fingerprint(log.folder)
-    with pytest.raises(InvalidArgumentError):
-        salvage(log.folder, log.folder / inside)
-    assert fingerprint(log.folder) == before
-
-
-def test_a_log_in_use_is_refused(log: Built, tmp_path: Path) -> None:
-    with Wal.open(log.folder, SMALL), pytest.raises(LockedError):
-        salvage(log.folder, tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-
-
-def test_an_unfinished_copy_is_not_taken_for_a_log(log: Built, tmp_path: Path) -> None:
-    def kill(doing: str, done: int, total: int) -> None:
-        if doing == "verifying":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        salvage(log.folder, tmp_path / "new", progress=kill)
-    with pytest.raises(NotALogError):
-        Wal.open(tmp_path / "new", SMALL)
-
-
-# Any damage
-
-
-def _flip(path: Path, random: Callable[[int], int]) -> None:
-    if size := path.stat().st_size:
-        flip(path, random(size), 1 << random(8))
-
-
-def _garbage(path: Path, random: Callable[[int], int]) -> None:
-    overwrite(path, random(8192), bytes(random(256) for _ in range(1 + random(600))))
-
-
-def _zeros(path: Path, random: Callable[[int], int]) -> None:
-    overwrite(path, random(16) * 512, bytes(512 * (1 + random(4))))
-
-
-def _cut(path: Path, random: Callable[[int], int]) -> None:
-    cut(path, random(path.stat().st_size + 1))
-
-
-def _remove(path: Path, random: Callable[[int], int]) -> None:
-    path.unlink()
-
-
-def _misplace(path: Path, random: Callable[[int], int]) -> None:
-    """Write a block of the file to another place in it."""
-    data = path.read_bytes()
-    start = random(16) * 512
-    overwrite(path, random(16) * 512, data[start : start + 1024])
-
-
-DAMAGES = (_flip, _flip, _flip, _garbage, _zeros, _cut, _remove, _misplace)
-
-
-@pytest.fixture(scope="module")
-def changed(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    builder = Builder(tmp_path_factory.mktemp("changed") / "log", seed=3).state(1, 1).append(25)
-    builder.truncate(18).state(2, 2).append(12, term=2).truncate(29).append(20, term=3)
-    return builder.release(6, b"six").append(9, term=3).close()
-
-
-def damage(log: Built, trial: int) -> tuple[set[Path], bool]:
-    """Damage some files; give which, and whether a write went astray among it."""
-    random = rng("salvage", trial)
-    files = log.files()
-    touched, astray = set(), False
-    for _ in range(random.choice((1, 1, 2, 3, 6))):
-        path = random.choice(files)
-        if path.exists():
-            what = random.choice(DAMAGES)
-            what(path, random.randrange)
-            touched.add(path)
-            astray = astray or what is _misplace
-    return touched, astray
-
-
-def frames_of(log: Built) -> dict[int, tuple[str, int, bytes]]:
-    """Give file name, position and bytes of the frame of each entry that can be read."""
-    return {
-        fields[8]: (
-            (path := log.file(fields[7])).name,
-            position,
-            path.read_bytes()[position : position + 64 + fields[2]],
-        )
-        for position, fields in log.frames(FrameKind.ENTRY)
-        if fields[8] in log.entries
-    }
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("which", ["original", "changed"])
-def test_no_damage_makes_salvage_invent_alter_or_forget_an_entry(
-    which: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    source: Built = request.getfixturevalue(which)
-    places = frames_of(source)
-    for trial in range(trials(60, 5000)):
-        log = source.copy_to(tmp_path / f"{trial}" / "log")
-        test = "tests/wal/test_salvage.py::test_no_damage_makes_salvage_invent_alter_or_forget"
-        with kept_on_failure(log.folder, test, (which, trial)):
-            touched, astray = damage(log, trial)
-            readable = [] if astray else untouched(log, places)
-            check_salvage(log, touched, source.files()[-1].name, readable)
-
-
-def untouched(log: Built, places: dict[int, tuple[str, int, bytes]]) -> list[int]:
-    """Give the entries whose frames are as they were written."""
-    return [
-        index
-        for index, (name, position, data) in places.items()
-        if (path := log.folder / "wal" / name).exists()
-        and path.read_bytes()[position : position + len(data)] == data
-    ]
-
-
-def check_salvage(log: Built, touched: set[Path], last_name: str, readable: list[int]) -> None:
-    before = fingerprint(log.folder)
-    target = log.folder.parent / "new"
-    try:
-        report = salvage(log.folder, target)
-    except LakebedError:
-        assert not log.files()  # only if nothing is left
-        return
-    assert fingerprint(log.folder) == before
-    read = contents(target)
-    assert read.lost == expand(report.lost)
-    for index, held in read.entries.items():
-        assert held in log.written[index]
-    assert sorted([*read.entries, *read.lost]) == list(range(read.first, read.last + 1))
-    if all(path.name != last_name for path in touched):
-        assert read.last == log.last
-    for index in readable:
-        behind_tear = report.torn is not None and index >= report.torn.index
-        assert index in read.entries or behind_tear, f"entry {index} was readable"

@@ -153,6 +153,11 @@ def number(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
+def counted(count: int, one: str, many: str) -> str:
+    """Show a number of things."""
+    return f"{count} {one if count == 1 else many}"
+
+
 def size(count: int) -> str:
     """Show a number of bytes in the unit that suits it."""
     value, units = float(count), iter(("B", "KiB", "MiB", "GiB", "TiB"))

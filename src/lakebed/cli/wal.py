@@ -14,6 +14,7 @@ import click
 
 from lakebed.cli.output import (
     Meter,
+    counted,
     error_facts,
     json_option,
     moment,
@@ -301,9 +302,12 @@ def _verify_facts(findings: Findings) -> Iterator[tuple[str, str]]:
         if name != "stops at":  # the error says it
             yield name, value
     if found is not None:
-        entries = sum(file.entries for file in found.files)
-        counts = f"{len(found.files)} files, {found.frames} frames, {entries} entries"
-        yield "verified", f"{counts}, {size(found.used_bytes)}"
+        entries = _entries(sum(file.entries for file in found.files))
+        counts = f"{counted(found.frames, 'frame', 'frames')}, {entries}"
+        files = counted(len(found.files), "file", "files")
+        whole = f"{files}, {counts}, {size(found.used_bytes)}"
+        stopped = findings.error is not None and found.stop is not None
+        yield "verified", f"{counts} before the damage" if stopped else whole
 
 
 def _first_bad(findings: Findings) -> dict[str, object]:
@@ -360,7 +364,7 @@ def _report_values(report: SalvageReport) -> dict[str, object]:
 
 
 def _report_facts(report: SalvageReport) -> Iterator[tuple[str, str]]:
-    files = f"{report.files} {'file' if report.files == 1 else 'files'}"
+    files = counted(report.files, "file", "files")
     yield "copy", f"{report.target} ({files}, {size(report.size_bytes)}), log {report.log_id}"
     span = f", {report.first_index} to {report.last_index}" if report.saved else ""
     yield "saved", _entries(report.saved) + span
@@ -380,7 +384,7 @@ def _report_facts(report: SalvageReport) -> Iterator[tuple[str, str]]:
 
 
 def _entries(count: int) -> str:
-    return f"{count} {'entry' if count == 1 else 'entries'}"
+    return counted(count, "entry", "entries")
 
 
 def _write_damages(report: SalvageReport) -> None:

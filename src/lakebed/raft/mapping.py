@@ -6,19 +6,41 @@ from collections.abc import Iterator, Sequence
 
 from lakebed import limits
 from lakebed.errors import CorruptionError, EntryLostError
+from lakebed.raft.checks import not_found
 from lakebed.raft.codec import Note, decode_membership, decode_note
 from lakebed.raft.history import Boundary, History
 from lakebed.raft.values import LogEntry, Membership
 from lakebed.types import EntryKind
 from lakebed.wal import Entry, Mark, Wal
 
+_READ_ENTRIES_MAX = 1000
+"""How many entries are read from the WAL at a time."""
+
 _FRAME_BYTES = 128
 """What a frame takes beside its payload at most: the header, and padding."""
 
 
-def log_entry(entry: Entry) -> LogEntry:
-    """Give a WAL entry as an entry of the replicated log."""
-    return LogEntry(entry.index, entry.term, entry.payload, entry.kind)
+def read_durable(wal: Wal, first: int, last: int, bytes_max: int) -> list[LogEntry]:
+    """Read entries from the WAL until one goes beyond `bytes_max`, or a salvage left a hole."""
+    found: list[LogEntry] = []
+    taken_bytes = 0
+    while first <= last and taken_bytes <= bytes_max:
+        try:
+            batch = wal.read(
+                first,
+                max_entries=min(_READ_ENTRIES_MAX, last + 1 - first),
+                max_bytes=bytes_max + 1 - taken_bytes,
+            )
+        except EntryLostError:
+            if found:
+                return found
+            raise
+        if not batch:  # truncated a moment ago
+            raise not_found(first, wal.last_index)
+        found += [LogEntry(each.index, each.term, each.payload, each.kind) for each in batch]
+        taken_bytes += sum(len(each.payload) for each in batch)
+        first += len(batch)
+    return found
 
 
 def runs(entries: Sequence[LogEntry]) -> Iterator[list[LogEntry]]:

@@ -55,20 +55,18 @@ class SnapshotFolder:
         return self._folder / f"{index:020d}.snapshot"
 
     def write(self, index: int, data: bytes) -> int:
-        """Make a snapshot's file durable under its name; give its checksum."""
+        """Make a snapshot's file durable under its name; give its checksum.
+
+        What a failure leaves behind is for `remove_all_but`.
+        """
         path = self.path(index)
         temporary = path.with_name(path.name + ".tmp")
         with _translated("making the snapshot folder", self._folder):
             self._disk.make_folder(self._folder)
-        try:
-            checksum = self._write_temporary(temporary, data)
-            with _translated("renaming a snapshot", path):
-                self._disk.rename(temporary, path)
-                _RENAMED.hit()
-        except BaseException:
-            with contextlib.suppress(OSError):  # the first error is the one to report
-                self._disk.remove(temporary)
-            raise
+        checksum = self._write_temporary(temporary, data)
+        with _translated("renaming a snapshot", path):
+            self._disk.rename(temporary, path)
+            _RENAMED.hit()
         with _translated("syncing the snapshot folder", self._folder):
             # The name must survive before the WAL says that this snapshot is the valid one.
             self._disk.sync_folder(self._folder)
@@ -79,7 +77,7 @@ class SnapshotFolder:
         with _translated("making a snapshot file", path):
             try:
                 file = self._disk.open(path, Mode.CREATE)
-            except FileExistsError:  # one that could not be removed when its write failed
+            except FileExistsError:  # left behind by a write that failed
                 self._disk.remove(path)
                 file = self._disk.open(path, Mode.CREATE)
         try:

@@ -31,7 +31,7 @@ from lakebed.raft.checks import (
 )
 from lakebed.raft.codec import Note, encode_note
 from lakebed.raft.log import READ_BYTES_MAX
-from lakebed.raft.mapping import boundary_of, load_history, log_entry, note_of, runs
+from lakebed.raft.mapping import boundary_of, load_history, note_of, read_durable, runs
 from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.raft.staging import Group, Staging
 from lakebed.raft.values import LogEntry, Membership, Snapshot
@@ -164,19 +164,11 @@ class WalLog:
                 raise not_found(first, end)
             end = end if last is None else min(last, end)
             staged = self._staging.find(first, end)
-        found: list[LogEntry] = []
-        taken_bytes = 0
         durable_end = staged[0].index - 1 if staged else end
-        while first <= durable_end and taken_bytes < bytes_max:
-            batch = self._wal.read(
-                first,
-                max_entries=min(1000, durable_end + 1 - first),
-                max_bytes=bytes_max - taken_bytes,
-            )
-            found += map(log_entry, batch)
-            taken_bytes += sum(len(entry.payload) for entry in batch)
-            first += len(batch)
-        return within(found if first <= durable_end else found + staged, bytes_max)
+        found = read_durable(self._wal, first, durable_end, bytes_max)
+        if len(found) == durable_end + 1 - first:
+            found += staged
+        return within(found, bytes_max)
 
     def snapshot(self) -> Snapshot | None:
         """See `RaftLog`. The data is read from its file, and verified, at each call."""
@@ -336,10 +328,10 @@ class WalLog:
             last[0].check(last[1])
 
     def _rewound(self) -> int:
-        """Take back from the view what was staged and dropped."""
+        """Take back from the view what was staged and dropped; give the last index synced."""
         self._history.cut(self._wal.last_index)
         self._changes += 1
-        return self._wal.last_index
+        return self._wal.stats().durable_index
 
     def _check_usable(self) -> None:
         if self._closed or self._process != os.getpid():
@@ -353,14 +345,22 @@ class WalLog:
         wal.flush()
         # If a leader was interrupted, the WAL may have taken some of these already.
         rest = [entry for entry in entries if entry.index > wal.last_index]
-        for run in runs(rest):
-            if run[0].index != wal.last_index + 1:
-                raise AssertionError(f"entry {run[0].index} staged behind {wal.last_index}")
-            if run[0].kind is EntryKind.NORMAL:
-                wal.append_many([entry.payload for entry in run], term=run[0].term)
-            else:
-                wal.append(run[0].payload, term=run[0].term, kind=run[0].kind)
+        try:
+            for run in runs(rest):
+                self._write_run(run)
+        except RejectedError:
+            wal.flush()  # what was taken before stays, so it must not be reported as refused
+            raise
         wal.flush()
+
+    def _write_run(self, run: list[LogEntry]) -> None:
+        wal, first = self._wal, run[0]
+        if first.index != wal.last_index + 1:
+            raise AssertionError(f"entry {first.index} staged behind {wal.last_index}")
+        if first.kind is EntryKind.NORMAL:
+            wal.append_many([entry.payload for entry in run], term=first.term)
+        else:
+            wal.append(first.payload, term=first.term, kind=first.kind)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

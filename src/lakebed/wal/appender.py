@@ -110,7 +110,8 @@ class Appender:
 
     def write(self, tail: Tail, group: list[Request], *, sync: bool) -> Tail:
         """Write a group behind `tail`, synced if asked; set each request's index."""
-        time_us = self._clock.time_us()
+        # A group that is written again keeps its time: a power cut may mix sectors of both writes.
+        group[0].time_us = time_us = group[0].time_us or self._clock.time_us()
         salt, number, synced = self._salt, tail.number, tail.synced
         link, index, term = tail.link, tail.last_index, tail.last_term
         hard_state, mark = tail.hard_state, tail.mark

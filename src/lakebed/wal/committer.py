@@ -119,15 +119,6 @@ class Committer:
         if not self._threaded:
             self.flush()
 
-    def stage(self, request: Request) -> None:
-        """Queue a request without starting a commit.
-
-        The next call, post or flush takes it along.
-        """
-        request.abandoned = True
-        with self._mutex:
-            self._admit((request,))
-
     def flush(self) -> None:
         """Return when everything queued before is finished, in whatever way."""
         self._check_not_in_callback()

@@ -19,6 +19,8 @@ from lakebed.errors import (
     ClosedError,
     EntryNotFoundError,
     InvalidArgumentError,
+    LakebedError,
+    UnknownOutcomeError,
     from_os_error,
 )
 from lakebed.host import Clock, Disk, OsDisk, SystemClock, failpoints
@@ -35,8 +37,6 @@ from lakebed.wal.writer import Writer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-_RELEASED = failpoints.define("wal.release.marked")
 
 _open_logs: weakref.WeakSet[Wal] = weakref.WeakSet()
 
@@ -102,9 +102,13 @@ class Wal:
         config, disk, clock = config or WalConfig(), disk or OsDisk(), clock or SystemClock()
         opened, tail = open_log(Path(folder), config, disk, clock, progress, threaded=threaded)
         log = cls(opened, tail, config, disk, threaded=threaded)
-        # What was recovered is synced, and from here on damage to it is told from a torn write.
-        log._writer.finish()
-        log._reclaim()
+        try:
+            # What was recovered is synced; from here on damage to it is told from a torn write.
+            log._writer.finish()
+            log._reclaim()
+        except BaseException:
+            log.close()
+            raise
         return log
 
     # Writing
@@ -152,21 +156,25 @@ class Wal:
             end = self.last_index + 1
             return range(end, end)
         requests = [self._entry(payload, term, EntryKind.NORMAL) for payload in payloads]
-        self._committer.call(*requests)
-        for request in requests:
-            request.wait()
+        failure: LakebedError | None = None
+        try:
+            self._committer.call(*requests)
+        except LakebedError as error:
+            failure = error
+        done = [request.index for request in requests if request.done and request.error is None]
+        if failure is not None and not done:
+            raise failure
+        if len(done) < len(requests):
+            # They were too many for one group, and the disk was full for some of the groups.
+            raise UnknownOutcomeError(
+                "only some entries were appended", first=done[0], last=done[-1], cause=failure
+            )
         return range(requests[0].index, requests[-1].index + 1)
 
-    def stage(
-        self, payload: Buffer | Sequence[Buffer], *, term: int, kind: EntryKind = EntryKind.NORMAL
-    ) -> None:
-        """Queue an entry without waiting; it is durable when a later `flush` returns."""
-        self._committer.stage(self._entry(payload, term, kind))
-
     def flush(self) -> None:
-        """Return when everything appended before is synced, whatever the sync mode.
+        """Return when everything acknowledged before is synced, whatever the sync mode.
 
-        Raise if it is not.
+        What was appended asynchronously is settled then; its futures say how.
         """
         self._check_usable()
         self._committer.flush()
@@ -219,12 +227,10 @@ class Wal:
                     released=self.mark.index,
                     end=self.last_index,
                 )
+            if term is None and index > self.last_index:
+                raise InvalidArgumentError("a reset beyond the end needs its term", index=index)
             mark = Mark(index, self._term_at(index) if term is None else term, bytes(note))
             self._committer.call(release_request(mark, reset=reset))
-        try:
-            _RELEASED.hit()
-        except OSError as error:
-            raise from_os_error(error, "freeing released files", self.folder) from error
         self._reclaim()
 
     # Reading

@@ -42,6 +42,7 @@ class Request:
         "parts",
         "span",
         "term",
+        "time_us",
         "value",
     )
 
@@ -55,6 +56,8 @@ class Request:
         self.flags = flags
         self.term = term
         self.index = 0
+        self.time_us = 0
+        """Of the first in a group: when the group was first written."""
         self.length = length
         self.checksum = checksum
         self.span = HEADER_BYTES + padded(length)

@@ -1,0 +1,379 @@
+"""Deliberate faults: each breaks one promise, and the tests named with it must see that.
+
+A mutant is a change of one place of the source, given as the exact text there and what takes its
+place. When the code changes, its mutants change with it: a text that is not found exactly once
+fails the test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MODEL = "tests/proof/test_power_cut_model.py::test_a_power_cut_leaves_what_was_acknowledged"
+FLIPS = "tests/proof/test_damage.py::test_a_flipped_bit_is_reported_or_harmless"
+CUT_SHORT = "tests/proof/test_damage.py::test_a_file_that_was_cut_short_is_refused"
+TABLE = "tests/wal/test_recovery_table.py"
+PROMISES = "tests/wal/test_promises.py"
+LOG = "tests/wal/test_log.py"
+BAD_INPUT = "tests/wal/test_bad_input.py"
+FAILING = "tests/proof/test_failing_disk.py"
+LIST = "tests/proof/test_model.py::test_a_log_behaves_like_a_list"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: what it breaks, where, and which tests must fail."""
+
+    name: str
+    breaks: str
+    file: str
+    """Below `src/lakebed`."""
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    quick: bool = False
+    """Also part of the short form."""
+
+
+MUTANTS = (
+    Mutant(
+        name="no-fdatasync",
+        breaks="acknowledged means on disk",
+        file="wal/appender.py",
+        old="tail.file.sync_data()\n            _SYNCED.hit()\n            synced = end\n",
+        new="_SYNCED.hit()\n            synced = end\n",
+        tests=(f"{MODEL}[always-0]",),
+        quick=True,
+    ),
+    Mutant(
+        name="ack-before-sync",
+        breaks="acknowledged means on disk",
+        file="wal/appender.py",
+        old="        if sync:\n            started = self._clock.monotonic()\n",
+        new=(
+            "        if sync:\n"
+            "            for each in group:\n"
+            "                each.settle()\n"
+            "            started = self._clock.monotonic()\n"
+        ),
+        tests=(f"{PROMISES}::test_nothing_is_acknowledged_or_read_while_its_sync_is_under_way",),
+        quick=True,
+    ),
+    Mutant(
+        name="reader-past-durable",
+        breaks="readers see only durable entries",
+        file="wal/writer.py",
+        old="            written = self._appender.write(after, group, sync=sync)\n",
+        new=(
+            "            self.committer.tail = self._appender.write(after, group, sync=False)\n"
+            "            self._publish(after, group)\n"
+            "            written = self._appender.write(after, group, sync=sync)\n"
+        ),
+        tests=(f"{PROMISES}::test_nothing_is_acknowledged_or_read_while_its_sync_is_under_way",),
+    ),
+    Mutant(
+        name="no-folder-sync-after-rotation",
+        breaks="never lost: the file's name survives before anything in it is acknowledged",
+        file="wal/appender.py",
+        old="        self._disk.sync_folder(self._layout.wal)\n        _FOLDER_SYNCED.hit()\n",
+        new="        _FOLDER_SYNCED.hit()\n",
+        tests=(f"{MODEL}[always-0]",),
+        quick=True,
+    ),
+    Mutant(
+        name="no-folder-sync-after-recycling",
+        breaks="never lost: a file that gets its old name back has its old contents",
+        file="wal/spares.py",
+        old="        self._disk.sync_folder(self._layout.wal)\n        _RECYCLED.hit()\n",
+        new="        _RECYCLED.hit()\n",
+        tests=(f"{MODEL}[always-0]", f"{MODEL}[always-1]", f"{MODEL}[always-2]"),
+    ),
+    Mutant(
+        name="header-not-synced-before-rename",
+        breaks="a file with a WAL name has a valid header",
+        file="wal/appender.py",
+        old="        file.sync()\n        _HEADER_SYNCED.hit()\n",
+        new="        _HEADER_SYNCED.hit()\n",
+        tests=(f"{MODEL}[always-0]",),
+    ),
+    Mutant(
+        name="old-file-not-synced-before-rotation",
+        breaks="a later file proves that the one before is whole",
+        file="wal/appender.py",
+        old=(
+            "        if tail.synced < tail.position:\n"
+            "            tail = self.sync(tail)\n"
+            "        tail.file.sync()\n"
+            "        _OLD_SYNCED.hit()\n"
+        ),
+        new="        _OLD_SYNCED.hit()\n",
+        tests=(f"{MODEL}[os-0]", f"{MODEL}[interval-0]"),
+    ),
+    Mutant(
+        name="end-block-not-written",
+        breaks="the log ends where it was last written, also in a recycled file",
+        file="wal/appender.py",
+        old="        buffers.append(END_BLOCK)\n",
+        new="        buffers.append(b'')\n",
+        tests=(f"{LIST}[always]",),
+    ),
+    Mutant(
+        name="durable-through-says-too-much",
+        breaks="a torn write is told from damage",
+        file="wal/appender.py",
+        old="                synced,\n                link,\n                time_us,\n",
+        new="                tail.position + size_bytes + request.span,\n                link,\n"
+        "                time_us,\n",
+        tests=(f"{MODEL}[always-0]",),
+    ),
+    Mutant(
+        name="failed-sync-retried",
+        breaks="a failed sync is never made good by a later one",
+        file="wal/appender.py",
+        old="tail.file.sync_data()\n            _SYNCED.hit()\n            synced = end\n",
+        new=(
+            "try:\n"
+            "                tail.file.sync_data()\n"
+            "            except OSError:\n"
+            "                tail.file.sync_data()\n"
+            "            _SYNCED.hit()\n"
+            "            synced = end\n"
+        ),
+        tests=(f"{FAILING}::test_a_failed_sync_is_never_made_good_by_a_later_one",),
+        quick=True,
+    ),
+    Mutant(
+        name="poison-not-set",
+        breaks="after a failed write nothing more is acknowledged",
+        file="wal/writer.py",
+        old="        self.committer.refuse(self.poison_error)\n        return tail",
+        new="        self.poison = None\n        return tail",
+        tests=(f"{FAILING}::test_a_failed_sync_is_never_made_good_by_a_later_one",),
+    ),
+    Mutant(
+        name="short-write-not-completed",
+        breaks="never lost: what is acknowledged was written whole",
+        file="host/disk.py",
+        old="    while rest:\n        count = _write_some",
+        new="    while False:\n        count = _write_some",
+        tests=(f"{FAILING}::test_no_failing_call_breaks_a_promise[write]",),
+    ),
+    Mutant(
+        name="disk-full-poisons",
+        breaks="a full disk is an answer, not the end",
+        file="wal/writer.py",
+        old='            _log.warning("an append was rejected: %s", error.cause)\n',
+        new="            self.poison = error.cause\n",
+        tests=(f"{FAILING}::test_a_full_disk_rejects_and_the_log_goes_on",),
+    ),
+    Mutant(
+        name="payload-checksum-ignored-in-scan",
+        breaks="never silently wrong",
+        file="wal/scan.py",
+        old="if end <= self._have:\n                right = checksum_of(buffer[body:end]) =",
+        new="if end <= self._have:\n                right = payload_checksum =",
+        tests=(f"{FLIPS}[plain-0]",),
+    ),
+    Mutant(
+        name="payload-checksum-ignored-across-chunks",
+        breaks="never silently wrong",
+        file="wal/scan.py",
+        old="return rest == 0 and checksum == payload_checksum,",
+        new="return rest == 0,",
+        tests=(f"{FLIPS}[wide-0]", f"{FLIPS}[wide-1]", f"{FLIPS}[wide-2]"),
+    ),
+    Mutant(
+        name="header-checksum-ignored-in-reader",
+        breaks="never silently wrong",
+        file="wal/reader.py",
+        old=" or checksum_of(header[8:], salt) != fields[1]:",
+        new=":",
+        tests=(
+            "tests/proof/test_damaged_files.py"
+            "::test_damage_after_opening_is_reported_when_it_is_read",
+        ),
+    ),
+    Mutant(
+        name="payload-checksum-ignored-in-reader",
+        breaks="never silently wrong",
+        file="wal/reader.py",
+        old="                if checksum_of(payload) != fields[3]:\n",
+        new="                if False:\n",
+        tests=(
+            "tests/proof/test_damaged_files.py"
+            "::test_damage_after_opening_is_reported_when_it_is_read",
+        ),
+    ),
+    Mutant(
+        name="torn-tail-cut-whatever-is-proven",
+        breaks="never lost: damage to synced bytes is not a torn write",
+        file="wal/recovery.py",
+        old="    if proven or not last_file:\n",
+        new="    if not last_file:\n",
+        tests=(TABLE,),
+        quick=True,
+    ),
+    Mutant(
+        name="torn-tail-cut-in-any-file",
+        breaks="never lost: only the last file can have been torn",
+        file="wal/recovery.py",
+        old="    if proven or not last_file:\n",
+        new="    if proven:\n",
+        tests=(TABLE,),
+    ),
+    Mutant(
+        name="unreadable-taken-for-the-end",
+        breaks="a device error never truncates",
+        file="wal/recovery.py",
+        old="    if ending is Ending.UNREADABLE:\n        return Verdict.DEVICE_ERROR\n",
+        new="",
+        tests=(TABLE,),
+    ),
+    Mutant(
+        name="torn-bytes-not-zeroed",
+        breaks="never invented: what was cut off never comes back",
+        file="wal/repair.py",
+        old="        write_all(file, [piece], at, len(piece))\n    _CUT.hit()\n",
+        new="    _CUT.hit()\n",
+        tests=(TABLE,),
+    ),
+    Mutant(
+        name="cut-not-synced",
+        breaks="never invented: what was cut off never comes back",
+        file="wal/repair.py",
+        old="    file.sync_data()\n    _SYNCED.hit()\n",
+        new="    _SYNCED.hit()\n",
+        tests=(f"{MODEL}[always-0]", f"{MODEL}[always-1]"),
+    ),
+    Mutant(
+        name="parent-not-checked",
+        breaks="never silently wrong: frames follow each other",
+        file="wal/scan.py",
+        old="fields[11] != self.link or fields[4] not in KINDS:\n",
+        new="fields[4] not in KINDS:\n",
+        tests=(TABLE,),
+    ),
+    Mutant(
+        name="file-number-not-checked",
+        breaks="never silently wrong: a frame is in the file it was written to",
+        file="wal/scan.py",
+        old="if fields[7] != number or fields[11] != self.link",
+        new="if fields[11] != self.link",
+        tests=(TABLE,),
+    ),
+    Mutant(
+        name="entry-index-not-checked",
+        breaks="never moved: indexes are dense",
+        file="wal/recovery.py",
+        old="                if fields[8] != run.next_index:\n",
+        new="                if False:\n",
+        tests=(TABLE,),
+    ),
+    Mutant(
+        name="truncated-file-accepted",
+        breaks="never lost: a file that is shorter than it was made is damage",
+        file="wal/recovery.py",
+        old="        if size < header.capacity_bytes:\n",
+        new="        if False:\n",
+        tests=(f"{CUT_SHORT}[0]", f"{CUT_SHORT}[1]"),
+    ),
+    Mutant(
+        name="foreign-file-accepted",
+        breaks="never silently wrong: another log's entries are not ours",
+        file="wal/recovery.py",
+        old="            if report.header.log_id != log_id:\n",
+        new="            if False:\n",
+        tests=(BAD_INPUT,),
+    ),
+    Mutant(
+        name="missing-file-accepted",
+        breaks="never lost: a gap at the front is not a release",
+        file="wal/recovery.py",
+        old="    if missing > result.state.mark.index:\n",
+        new="    if False:\n",
+        tests=("tests/proof/test_damaged_files.py",),
+    ),
+    Mutant(
+        name="hard-state-not-carried",
+        breaks="a node never forgets its vote",
+        file="wal/appender.py",
+        old="    if hard_state != HardState():\n",
+        new="    if False:\n",
+        tests=(f"{LOG}::test_the_latest_hard_state_wins_and_outlives_its_file",),
+    ),
+    Mutant(
+        name="mark-not-carried",
+        breaks="a release is never forgotten",
+        file="wal/appender.py",
+        old="    if mark != Mark():\n",
+        new="    if False:\n",
+        tests=(f"{LOG}::test_release_frees_whole_files_and_keeps_its_note",),
+    ),
+    Mutant(
+        name="freed-before-released",
+        breaks="never lost: only what is released is freed",
+        file="wal/reclaim.py",
+        old="            while self._sealed and self._sealed[0].last_index <= released:\n",
+        new="            while self._sealed and self._sealed[0].last_index <= released + 3:\n",
+        tests=(f"{LIST}[always]",),
+    ),
+    Mutant(
+        name="recycled-under-a-reader",
+        breaks="a view stays what it was, however long it is kept",
+        file="wal/reclaim.py",
+        old="            if unmapped and self._spares.fits",
+        new="            if self._spares.fits",
+        tests=(f"{LOG}::test_views_stay_valid_when_their_file_is_freed_and_the_log_closed",),
+    ),
+    Mutant(
+        name="last-file-not-settled",
+        breaks="what a reopened log has shown stays",
+        file="wal/opening.py",
+        old="        self._settle_last_file()\n        found = survey",
+        new="        found = survey",
+        tests=(f"{MODEL}[always-0]", f"{MODEL}[always-1]", f"{MODEL}[os-0]"),
+    ),
+    Mutant(
+        name="interval-forgets-to-sync",
+        breaks="a weaker mode loses no more than it says",
+        file="wal/writer.py",
+        old="        synced = self._appender.sync(tail)\n",
+        new="        synced = tail._replace(synced=tail.position)\n",
+        tests=(f"{PROMISES}::test_a_weaker_mode_calls_durable_only_what_it_has_synced",),
+    ),
+    Mutant(
+        name="entry-limit-not-checked",
+        breaks="a limit on everything",
+        file="wal/request.py",
+        old="    if length > bytes_max:\n",
+        new="    if False:\n",
+        tests=("tests/wal/test_settings.py::test_setting_entry_bytes_max",),
+    ),
+    Mutant(
+        name="lock-not-taken",
+        breaks="a folder has one owner",
+        file="host/os_disk.py",
+        old="            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        new="",
+        tests=(f"{BAD_INPUT}::test_a_second_owner_in_this_process_is_refused_too",),
+    ),
+    Mutant(
+        name="waiters-behind-a-batch-not-woken",
+        breaks="every caller learns what became of its entry",
+        file="wal/committer.py",
+        old="            other.abandoned = True\n",
+        new="            other.abandoned = False\n",
+        tests=(f"{PROMISES}::test_every_caller_of_a_shared_group_returns",),
+    ),
+    Mutant(
+        name="released-taken-for-lost",
+        breaks="errors say what happened",
+        file="wal/reader.py",
+        old="        _check_range(index, self._tail())  # it may have been released or truncated a"
+        " moment ago\n",
+        new="",
+        tests=(
+            f"{PROMISES}::test_a_read_that_meets_a_change_says_so_and_not_that_the_log_is_damaged",
+        ),
+    ),
+)
