@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import gc
+import random
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from queue import Queue
+from typing import TypeVar
 
 import pytest
 
 from lakebed.errors import EntryNotFoundError, EntryReleasedError
-from lakebed.host import Mode, OsDisk
+from lakebed.host import Mode, OsDisk, SimDisk, Survival
 from lakebed.host.os_disk import OsFile
 from lakebed.wal import SyncMode, Wal, WalConfig
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 10.0
+T = TypeVar("T")
 SMALL = WalConfig(file_bytes=4096, spare_files=2, idle_mark_ms=1_000)
 
 
@@ -63,10 +69,18 @@ class HeldDisk(OsDisk):
             self.gate.set()
 
 
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
+def started(call: Callable[[], T]) -> Future[T]:
+    """Run a call in a thread that a test which fails can leave behind."""
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -77,9 +91,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_nothing_is_acknowledged_or_read_while_its_sync_is_under_way(
-    tmp_path: Path, threads: ThreadPoolExecutor
-) -> None:
+def test_nothing_is_acknowledged_or_read_while_its_sync_is_under_way(tmp_path: Path) -> None:
     """Neither a caller, nor a future, nor a reader learns of an entry before it is synced."""
     disk = HeldDisk()
     with Wal.open(tmp_path / "log", SMALL, disk=disk) as log:
@@ -87,7 +99,7 @@ def test_nothing_is_acknowledged_or_read_while_its_sync_is_under_way(
         with disk.holding():
             later = log.append_async(b"later")
             assert disk.arrived.wait(PATIENCE_SECONDS)
-            caller = threads.submit(log.append, b"caller")
+            caller = started(lambda: log.append(b"caller"))
             assert log.read(2) == []
             assert log.wait(2, timeout=0.05) is False
             assert (log.last_index, log.stats().durable_index) == (1, 1)
@@ -98,18 +110,16 @@ def test_nothing_is_acknowledged_or_read_while_its_sync_is_under_way(
         assert [bytes(entry.payload) for entry in log.entries()] == [b"before", b"later", b"caller"]
 
 
-def test_every_caller_of_a_shared_group_returns(
-    tmp_path: Path, threads: ThreadPoolExecutor
-) -> None:
+def test_every_caller_of_a_shared_group_returns(tmp_path: Path) -> None:
     """Callers with several entries each, committed together, are all woken."""
     disk = HeldDisk()
     with Wal.open(tmp_path / "log", SMALL, disk=disk) as log:
         callers: list[Future[range]] = []
         with disk.holding():
-            first = threads.submit(log.append, b"first")
+            first = started(lambda: log.append(b"first"))
             assert disk.arrived.wait(PATIENCE_SECONDS)
             for count in (3, 1, 4, 2, 5):
-                callers.append(threads.submit(log.append_many, [b"x"] * count))
+                callers.append(started(partial(log.append_many, [b"x"] * count)))
             until(lambda: len(log._committer._queue) == 15)
         assert first.result(PATIENCE_SECONDS) == 1
         ranges = [caller.result(PATIENCE_SECONDS) for caller in callers]
@@ -117,12 +127,10 @@ def test_every_caller_of_a_shared_group_returns(
     assert sorted(index for each in ranges for index in each) == list(range(2, 17))
 
 
-def test_an_append_without_waiting_works_without_threads(
-    tmp_path: Path, threads: ThreadPoolExecutor
-) -> None:
+def test_an_append_without_waiting_works_without_threads(tmp_path: Path) -> None:
     """In the mode that tests use, a future is settled when the call returns."""
     with Wal.open(tmp_path / "log", SMALL, threaded=False) as log:
-        future = threads.submit(log.append_async, b"x").result(PATIENCE_SECONDS)
+        future = started(lambda: log.append_async(b"x")).result(PATIENCE_SECONDS)
         assert future.result(0) == 1
 
 
@@ -189,3 +197,95 @@ def test_files_are_closed_when_the_log_has_left_them(tmp_path: Path) -> None:
         assert [file.path for file in disk.files if file._descriptor >= 0] == []
     finally:
         gc.enable()
+
+
+def test_a_file_is_not_used_again_before_its_old_name_is_surely_gone() -> None:
+    """A power cut while a file just recycled gets its new header: the old name is not its name.
+
+    Another thread takes the file while this one is still freeing the next.
+    """
+    disk, cuts, freed = SimDisk(), Queue[SimDisk](), threading.Event()
+    log = Wal.open("/log", SMALL, disk=disk, threaded=False)
+    for number in range(20):
+        log.append(bytes([number]) * 1_000)
+    calls: Counter[str] = Counter()
+    this_thread = threading.current_thread()
+
+    def on_call(kind: str) -> None:
+        if threading.current_thread() is not this_thread:
+            calls["other " + kind] += 1
+            if calls["other sync"] == 2:  # the file in use, then the header of the next
+                cuts.put(disk.crash(Survival.LOST, random.Random(1)))
+                freed.wait(PATIENCE_SECONDS)
+            return
+        calls[kind] += 1
+        if kind == "rename" and calls[kind] == 2:
+            started(lambda: log.append(bytes(3_000)))
+            cuts.put(cuts.get(timeout=PATIENCE_SECONDS))
+
+    disk.on_call = on_call
+    try:
+        log.release(15)
+    finally:
+        freed.set()
+    with Wal.open("/log", SMALL, disk=cuts.get(timeout=0), threaded=False) as after:
+        assert [entry.payload[0] for entry in after.entries(16)] == [15, 16, 17, 18, 19]
+
+
+def test_a_torn_tail_is_surely_gone_before_anything_is_written_in_its_place() -> None:
+    """A power cut while a repaired log gets its first frame: the rest of the tail is not there.
+
+    The torn write had two frames. The first, at the end of a sector, is bad; the second is whole,
+    and stands where the next frame will end.
+    """
+    disk = SimDisk()
+    log = Wal.open("/log", SMALL, disk=disk, threaded=False)
+    log.append(bytes((448 - log._committer.tail.position - 64) % 512))
+    torn = log._committer.tail.position
+    assert torn % 512 == 448
+    log.append_many([b"", b"whole"])
+    contents = disk.contents()
+    path = next(path for path in contents if path.suffix == ".wal")
+    data = bytearray(contents[path])
+    data[torn + 5] ^= 1
+    for seed in range(30):
+        left = SimDisk()
+        for name, content in contents.items():
+            left.put(name, bytes(data) if name == path else content)
+        _open_under_power_cuts(left, random.Random(seed))
+
+
+def _open_under_power_cuts(disk: SimDisk, chance: random.Random) -> None:
+    def cut(_: str) -> None:
+        after = disk.crash(Survival.TORN_512, chance)
+        with Wal.open("/log", SMALL, disk=after, threaded=False) as log:
+            assert log.last_index == 1
+
+    disk.on_call = cut
+    Wal.open("/log", SMALL, disk=disk, threaded=False)
+
+
+def test_a_release_outlives_the_file_it_was_written_to(tmp_path: Path) -> None:
+    """The file that holds the last release may itself be freed when the log is opened."""
+    log = Wal.open(tmp_path / "log", SMALL, threaded=False)
+    log.append(bytes(3_000))
+    log.release(1, b"held elsewhere")
+    log.append(bytes(3_000))
+    log.close()
+    for _ in range(3):
+        with Wal.open(tmp_path / "log", SMALL, threaded=False) as log:
+            assert (log.mark.index, log.mark.note, log.last_index) == (1, b"held elsewhere", 2)
+            assert log.stats().files == 1
+
+
+def test_a_recycled_file_ends_where_it_was_last_written(tmp_path: Path) -> None:
+    """Old frames behind the end are neither taken for a torn write nor for damage."""
+    sizes = random.Random(1)
+    for round_number in range(1, 11):
+        with Wal.open(tmp_path / "log", SMALL, threaded=False) as log:
+            recovery = log.stats().recovery
+            assert (recovery.torn_bytes, recovery.torn_kept_in) == (0, None)
+            for _ in range(20):
+                log.append(b"x" * sizes.randrange(900))
+            log.release(log.last_index - 10)
+            assert round_number == 1 or log.stats().counters.recycled_files

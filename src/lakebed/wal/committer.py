@@ -87,9 +87,7 @@ class Committer:
         self._check_not_in_callback()
         lead: object | None = None
         request = requests[-1]
-        # Nobody waits at the gates of the others: waking must go past them.
-        for other in requests[:-1]:
-            other.abandoned = True
+        request.make_gate()
         try:
             with self._mutex:
                 self._admit(requests)
@@ -110,7 +108,6 @@ class Committer:
 
     def post(self, request: Request) -> None:
         """Queue a request for the committer thread and return."""
-        request.abandoned = True
         with self._mutex:
             self._admit((request,))
             if self._leader is None and self._threaded:
@@ -127,6 +124,8 @@ class Committer:
             with self._mutex:
                 waiting = self._queue or self._group
                 last = waiting[-1] if waiting else None
+                if last is not None and last.gate is None:
+                    last.make_gate()
                 if last is not None and self._leader is None:
                     self._leader = lead = last
             if lead is not None:
@@ -134,7 +133,8 @@ class Committer:
         except BaseException:
             self._give_up(lead)
             raise
-        if last is not None:
+        # If it was finished before it had its gate, nobody unlocks that.
+        if last is not None and not last.done:
             last.join()
 
     def wait_for(self, index: int, timeout: float | None) -> bool:

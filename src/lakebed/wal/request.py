@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from lakebed import limits
 from lakebed.errors import EntryTooLargeError, InvalidArgumentError
-from lakebed.wal.frame import ENTRY, HEADER_BYTES, padded
+from lakebed.wal.frame import ENTRY, HEADER_BYTES
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -27,24 +27,20 @@ class Request:
     Index, parent and place are given by the committing one.
     """
 
-    __slots__ = (
-        "abandoned",
-        "checksum",
-        "done",
-        "error",
-        "flags",
-        "future",
-        "gate",
-        "index",
-        "kind",
-        "length",
-        "next",
-        "parts",
-        "span",
-        "term",
-        "time_us",
-        "value",
-    )
+    # Most requests never change these; what is not set costs nothing to make.
+    index = 0
+    time_us = 0
+    """Of the first in a group: when the group was first written."""
+    value: object = None
+    error: Exception | None = None
+    future: Future[int] | None = None
+    done = False
+    """The group is published; set before anyone is woken."""
+    next: Request | None = None
+    gate: _thread.LockType | None = None
+    """Locked until it is finished; None if nobody waits for this one itself."""
+    abandoned = False
+    """Whoever waited at the gate is gone, so waking it means waking the next."""
 
     def __init__(
         self, kind: int, parts: Sequence[Buffer], length: int, *, flags: int, term: int
@@ -55,23 +51,16 @@ class Request:
         self.kind = kind
         self.flags = flags
         self.term = term
-        self.index = 0
-        self.time_us = 0
-        """Of the first in a group: when the group was first written."""
         self.length = length
         self.checksum = checksum
-        self.span = HEADER_BYTES + padded(length)
+        self.span = HEADER_BYTES + ((length + 63) & -64)
         self.parts: list[Buffer] = [*parts, _PADDING[length & 63]]
-        self.value: object = None
-        self.error: Exception | None = None
-        self.future: Future[int] | None = None
-        self.done = False
-        """The group is published; set before anyone is woken."""
-        self.next: Request | None = None
-        self.abandoned = False
-        """Nobody waits for this one itself, so waking it means waking the next."""
-        self.gate = _thread.allocate_lock()
-        self.gate.acquire()
+
+    def make_gate(self) -> None:
+        """Make it possible to wait for this one."""
+        gate = _thread.allocate_lock()
+        gate.acquire()
+        self.gate = gate
 
     def wait(self) -> int:
         """Wait until it is finished; give its index or raise what became of it."""
@@ -82,8 +71,11 @@ class Request:
 
     def join(self) -> None:
         """Wait until it is finished, in whatever way, and wake the next waiter of its group."""
+        gate = self.gate
+        if gate is None:
+            raise AssertionError("nobody made a gate to wait at")
         try:
-            self.gate.acquire()
+            gate.acquire()
             self._pass_on()
         except BaseException:
             # Ctrl-C: whoever comes to wake this one must wake the next instead.
@@ -91,15 +83,16 @@ class Request:
             if self.done:
                 self._pass_on()
             raise
-        _unlock(self.gate)
+        _unlock(gate)
 
     def wake(self) -> None:
         """Wake whoever waits for it; if nobody does, the next one that somebody waits for."""
         request: Request | None = self
         while request is not None:
-            _unlock(request.gate)
-            if not request.abandoned:
-                return
+            if request.gate is not None:
+                _unlock(request.gate)
+                if not request.abandoned:
+                    return
             following, request.next = request.next, None
             request = following
 
