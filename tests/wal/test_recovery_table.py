@@ -17,7 +17,7 @@ from lakebed.wal import Wal, WalConfig
 from lakebed.wal.frame import FrameKind, salt_of
 from lakebed.wal.recovery import Verdict, decide, survey
 from lakebed.wal.scan import Ending
-from tests.proof.forge import forged
+from tests.proof.forge import forged, forged_file_header
 from tests.proof.simulated import FOLDER, LAYOUT, disk_with, open_on
 
 END, SHORT, BAD, RESIDUE = Ending.END, Ending.SHORT, Ending.BAD_CHECKSUM, Ending.RESIDUE
@@ -222,6 +222,17 @@ def test_a_log_in_this_state_opens_or_is_refused_as_its_row_says(case: Case) -> 
         open_on(disk, WalConfig(file_bytes=4096))
     assert (caught.value.facts["file"], caught.value.facts["byte"]) == (case.path, case.byte)
     assert disk.contents() == contents
+
+
+@pytest.mark.parametrize("field", ["first_index", "parent"])
+def test_a_file_whose_header_does_not_continue_the_one_before_is_refused(field: str) -> None:
+    """The next file must name both the index and the frame that the one before ends with."""
+    contents, _ = two_files()
+    fields: dict[str, object] = {field: 20}
+    contents[SECOND] = forged_file_header(contents[SECOND], **fields)
+    with pytest.raises(CorruptionError) as caught:
+        open_on(disk_with(contents), WalConfig(file_bytes=4096))
+    assert (caught.value.facts["file"], caught.value.facts["byte"]) == (FIRST, BEHIND_20)
 
 
 def test_the_bytes_of_a_torn_tail_are_kept_and_then_zero() -> None:

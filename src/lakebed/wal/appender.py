@@ -151,12 +151,10 @@ class Appender:
         _WRITTEN.hit()
         end = tail.position + size_bytes
         if sync:
-            started = self._clock.monotonic()
             tail.file.sync_data()
             _SYNCED.hit()
             synced = end
             self._counters.syncs += 1
-            self._counters.sync_seconds += self._clock.monotonic() - started
         idle = request.kind == FrameKind.IDLE
         return Tail(
             tail.file, number, tail.size, end, synced, link, index, term, hard_state, mark, idle
@@ -164,11 +162,9 @@ class Appender:
 
     def sync(self, tail: Tail) -> Tail:
         """Make everything up to `tail` survive a power cut."""
-        started = self._clock.monotonic()
         tail.file.sync_data()
         _SYNCED.hit()
         self._counters.syncs += 1
-        self._counters.sync_seconds += self._clock.monotonic() - started
         return tail._replace(synced=tail.position)
 
     def has_room(self, tail: Tail, span_bytes: int) -> bool:

@@ -253,7 +253,10 @@ class Committer:
         self._finish()  # of a round that an exception cut short
         with self._mutex:
             if not self._group:
-                group, rest, rest_bytes = self._split()
+                if len(self._queue) > 1:
+                    group, rest, rest_bytes = self._split()
+                else:
+                    group, rest, rest_bytes = self._queue, [], 0
                 self._group, self._queue, self._queued_bytes = group, rest, rest_bytes
                 self._committing, self._callers = self._callers, 0
         group = self._group
@@ -269,6 +272,7 @@ class Committer:
                 self._changed.notify_all()
 
     def _finish(self) -> None:
+        """Tell everyone whose group is published."""
         if self._finished:
             self._finishing = threading.get_ident()
             finish(self._finished)

@@ -41,6 +41,8 @@ class Extent:
     def remember(self, marks: list[tuple[int, int]]) -> None:
         """Remember where entries stand, one about every 256 KiB."""
         due = self.positions[-1] + limits.MARK_EVERY_BYTES if self.positions else 0
+        if marks[-1][1] < due:
+            return
         for index, position in marks:
             if position >= due:
                 self.indexes.append(index)
@@ -78,6 +80,20 @@ class EntryMap:
             self._growing = True
         extent.last = last
         extent.remember(marks)
+
+    def grow(self, number: int, first: int, last: int, end: int) -> bool:
+        """Add entries `first` to `last` that end at `end`, if that is all there is to it.
+
+        False, and nothing is changed, if they start an extent or one of them is to be remembered.
+        """
+        if not self._growing or not self._extents:
+            return False
+        extent = self._extents[-1]
+        due = extent.positions[-1] + limits.MARK_EVERY_BYTES
+        if extent.number != number or extent.last + 1 != first or end > due:
+            return False
+        extent.last = last
+        return True
 
     def truncate(self, last: int) -> None:
         """Forget every entry above `last`."""

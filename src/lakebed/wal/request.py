@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _PADDING: Final = tuple(bytes(-length & 63) for length in range(64))
+_JOIN_ABOVE: Final = 8
+"""An entry in more parts than this has its small ones copied together."""
 _JOIN_BYTES: Final = 4096
 """Parts smaller than this are copied together: cheaper than one more vector element each."""
 
@@ -118,9 +120,14 @@ def finish(group: list[Request]) -> None:
     Two waiters are woken here, and each wakes the next but one. Waking all at once would have them
     all wake up only to queue for the interpreter's lock.
     """
-    if len(group) > 2:
-        for request, after in zip(group, group[2:], strict=False):
-            request.next = after
+    if len(group) == 1:
+        request = group[0]
+        request.done = True
+        request.settle()
+        request.wake()
+        return
+    for request, after in zip(group, group[2:], strict=False):
+        request.next = after
     for request in group:
         request.done = True
         if request.future is not None:
@@ -152,7 +159,8 @@ def entry_request(
 
 
 def _parts(payload: Buffer | Sequence[Buffer]) -> tuple[Sequence[Buffer], int]:
-    buffers: Sequence[Buffer] = payload if isinstance(payload, list | tuple) else (payload,)
+    several = isinstance(payload, (list, tuple))
+    buffers: Sequence[Buffer] = payload if several else (payload,)  # type: ignore[assignment]
     if len(buffers) > limits.ENTRY_PARTS_MAX:
         raise EntryTooLargeError(
             "the entry has too many parts", parts=len(buffers), parts_max=limits.ENTRY_PARTS_MAX
@@ -163,7 +171,10 @@ def _parts(payload: Buffer | Sequence[Buffer]) -> tuple[Sequence[Buffer], int]:
         raise InvalidArgumentError(
             "an entry is bytes, a contiguous buffer, or a list of them", got=type(payload).__name__
         ) from error
-    return joined(views), sum(len(view) for view in views)
+    length = 0
+    for view in views:
+        length += len(view)
+    return joined(views) if len(views) > _JOIN_ABOVE else views, length
 
 
 def joined(buffers: Sequence[Buffer]) -> list[Buffer]:

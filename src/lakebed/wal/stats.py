@@ -20,8 +20,6 @@ class Counters:
     """Group commits."""
     syncs: int = 0
     """Calls of fdatasync for entries."""
-    sync_seconds: float = 0.0
-    """Time spent in them."""
     rotations: int = 0
     """Files taken into use after the first."""
     reclaimed_files: int = 0

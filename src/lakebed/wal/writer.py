@@ -75,7 +75,7 @@ class Writer:
             written = self._appender.write(after, group, sync=sync)
             if sync:
                 self.synced_index = written.last_index
-            self._publish(after, group)
+            self._publish(after, written, group, only_entries=marks == 0)
         except NoRoomError as error:
             _fail(group, type(error.cause), error.cause.message, error.cause.facts)
             _log.warning("an append was rejected: %s", error.cause)
@@ -105,11 +105,17 @@ class Writer:
         self.synced_index = tail.last_index
         return synced
 
-    def _publish(self, before: Tail, group: list[Request]) -> None:
+    def _publish(
+        self, before: Tail, written: Tail, group: list[Request], *, only_entries: bool
+    ) -> None:
         """Enter a group's entries into the map; doing it twice gives the same map."""
-        number, position = before.number, before.position
+        number, position, last = before.number, before.position, before.last_index
         with self._guard:
-            self._entries.truncate_above(before.last_index)
+            if only_entries and self._entries.grow(
+                number, last + 1, written.last_index, written.position
+            ):
+                return
+            self._entries.truncate_above(last)
             run: list[tuple[int, int]] = []
             for request in group:
                 if request.kind == ENTRY:
