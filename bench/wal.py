@@ -16,6 +16,8 @@ import shutil
 import statistics
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -126,25 +128,33 @@ class Bench:
         """Threads that append one small entry at a time, each durable."""
         data = os.urandom(RECORD_BYTES)
         log = self.warm_log("many")
-        raw = Raw(self.folder / "single", 64 * MIB, filled=True)
-        for threads, target in ((1, None), (8, 3.0), (64, 15.0)):
-            work = f"{threads} threads, one 100 B entry per append"
-            ours, theirs = [], []
+        filled = Raw(self.folder / "single-filled", 64 * MIB, filled=True)
+        growing = Raw(self.folder / "single-growing", 0, filled=False)
+
+        def measure(work: str, target: float | None, call: Callable[[], float]) -> None:
+            ours, naive, real = [], [], []
             for _ in range(self.rounds):
-                theirs.append(rate(lambda: raw.append(data), 1000))
-                ours.append(_from_threads(log, threads, data, seconds=1.5))
+                naive.append(rate(lambda: growing.append(data), 1000))
+                real.append(rate(lambda: filled.append(data), 1000))
+                ours.append(call())
                 log.release(log.last_index)
             self.figure(work, "entries per second", ours, "/s")
-            self.ratio(work, ours, theirs, "raw single synced writes", target)
-        work, ours, theirs = "1 thread, append_async, 100 B entries", [], []
-        for _ in range(self.rounds):
-            theirs.append(rate(lambda: raw.append(data), 1000))
-            ours.append(_asynchronously(log, data, 30_000))
-            log.release(log.last_index)
-        self.figure(work, "entries per second", ours, "/s")
-        self.ratio(work, ours, theirs, "raw single synced writes", None)
+            self.ratio(work, ours, naive, "raw single synced writes, growing file", target)
+            self.ratio(work, ours, real, "raw single synced writes, zero-filled file", None)
+
+        for threads, target in ((1, None), (8, 3.0), (64, 15.0)):
+            work = f"{threads} thread{'s'[: threads - 1]}, one 100 B entry per append"
+            measure(work, target, partial(_from_threads, log, threads, data, 1.5))
+        with _one_core():
+            work = "64 threads on one core, one 100 B entry per append"
+            measure(work, None, partial(_from_threads, log, 64, data, 1.5))
+        work = "1 thread, append_async, 100 B entries"
+        measure(work, None, partial(_asynchronously, log, data, 30_000))
+        work = "1 thread, append_many of 1000, 100 B entries"
+        measure(work, None, lambda: 1000 * rate(lambda: log.append_many([data] * 1000), 30))
         log.close()
-        raw.close()
+        filled.close()
+        growing.close()
 
     def large_entries(self) -> None:
         """One entry of 8 MB at a time."""
@@ -224,6 +234,17 @@ class Bench:
         self.figure(work, "memory grown since 1 GiB", grown, "MiB")
 
 
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """Keep this process on one core: waking a thread is then no message to another one."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
 def _from_threads(log: Wal, threads: int, data: bytes, seconds: float) -> float:
     counts = [0] * threads
     stop = threading.Event()
@@ -259,17 +280,35 @@ def _show(rows: list[Row], console: Console) -> None:
     for column in table.columns:
         column.no_wrap = True
     for row in rows:
-        low, high = min(row.rounds), max(row.rounds)
-        digits = 2 if row.value < 100 else 0
-        table.add_row(
-            row.work,
-            row.measured,
-            f"{row.value:,.{digits}f} {row.unit}",
-            f"{low:,.{digits}f} to {high:,.{digits}f}",
-            "" if row.target is None else f"≥ {row.target:,g}",
-            row.reached,
-        )
+        table.add_row(*_cells(row))
     console.print(table)
+
+
+def _markdown(rows: list[Row]) -> str:
+    lines = ["| work | measured | median | range | target | reached |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        lines.append("| " + " | ".join(_cells(row)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: Row) -> list[str]:
+    digits = 2 if row.value < 100 else 0
+    return [
+        row.work,
+        row.measured,
+        f"{row.value:,.{digits}f} {row.unit}",
+        f"{min(row.rounds):,.{digits}f} to {max(row.rounds):,.{digits}f}",
+        "" if row.target is None else f"≥ {row.target:,g}",
+        row.reached,
+    ]
+
+
+def _publish(rows: list[Row], page: Path) -> None:
+    """Put the table into the page, between its two marks."""
+    before, _, rest = page.read_text(encoding="utf8").partition("<!-- table -->\n")
+    _, _, after = rest.partition("<!-- end of table -->\n")
+    text = f"{before}<!-- table -->\n{_markdown(rows)}<!-- end of table -->\n{after}"
+    page.write_text(text, encoding="utf8")
 
 
 def _machine(folder: Path) -> dict[str, object]:
@@ -312,6 +351,8 @@ def main() -> None:
     options.json.parent.mkdir(parents=True, exist_ok=True)
     result = {"machine": machine, "rows": [asdict(row) for row in bench.rows]}
     options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if not options.names:
+        _publish(bench.rows, Path(__file__).parents[1] / "docs" / "benchmarks.md")
     _show(bench.rows, console)
 
 

@@ -48,12 +48,12 @@ MUTANTS = (
         name="ack-before-sync",
         breaks="acknowledged means on disk",
         file="wal/appender.py",
-        old="        if sync:\n            started = self._clock.monotonic()\n",
+        old="        if sync:\n            tail.file.sync_data()\n",
         new=(
             "        if sync:\n"
             "            for each in group:\n"
             "                each.settle()\n"
-            "            started = self._clock.monotonic()\n"
+            "            tail.file.sync_data()\n"
         ),
         tests=(f"{PROMISES}::test_nothing_is_acknowledged_or_read_while_its_sync_is_under_way",),
         quick=True,
@@ -361,9 +361,14 @@ MUTANTS = (
     Mutant(
         name="waiters-behind-a-batch-not-woken",
         breaks="every caller learns what became of its entry",
-        file="wal/committer.py",
-        old="            other.abandoned = True\n",
-        new="            other.abandoned = False\n",
+        file="wal/request.py",
+        old="            if request.gate is not None:\n                _unlock(request.gate)\n",
+        new=(
+            "            if request.gate is None:\n"
+            "                return\n"
+            "            else:\n"
+            "                _unlock(request.gate)\n"
+        ),
         tests=(f"{PROMISES}::test_every_caller_of_a_shared_group_returns",),
     ),
     Mutant(
