@@ -372,6 +372,14 @@ MUTANTS = (
         tests=(f"{PROMISES}::test_every_caller_of_a_shared_group_returns",),
     ),
     Mutant(
+        name="waiters-behind-a-flush-not-woken",
+        breaks="every caller learns what became of its entry",
+        file="wal/committer.py",
+        old="                request.pass_on()\n",
+        new="",
+        tests=(f"{PROMISES}::test_a_flush_that_comes_late_lets_nobody_wait",),
+    ),
+    Mutant(
         name="released-taken-for-lost",
         breaks="errors say what happened",
         file="wal/reader.py",

@@ -289,3 +289,44 @@ def test_a_recycled_file_ends_where_it_was_last_written(tmp_path: Path) -> None:
                 log.append(b"x" * sizes.randrange(900))
             log.release(log.last_index - 10)
             assert round_number == 1 or log.stats().counters.recycled_files
+
+
+class PausedMutex:
+    """A lock that holds a thread after releasing it, once `when` holds, until the gate opens."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.lock = lock
+        self.when: Callable[[], bool] = lambda: False
+        self.arrived = threading.Event()
+        self.gate = threading.Event()
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+        if self.when() and not self.arrived.is_set():
+            self.arrived.set()
+            assert self.gate.wait(PATIENCE_SECONDS)
+
+
+def test_a_flush_that_comes_late_lets_nobody_wait(tmp_path: Path) -> None:
+    """Waking goes on behind an entry that a flush chose to wait for, and that was done before."""
+    disk = HeldDisk()
+    with Wal.open(tmp_path / "log", SMALL, disk=disk) as log:
+        mutex = PausedMutex(log._committer._mutex)
+        log._committer._mutex = mutex  # type: ignore[assignment]
+        with disk.holding():
+            calls = [started(lambda: log.append(b"first"))]
+            assert disk.arrived.wait(PATIENCE_SECONDS)
+            log.append_async(b"nobody waits")
+            chosen = log._committer._queue[0]
+            mutex.when = lambda: chosen.gate is not None
+            flushed = started(log.flush)
+            assert mutex.arrived.wait(PATIENCE_SECONDS)
+            calls += [started(lambda: log.append(b"behind")) for _ in range(4)]
+            until(lambda: len(log._committer._queue) == 5)
+        until(lambda: log.last_index == 6)
+        mutex.gate.set()
+        flushed.result(PATIENCE_SECONDS)
+        assert sorted(call.result(PATIENCE_SECONDS) for call in calls) == [1, 3, 4, 5, 6]

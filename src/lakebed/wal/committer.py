@@ -87,24 +87,25 @@ class Committer:
         self._check_not_in_callback()
         lead: object | None = None
         request = requests[-1]
-        request.make_gate()
         try:
             with self._mutex:
                 self._admit(requests)
                 self._callers += 1
                 if self._leader is None:
                     self._leader = lead = request
-                elif self._callers == self._crowd:
-                    self._everybody_is_here()
+                else:
+                    request.make_gate()
+                    if self._callers == self._crowd:
+                        self._everybody_is_here()
             if lead is not None:
-                request.abandoned = True  # it need not be woken: this thread is awake
                 self._lead()
         except BaseException:
             self._give_up(lead)
             raise
-        if lead is not None and request.done and request.error is None:
-            return request.index
-        return request.wait()
+        self._join(request)
+        if request.error is not None:
+            raise request.error
+        return request.index
 
     def post(self, request: Request) -> None:
         """Queue a request for the committer thread and return."""
@@ -124,8 +125,6 @@ class Committer:
             with self._mutex:
                 waiting = self._queue or self._group
                 last = waiting[-1] if waiting else None
-                if last is not None and last.gate is None:
-                    last.make_gate()
                 if last is not None and self._leader is None:
                     self._leader = lead = last
             if lead is not None:
@@ -133,9 +132,22 @@ class Committer:
         except BaseException:
             self._give_up(lead)
             raise
-        # If it was finished before it had its gate, nobody unlocks that.
-        if last is not None and not last.done:
-            last.join()
+        if last is not None:
+            self._join(last)
+
+    def _join(self, request: Request) -> None:
+        """Wait until a request is finished, in whatever way."""
+        if request.gate is None:
+            if request.done:
+                return
+            with self._mutex:
+                if request.gate is None:
+                    request.make_gate()
+            if request.done:
+                # Finished as it got its gate: whether or not that was seen, the next is woken.
+                request.pass_on()
+                return
+        request.join()
 
     def wait_for(self, index: int, timeout: float | None) -> bool:
         """Wait until the log has reached `index`, or was closed; tell whether it has."""

@@ -370,7 +370,8 @@ class Wal:
     def _entry(
         self, payload: Buffer | Sequence[Buffer], term: int | None, kind: EntryKind
     ) -> Request:
-        self._check_usable()
+        if self._closed or self._forked:
+            raise self._closed_error()
         if term is None:
             term = self._committer.tail.hard_state.term
         elif term < 0 or term >> 64:

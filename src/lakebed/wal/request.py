@@ -64,13 +64,6 @@ class Request:
         gate.acquire()
         self.gate = gate
 
-    def wait(self) -> int:
-        """Wait until it is finished; give its index or raise what became of it."""
-        self.join()
-        if self.error is not None:
-            raise self.error
-        return self.index
-
     def join(self) -> None:
         """Wait until it is finished, in whatever way, and wake the next waiter of its group."""
         gate = self.gate
@@ -78,12 +71,12 @@ class Request:
             raise AssertionError("nobody made a gate to wait at")
         try:
             gate.acquire()
-            self._pass_on()
+            self.pass_on()
         except BaseException:
             # Ctrl-C: whoever comes to wake this one must wake the next instead.
             self.abandoned = True
             if self.done:
-                self._pass_on()
+                self.pass_on()
             raise
         _unlock(gate)
 
@@ -98,7 +91,8 @@ class Request:
             following, request.next = request.next, None
             request = following
 
-    def _pass_on(self) -> None:
+    def pass_on(self) -> None:
+        """Wake the next waiter of the group, once."""
         following, self.next = self.next, None
         if following is not None:
             following.wake()
@@ -123,8 +117,10 @@ def finish(group: list[Request]) -> None:
     if len(group) == 1:
         request = group[0]
         request.done = True
-        request.settle()
-        request.wake()
+        if request.future is not None:
+            request.settle()
+        if request.gate is not None:
+            request.wake()
         return
     for request, after in zip(group, group[2:], strict=False):
         request.next = after
