@@ -80,8 +80,9 @@ def main() -> int:
         console.print(table)
         missing = [index for index, payload in acknowledged.items() if held.get(index) != payload]
         console.print(
-            f"{len(acknowledged):,} entries acknowledged, {len(acknowledged) - len(missing):,} of them"
-            f" found with the same bytes, {len(missing)} missing"
+            f"{len(acknowledged):,} entries acknowledged, "
+            f"{len(acknowledged) - len(missing):,} of them found with the same bytes, "
+            f"{len(missing)} missing"
         )
         return 1 if missing else 0
     finally:
