@@ -13,11 +13,12 @@ import lakebed.wal  # noqa: F401  # defines its failpoints
 from lakebed.errors import InvalidArgumentError
 from lakebed.host import failpoints
 
-POINT = failpoints.define("test.point")
+POINT = failpoints.Failpoint("test.point")
 
 
 @pytest.fixture(autouse=True)
-def disarmed() -> Iterator[None]:
+def point_for_this_file_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(failpoints._points, POINT.name, POINT)
     yield
     failpoints.disarm()
 
