@@ -35,7 +35,8 @@ def _missing() -> str:
     return ""
 
 
-needs_mounts = pytest.mark.skipif(bool(_missing()), reason=_missing())
+_MISSING = _missing()
+needs_mounts = pytest.mark.skipif(bool(_MISSING), reason=_MISSING)
 
 
 def run_privately(module: str, *arguments: object) -> None:

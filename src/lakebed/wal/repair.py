@@ -6,7 +6,6 @@ a file that is shorter than it was made is always damage.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from pathlib import Path
 
@@ -63,8 +62,6 @@ def _keep(disk: Disk, layout: Layout, file: File, number: int, start: int, end: 
     _make_room(disk, layout)
     path = _free_name(disk, layout, number, start)
     temporary = path.with_suffix(".tmp")
-    with contextlib.suppress(FileNotFoundError):
-        disk.remove(temporary)
     copy = disk.open(temporary, Mode.CREATE)
     try:
         view = memoryview(bytearray(limits.READ_CHUNK_BYTES))
@@ -89,7 +86,10 @@ def _free_name(disk: Disk, layout: Layout, number: int, start: int) -> Path:
 
 
 def _make_room(disk: Disk, layout: Layout) -> None:
-    """Remove the oldest kept tails beyond the limit, saying so."""
+    """Remove the oldest kept tails beyond the limit, saying so, and copies that were cut short."""
+    for name in disk.names(layout.torn):
+        if name.endswith(".tmp"):
+            disk.remove(layout.torn / name)
     kept = [name for name in disk.names(layout.torn) if name.endswith(".torn")]
     for name in kept[: max(0, len(kept) - limits.TORN_FILES_KEPT + 1)]:
         _log.warning("an old torn tail is removed: file=%s", layout.torn / name)
