@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import abc
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Self
+
+
+class Closing(abc.ABC):
+    """Something that is closed at the end of a `with` block."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close it; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 class EntryKind(enum.IntEnum):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lakebed import limits
 from lakebed.errors import ClosedError
@@ -26,7 +25,7 @@ from lakebed.raft.checks import (
 )
 from lakebed.raft.codec import decode_membership
 from lakebed.raft.values import LogEntry, Membership, Snapshot
-from lakebed.types import EntryKind, HardState
+from lakebed.types import Closing, EntryKind, HardState
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -136,7 +135,7 @@ class RaftLog(Protocol):
         ...
 
 
-class MemoryLog:
+class MemoryLog(Closing):
     """The log in memory: for tests, and for nodes that may forget."""
 
     def __init__(self) -> None:
@@ -283,17 +282,6 @@ class MemoryLog:
     def close(self) -> None:
         """See `RaftLog`."""
         self._closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self._closed:

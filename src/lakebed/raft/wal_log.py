@@ -6,7 +6,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from lakebed import limits
@@ -35,7 +34,7 @@ from lakebed.raft.mapping import boundary_of, load_history, note_of, read_durabl
 from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.raft.staging import Group, Staging
 from lakebed.raft.values import LogEntry, Membership, Snapshot
-from lakebed.types import EntryKind, HardState
+from lakebed.types import Closing, EntryKind, HardState
 from lakebed.wal import Wal, WalConfig, WalStats
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from lakebed.wal.recovery import Progress
 
 
-class WalLog:
+class WalLog(Closing):
     """The replicated log in a folder that this process owns.
 
     Any thread may call any method. Proposals and reads go on while a snapshot is written.
@@ -292,17 +291,6 @@ class WalLog:
             finally:
                 self._closed = True
                 self._wal.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # With the guard
 

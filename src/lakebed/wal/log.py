@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from lakebed import limits
@@ -24,7 +23,7 @@ from lakebed.errors import (
     from_os_error,
 )
 from lakebed.host import Clock, Disk, OsDisk, SystemClock, failpoints
-from lakebed.types import Entry, EntryKind, HardState
+from lakebed.types import Closing, Entry, EntryKind, HardState
 from lakebed.wal.appender import Tail, hard_state_request, mark_request, release_request
 from lakebed.wal.frame import FLAG_CONFIGURATION, FrameKind, salt_of
 from lakebed.wal.opening import Opened, open_log
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 _open_logs: weakref.WeakSet[Wal] = weakref.WeakSet()
 
 
-class Wal:
+class Wal(Closing):
     """A durable, ordered list of entries in a folder that this process owns.
 
     `append` returns when its entry is on disk. Any thread may call any method. Use it as a context
@@ -355,17 +354,6 @@ class Wal:
             self._committer.tail.file.close()
             self._opened.lock.release()
             _open_logs.discard(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _entry(
         self, payload: Buffer | Sequence[Buffer], term: int | None, kind: EntryKind
