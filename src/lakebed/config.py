@@ -27,8 +27,8 @@ class SyncMode(enum.Enum):
     OS = "os"
     """After the write.
 
-    Synced when a file is full and when the log is closed. A power cut may take a whole file's
-    worth, a kill nothing.
+    Synced when a file is full, when the log has been quiet, and when it is closed. A power cut may
+    take a whole file's worth, a kill nothing.
     """
 
 

@@ -44,6 +44,7 @@ class LakebedError(Exception):
         super().__init__(message)
         self.message = message
         self.facts = facts
+        self.add_note(f"advice: {self.advice}")
 
     def __str__(self) -> str:
         facts = " ".join(f"{name}={value}" for name, value in self.facts.items())

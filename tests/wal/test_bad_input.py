@@ -8,7 +8,9 @@ import pickle
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +18,7 @@ from lakebed import errors
 from lakebed.errors import (
     ClosedError,
     CorruptionError,
+    DiskFullError,
     EntryTooLargeError,
     ForeignFileError,
     FormatTooNewError,
@@ -239,6 +242,67 @@ def test_numbers_out_of_range_are_refused(tmp_path: Path) -> None:
             with pytest.raises(InvalidArgumentError):
                 call()
         assert log.append(b"x", term=2**64 - 1) == 1
+
+
+@pytest.mark.parametrize("bad", [1.5, "a", None, -1, 2**64])
+def test_what_is_not_an_index_is_refused(tmp_path: Path, bad: Any) -> None:
+    with Wal.open(tmp_path / "log") as log:
+        log.append_many([b"a", b"b"])
+        calls: list[Callable[[], object]] = [
+            lambda: log.entry(bad),
+            lambda: log.read(bad),
+            lambda: log.wait(bad, 0),
+        ]
+        calls += [lambda: log.truncate(bad), lambda: log.read(1, max_entries=bad)]
+        if bad is not None:
+            calls += [lambda: list(log.entries(bad)), lambda: list(log.follow(bad, timeout=0))]
+            calls += [lambda: log.append(b"x", term=bad)]
+        for call in calls:
+            with pytest.raises(InvalidArgumentError, match="whole number"):
+                call()
+        assert log.last_index == 2
+
+
+def test_arguments_of_another_type_are_refused(tmp_path: Path) -> None:
+    wrong: Any = "wrong"
+    with Wal.open(tmp_path / "log") as log:
+        for call in (
+            lambda: log.append(b"x", kind=wrong),
+            lambda: log.append_many(wrong),
+            lambda: log.append_many(cast(Any, {b"a"})),
+            lambda: log.set_hard_state(wrong),
+            lambda: log.release(0, wrong),
+        ):
+            with pytest.raises(InvalidArgumentError):
+                call()
+    with pytest.raises(ClosedError):
+        log.append_many([])
+    with pytest.raises(ClosedError):
+        log.wait(1)
+
+
+@pytest.mark.parametrize("folder", [None, 5, b"bytes", "nul\0byte"])
+def test_what_is_not_a_path_is_refused(folder: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="not a path"):
+        Wal.open(folder)
+
+
+def test_settings_of_another_type_are_refused_and_nothing_is_made(tmp_path: Path) -> None:
+    wrong: Any = {"sync": "os"}
+    with pytest.raises(InvalidArgumentError, match="WalConfig"):
+        Wal.open(tmp_path / "log", wrong)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_log_shows_what_it_is(tmp_path: Path) -> None:
+    with Wal.open(tmp_path / "log") as log:
+        log.append(b"x")
+        assert repr(log) == f"<Wal '{tmp_path / 'log'}': 1 to 1>"
+    assert repr(log).endswith(": closed>")
+
+
+def test_an_error_says_in_its_traceback_what_to_do() -> None:
+    assert DiskFullError("full").__notes__ == [f"advice: {DiskFullError.advice}"]
 
 
 def test_stray_files_do_not_disturb(tmp_path: Path) -> None:

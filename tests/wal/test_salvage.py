@@ -103,6 +103,14 @@ def test_the_copy_can_be_written_to(log: Built, tmp_path: Path) -> None:
         assert bytes(wal.entry(61).payload) == b"more"
         with pytest.raises(EntryLostError) as caught:
             wal.read(30)
+        assert wal.gaps() == [(30, 30)]
+        whole = [entry.index for entry in wal.entries(28, skip_lost=True)]
+        assert whole == [28, 29, *range(31, 62)]
+        with pytest.raises(EntryLostError):
+            list(wal.entries())
+        wal.truncate(29)
+        assert wal.gaps() == []
+        assert wal.append(b"in its place") == 30
     assert caught.value.facts == {"index": 30, "next_index": 31}
 
 

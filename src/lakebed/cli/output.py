@@ -27,12 +27,18 @@ if TYPE_CHECKING:
 _JSON: Final = "lakebed.json"
 _PIPE_BROKEN: Final = 128 + 13
 """The exit code of a program that SIGPIPE ended, which is what happened."""
+_INTERRUPTED: Final = 128 + 2
+"""The exit code of a program that Ctrl-C ended."""
 _QUIET_SECONDS: Final = 2.0
 """Work shorter than this says nothing about its progress, unless somebody watches."""
 _WIDE: Final = 400
 """Columns of a table that goes into a file or a pipe: it is never wrapped."""
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+class OutputError(Exception):
+    """What was to be shown cannot be written: standard output is closed, or its disk is full."""
 
 
 class LakebedGroup(click.Group):
@@ -44,7 +50,7 @@ class LakebedGroup(click.Group):
             try:
                 return super().invoke(ctx)
             finally:
-                sys.stdout.flush()
+                flush()
         except LakebedError as error:
             raise ShownError(error, as_json=bool(ctx.meta.get(_JSON))) from error
         except BrokenPipeError:
@@ -52,6 +58,13 @@ class LakebedGroup(click.Group):
             # again when the interpreter ends, and be complained about.
             os.dup2(os.pipe()[1], sys.stdout.fileno())
             ctx.exit(_PIPE_BROKEN)
+        except OutputError as error:
+            click.echo(f"error: the output cannot be written: {error}", err=True)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            ctx.exit(1)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(_INTERRUPTED)
 
 
 class ShownError(click.ClickException):
@@ -100,7 +113,26 @@ def json_option(command: _Command) -> _Command:
 
 def write_line(text: str) -> None:
     """Write a line; unlike `click.echo`, not one system call for each where nobody watches."""
-    sys.stdout.write(text + "\n")
+    if sys.stdout is None:
+        raise OutputError("standard output is closed")
+    try:
+        sys.stdout.write(text + "\n")
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(error.strerror) from error
+
+
+def flush() -> None:
+    """Write what is still buffered."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(error.strerror) from error
 
 
 def write_json(kind: str, values: Mapping[str, object]) -> None:

@@ -222,6 +222,7 @@ def _log_values(findings: Findings) -> dict[str, object]:
         "verdict": findings.verdict.value,
         "first_index": found and found.state.mark.index + 1,
         "last_index": found and found.state.last_index,
+        "lost": found and found.state.gaps(),
         "last_term": found and found.state.last_term,
         "hard_state": found and asdict(found.state.hard_state),
         "mark": found and _mark_values(found.state.mark),
@@ -250,6 +251,8 @@ def _log_facts(findings: Findings) -> Iterator[tuple[str, str]]:
         empty = "none, the next is " + str(last + 1)
         through = "" if findings.error is None else ", as far as it can be read"
         yield "entries", (f"{first} to {last}" if first <= last else empty) + through
+        if state.gaps():
+            yield "lost", f"{ranges(state.gaps())}, before the log was salvaged"
         yield "hard state", f"term {state.hard_state.term}, vote {number(state.hard_state.vote)}"
         if state.mark.index:
             yield "released", f"through {state.mark.index}, note of {len(state.mark.note)} bytes"
@@ -267,7 +270,10 @@ def _verdict_facts(findings: Findings) -> Iterator[tuple[str, str]]:
     elif found is not None and findings.verdict is Verdict.TORN_TAIL and found.stop is not None:
         at = f"file={found.files[-1].path} byte={found.stop.position}"
         yield "torn at", f"{at} index={found.state.last_index + 1}"
-        yield "advice", "open the log: that cuts the torn write; nothing acknowledged is lost"
+        yield (
+            "advice",
+            "open the log: that cuts the write; nothing proves that it was synced",
+        )
     if found is not None and found.identity_missing:
         yield "identity", "the identity file is missing or damaged; opening the log rebuilds it"
 
@@ -280,8 +286,8 @@ def verify_command(ctx: click.Context, folder: Path, *, as_json: bool) -> None:
     """Read and verify every byte of the log in DIR that counts.
 
     Exit code 0: the log is whole. 1: it is damaged, or the device fails; the first bad file, byte
-    and index are named. 3: the last write was cut short by a crash; opening the log will cut it,
-    and nothing acknowledged is lost.
+    and index are named. 3: the last write was cut short by a crash, and nothing proves that it was
+    ever synced; opening the log will cut it.
     """
     disk = OsDisk()
     layout = _layout(disk, folder)
@@ -378,7 +384,7 @@ def _report_facts(report: SalvageReport) -> Iterator[tuple[str, str]]:
         yield "lost before", ranges(report.lost_before)
     if report.torn is not None:
         at = f"file={report.torn.file} byte={report.torn.byte} index={report.torn.index}"
-        yield "torn tail", f"left out, nothing acknowledged was in it: {at}"
+        yield "torn tail", f"left out, nothing proves that it was ever synced: {at}"
     if report.missing:
         yield "missing", f"files {ranges(report.missing)}"
 

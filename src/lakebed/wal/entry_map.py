@@ -129,5 +129,16 @@ class EntryMap:
         at = bisect_right(self._firsts, index)
         return self._firsts[at] if at < len(self._firsts) else None
 
+    def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Give the ranges from `first` to `last` that no extent holds."""
+        found = []
+        for extent in self._extents:
+            if extent.first > first:
+                found.append((first, extent.first - 1))
+            first = max(first, extent.last + 1)
+        if first <= last:
+            found.append((first, last))
+        return found
+
     def __len__(self) -> int:
         return len(self._extents)

@@ -16,6 +16,7 @@ from lakebed import limits
 from lakebed.config import WalConfig
 from lakebed.errors import (
     ClosedError,
+    EntryLostError,
     EntryNotFoundError,
     InvalidArgumentError,
     LakebedError,
@@ -97,6 +98,10 @@ class Wal(Closing):
         `progress` is called with bytes scanned and bytes in all. `disk`, `clock` and
         `threaded=False` (everything in the calling thread) are for tests.
         """
+        if not isinstance(folder, (str, os.PathLike)) or "\0" in os.fspath(folder):
+            raise InvalidArgumentError("the folder is not a path", got=repr(folder))
+        if config is not None and not isinstance(config, WalConfig):
+            raise InvalidArgumentError("the settings are not a WalConfig", got=repr(config))
         failpoints.arm_from_environment()
         config, disk, clock = config or WalConfig(), disk or OsDisk(), clock or SystemClock()
         opened, tail = open_log(Path(folder), config, disk, clock, progress, threaded=threaded)
@@ -151,6 +156,9 @@ class Wal(Closing):
 
         Give their indexes. They are separate entries, but follow each other.
         """
+        self._check_usable()
+        if not isinstance(payloads, (list, tuple)):
+            raise InvalidArgumentError("a list of payloads is needed", got=type(payloads).__name__)
         if not payloads:
             end = self.last_index + 1
             return range(end, end)
@@ -185,6 +193,8 @@ class Wal(Closing):
     def set_hard_state(self, state: HardState) -> None:
         """Remember a Raft node's term and vote; durable when this returns."""
         self._check_usable()
+        if not isinstance(state, HardState):
+            raise InvalidArgumentError("a hard state is needed", got=type(state).__name__)
         _check_number("term", state.term)
         _check_number("vote", state.vote or 0)
         self._committer.call(hard_state_request(state))
@@ -192,6 +202,7 @@ class Wal(Closing):
     def truncate(self, last: int) -> None:
         """Void every entry above `last`; durable when this returns."""
         self._check_usable()
+        _checked_index(last)
         with self._marking:
             self._committer.flush()
             if not self.mark.index <= last <= self.last_index:
@@ -213,6 +224,8 @@ class Wal(Closing):
         self._check_usable()
         _check_number("index", index, limits.INDEX_MAX // 2)
         _check_number("term", term or 0)
+        if not isinstance(note, bytes):
+            raise InvalidArgumentError("a note is bytes", got=type(note).__name__)
         if len(note) > limits.MARK_BYTES_MAX:
             raise InvalidArgumentError(
                 "the note is too large", bytes=len(note), bytes_max=limits.MARK_BYTES_MAX
@@ -259,6 +272,12 @@ class Wal(Closing):
         """The last release."""
         return self._committer.tail.mark
 
+    def gaps(self) -> list[tuple[int, int]]:
+        """Give first and last index of each hole, if the log was salvaged from a damaged one."""
+        tail = self._committer.tail
+        with self._guard:
+            return self._entries.gaps(tail.mark.index + 1, tail.last_index)
+
     def entry(self, index: int) -> Entry:
         """Give one entry."""
         entries = self.read(index, max_entries=1)
@@ -276,6 +295,9 @@ class Wal(Closing):
         An empty list at the end of the log.
         """
         self._check_usable()
+        _checked_index(index)
+        _check_number("max_entries", max_entries)
+        _check_number("max_bytes", max_bytes)
         if max_entries < 1 or max_bytes < 1:
             raise InvalidArgumentError(
                 "a read takes at least one entry and one byte",
@@ -287,21 +309,37 @@ class Wal(Closing):
         except OSError as error:
             raise from_os_error(error, "reading the log", self.folder) from error
 
-    def entries(self, first: int | None = None, last: int | None = None) -> Iterator[Entry]:
-        """Iterate from `first` (default: the first) to `last` (default: the end of the log now)."""
-        index = self.first_index if first is None else first
-        end = self.last_index if last is None else min(last, self.last_index)
+    def entries(
+        self, first: int | None = None, last: int | None = None, *, skip_lost: bool = False
+    ) -> Iterator[Entry]:
+        """Iterate from `first` (default: the first) to `last` (default: the end of the log now).
+
+        A hole in a salvaged log raises `EntryLostError`, or is passed over with `skip_lost`.
+        """
+        index = self.first_index if first is None else _checked_index(first)
+        end = self.last_index if last is None else min(_checked_index(last), self.last_index)
         while index <= end:
-            batch = self.read(index, max_entries=min(1000, end - index + 1))
+            try:
+                batch = self.read(index, max_entries=min(1000, end - index + 1))
+            except EntryLostError:
+                following = self._next_after(index)
+                if not skip_lost:
+                    raise
+                index = end + 1 if following is None else following
+                continue
             yield from batch
             index += len(batch)
+
+    def _next_after(self, index: int) -> int | None:
+        with self._guard:
+            return self._entries.next_after(index)
 
     def follow(self, first: int | None = None, *, timeout: float | None = None) -> Iterator[Entry]:
         """Iterate from `first` and wait for new entries.
 
         End when the log is closed or none came for `timeout` seconds.
         """
-        index = self.first_index if first is None else first
+        index = self.first_index if first is None else _checked_index(first)
         while self._committer.wait_for(index, timeout):
             for entry in self.read(index):
                 yield entry
@@ -311,7 +349,8 @@ class Wal(Closing):
 
     def wait(self, index: int, timeout: float | None = None) -> bool:
         """Wait until `index` can be read; False if it could not in time or the log was closed."""
-        return self._committer.wait_for(index, timeout)
+        self._check_usable()
+        return self._committer.wait_for(_checked_index(index), timeout)
 
     # Life
 
@@ -355,6 +394,10 @@ class Wal(Closing):
             self._opened.lock.release()
             _open_logs.discard(self)
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.first_index} to {self.last_index}"
+        return f"<Wal {str(self.folder)!r}: {state}>"
+
     def _entry(
         self, payload: Buffer | Sequence[Buffer], term: int | None, kind: EntryKind
     ) -> Request:
@@ -362,8 +405,10 @@ class Wal(Closing):
             raise self._closed_error()
         if term is None:
             term = self._committer.tail.hard_state.term
-        elif term < 0 or term >> 64:
+        elif not isinstance(term, int) or term < 0 or term >> 64:
             _check_number("term", term)
+        if not isinstance(kind, EntryKind):
+            raise InvalidArgumentError("kind is an EntryKind", got=repr(kind))
         flags = FLAG_CONFIGURATION if kind is EntryKind.CONFIGURATION else 0
         return entry_request(payload, flags=flags, term=term, bytes_max=self.config.entry_bytes_max)
 
@@ -407,6 +452,11 @@ def _check_number(name: str, value: int, highest: int = 2**64 - 1) -> None:
         raise InvalidArgumentError(
             f"{name} must be a whole number from 0 to {highest}", value=repr(value)
         )
+
+
+def _checked_index(index: int) -> int:
+    _check_number("index", index)
+    return index
 
 
 def _after_fork() -> None:

@@ -46,7 +46,7 @@ from lakebed.wal.frame import (
     decode_hard_state,
     salt_of,
 )
-from lakebed.wal.scan import Ending, Fields, FileScan, Stop, later_headers
+from lakebed.wal.scan import Ending, Fields, FileScan, Stop, end_of_content, later_headers
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
@@ -100,6 +100,10 @@ class LogState:
     link: int = 0
     idle: bool = False
     """The last frame is an idle mark."""
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Give first and last index of each hole that salvage left."""
+        return self.entries.gaps(self.mark.index + 1, self.last_index)
 
 
 @dataclass
@@ -249,8 +253,9 @@ class _Surveyor:
             for position, header in headers:
                 proven = proven or header.durable_through > stop.position
                 behind = position + header.span - stop.position
-        result.torn_bytes = behind
         _judge(result, report, stop, clean=behind == 0, proven=proven, last=True)
+        if result.verdict is Verdict.TORN_TAIL:
+            result.torn_bytes = end_of_content(file, stop.position) - stop.position
 
     def _replay(self, scan: FileScan, report: FileReport, state: LogState) -> Stop | None:
         """Apply a file's frames to the state; give the stop if one is out of its logical place."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from lakebed import limits
 from lakebed.host import Disk, File, Mode, failpoints, fill, write_all
 from lakebed.wal.folder import Layout
-from lakebed.wal.scan import all_zero
+from lakebed.wal.scan import end_of_content
 
 _log = logging.getLogger("lakebed.wal")
 
@@ -28,7 +28,7 @@ def cut_torn_tail(
 
     Give where they are kept.
     """
-    end = _end_of_content(file, position)
+    end = end_of_content(file, position)
     kept = _keep(disk, layout, file, number, position, end) if end > position else None
     _KEPT.hit()
     zeros = bytes(limits.READ_CHUNK_BYTES)
@@ -43,17 +43,6 @@ def cut_torn_tail(
         "torn tail cut: file=%s byte=%d bytes=%d kept=%s", file.path, position, end - position, kept
     )
     return kept
-
-
-def _end_of_content(file: File, start: int) -> int:
-    """Give the position behind the last byte that is not zero."""
-    buffer = bytearray(limits.READ_CHUNK_BYTES)
-    end, position = start, start
-    while have := fill(file, memoryview(buffer), position):
-        if not all_zero(buffer, have):
-            end = position + len(buffer[:have].rstrip(b"\0"))
-        position += have
-    return end
 
 
 def _keep(disk: Disk, layout: Layout, file: File, number: int, start: int, end: int) -> Path:

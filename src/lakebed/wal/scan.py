@@ -203,6 +203,17 @@ def all_zero(buffer: bytearray, have: int) -> bool:
     return buffer[:have] == bytes(have)
 
 
+def end_of_content(file: Readable, start: int) -> int:
+    """Give the position behind the last byte that is not zero."""
+    buffer = bytearray(limits.READ_CHUNK_BYTES)
+    end, position = start, start
+    while have := fill(file, memoryview(buffer), position):
+        if not all_zero(buffer, have):
+            end = position + len(buffer[:have].rstrip(b"\0"))
+        position += have
+    return end
+
+
 def _aligned(buffer: bytearray, have: int) -> Iterator[int]:
     """Find the frame magic at multiples of 64."""
     at = buffer.find(FRAME_MAGIC_BYTES, 0, have)
