@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -433,3 +434,12 @@ def test_salvage_into_a_folder_with_something_in_it_is_refused(log: Built, tmp_p
     result = run("wal", "salvage", log.folder, "--to", tmp_path / "new", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stderr)["code"] == "invalid_argument"
+
+
+def test_ctrl_c_is_not_taken_for_damage(log: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["lakebed.cli.wal"], "verify", interrupted)
+    result = run("wal", "verify", log.folder)
+    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
