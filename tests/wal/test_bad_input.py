@@ -244,7 +244,7 @@ def test_numbers_out_of_range_are_refused(tmp_path: Path) -> None:
         assert log.append(b"x", term=2**64 - 1) == 1
 
 
-@pytest.mark.parametrize("bad", [1.5, "a", None, -1, 2**64])
+@pytest.mark.parametrize("bad", [1.5, "a", None])
 def test_what_is_not_an_index_is_refused(tmp_path: Path, bad: Any) -> None:
     with Wal.open(tmp_path / "log") as log:
         log.append_many([b"a", b"b"])

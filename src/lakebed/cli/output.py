@@ -60,7 +60,7 @@ class LakebedGroup(click.Group):
             ctx.exit(_PIPE_BROKEN)
         except OutputError as error:
             click.echo(f"error: the output cannot be written: {error}", err=True)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os.dup2(os.pipe()[1], 1)
             ctx.exit(1)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)

@@ -206,6 +206,7 @@ class Appender:
         """Make the file `number` and its carried frames durable under its name."""
         if number > limits.FILE_NUMBER_MAX:
             raise NoRoomError(DiskFullError("the log has used every file number", number=number))
+        self._remove_unfinished(number)
         carried = _carried(hard_state, mark)
         needed = HEADER_BYTES + sum(each.span for each in carried) + span_bytes + len(END_BLOCK)
         try:
@@ -232,6 +233,18 @@ class Appender:
         self._disk.sync_folder(self._layout.wal)
         _FOLDER_SYNCED.hit()
         return tail._replace(synced=tail.position, idle=True)
+
+    def _remove_unfinished(self, number: int) -> None:
+        """Remove what a rotation that was cut short (Ctrl-C) left under the next number.
+
+        Nothing in it was acknowledged. If it stayed, and the disk were too full for another, the
+        file before would grow on behind its back.
+        """
+        try:
+            self._disk.remove(self._layout.file(number))
+        except FileNotFoundError:
+            return
+        self._disk.sync_folder(self._layout.wal)
 
 
 def _after(

@@ -14,6 +14,7 @@ one assignment that replaces the tail and takes the group off.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -36,6 +37,8 @@ Tick = Callable[[Tail], tuple[Tail, float | None]]
 Gives the tail and the seconds until something is due again, or None.
 """
 
+_log = logging.getLogger("lakebed.wal")
+
 _HANDED_OVER: Final = object()
 _THREAD: Final = object()
 
@@ -44,6 +47,9 @@ _GATHER_PAUSE_SECONDS: Final = 0.0003
 
 _GATHER_SECONDS_MAX: Final = 0.005
 """The longest a leader waits for them in all."""
+
+_PAUSE_SECONDS: Final = 0.05
+"""How long the committer pauses after something unexpected, before it does it again."""
 
 _GATHER_PASS_MAX: Final = 127
 """The most groups that go without waiting after waiting was in vain."""
@@ -84,7 +90,7 @@ class Committer:
 
     def call(self, *requests: Request) -> int:
         """Commit requests in one group and wait for them; give the last one's index."""
-        self._check_not_in_callback()
+        self.check_not_in_callback()
         lead: object | None = None
         request = requests[-1]
         try:
@@ -119,7 +125,7 @@ class Committer:
 
     def flush(self) -> None:
         """Return when everything queued before is finished, in whatever way."""
-        self._check_not_in_callback()
+        self.check_not_in_callback()
         lead: object | None = None
         try:
             with self._mutex:
@@ -144,13 +150,15 @@ class Committer:
                 if request.gate is None:
                     request.make_gate()
             if request.done:
-                # Finished as it got its gate: whether or not that was seen, the next is woken.
+                # Finished as it got its gate: whether or not that was seen, it is open now.
+                request.wake()
                 request.pass_on()
                 return
         request.join()
 
     def wait_for(self, index: int, timeout: float | None) -> bool:
         """Wait until the log has reached `index`, or was closed; tell whether it has."""
+        self.check_not_in_callback()
         with self._mutex:
             self._watchers += 1
             try:
@@ -179,6 +187,8 @@ class Committer:
 
     def _admit(self, requests: tuple[Request, ...]) -> None:
         while self._queued_bytes > limits.QUEUE_BYTES_MAX and self._refusal is None:
+            if self._finishing == threading.get_ident():
+                break  # a callback runs in the thread that makes space
             self._wait_for_space()
         if self._refusal is not None:
             raise self._refusal()
@@ -187,7 +197,7 @@ class Committer:
         for request in requests:
             self._queued_bytes += request.span
 
-    def _check_not_in_callback(self) -> None:
+    def check_not_in_callback(self) -> None:
         """Refuse to wait, in a callback of a future, for the commit that runs the callback."""
         if self._finishing == threading.get_ident():
             raise InvalidArgumentError(
@@ -286,9 +296,12 @@ class Committer:
     def _finish(self) -> None:
         """Tell everyone whose group is published."""
         if self._finished:
-            self._finishing = threading.get_ident()
-            finish(self._finished)
-            self._finished, self._finishing = [], 0
+            try:
+                self._finishing = threading.get_ident()
+                finish(self._finished)
+                self._finished = []
+            finally:
+                self._finishing = 0
 
     def _split(self) -> tuple[list[Request], list[Request], int]:
         """Give the next group, what stays queued, and its bytes."""
@@ -316,12 +329,22 @@ class Committer:
 
     def _run(self) -> None:
         while self._await_lead():
-            if self._due(time.monotonic()):
-                tail, again = self._tick(self.tail)
-                with self._mutex:
-                    self.tail = tail
-                    self._tick_at = None if again is None else time.monotonic() + again
-            self._lead()
+            try:
+                self._lead_as_thread()
+            except BaseException:
+                # A callback that raised SystemExit, say. What it cut short is done again.
+                _log.exception("the committer was interrupted; it goes on")
+                time.sleep(_PAUSE_SECONDS)
+                self._give_up(_THREAD)
+
+    def _lead_as_thread(self) -> None:
+        # A group that was cut short comes first: it must be written again exactly as it was.
+        if not self._group and self._due(time.monotonic()):
+            tail, again = self._tick(self.tail)
+            with self._mutex:
+                self.tail = tail
+                self._tick_at = None if again is None else time.monotonic() + again
+        self._lead()
 
     def _await_lead(self) -> bool:
         """Wait until the lead is handed over or a tick is due, and take it; False when stopping."""
@@ -332,8 +355,8 @@ class Committer:
                 now = time.monotonic()
                 if self._leader is None and self._due(now):
                     break
-                # While another thread leads, it sees itself that a tick is due, and hands over.
-                waiting = self._tick_at is not None and self._leader is None
-                self._work.wait(max(0.0, (self._tick_at or now) - now) if waiting else None)
+                # Once a tick is due, a leader sees that itself when it steps down, and hands over.
+                waiting = self._tick_at is not None and self._tick_at > now
+                self._work.wait((self._tick_at or now) - now if waiting else None)
             self._leader = _THREAD
             return True

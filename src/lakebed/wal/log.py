@@ -127,7 +127,8 @@ class Wal(Closing):
         """Append an entry and return its index when it is durable.
 
         `payload` is bytes, any contiguous buffer (an Arrow buffer, say), or a list of them, which
-        are written one after another without being joined. They must not change until this returns.
+        are written one after another without being joined. They must not change until this
+        returns; if a signal handler's exception (Ctrl-C) cuts it short, until the next call does.
         """
         return self._committer.call(self._entry(payload, term, kind))
 
@@ -327,6 +328,8 @@ class Wal(Closing):
                     raise
                 index = end + 1 if following is None else following
                 continue
+            if not batch:
+                return  # the log was truncated meanwhile
             yield from batch
             index += len(batch)
 
@@ -339,9 +342,14 @@ class Wal(Closing):
 
         End when the log is closed or none came for `timeout` seconds.
         """
+        self._check_usable()
         index = self.first_index if first is None else _checked_index(first)
         while self._committer.wait_for(index, timeout):
-            for entry in self.read(index):
+            try:
+                batch = self.read(index)
+            except ClosedError:
+                return
+            for entry in batch:
                 yield entry
                 index += 1
         if self._writer.poison is not None:
@@ -377,12 +385,13 @@ class Wal(Closing):
 
         A second call does nothing.
         """
+        if self._forked:
+            return
+        self._committer.check_not_in_callback()
         with self._marking:
             if self._closed:
                 return
             self._closed = True
-        if self._forked:
-            return
         self._committer.refuse(self._closed_error)
         try:
             self._committer.close()
@@ -455,7 +464,8 @@ def _check_number(name: str, value: int, highest: int = 2**64 - 1) -> None:
 
 
 def _checked_index(index: int) -> int:
-    _check_number("index", index)
+    if not isinstance(index, int):
+        raise InvalidArgumentError("index must be a whole number", value=repr(index))
     return index
 
 

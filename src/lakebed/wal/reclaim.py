@@ -71,19 +71,18 @@ class Reclaimer:
     def free(self, released: int) -> int | None:
         """Free what is wholly at or below `released`.
 
-        Give the first number that remains sealed, if any was freed.
+        Give the number behind the last one freed, if any was.
         """
-        freed = 0
+        last_freed = 0
         with self._guard:
             while self._sealed and self._sealed[0].last_index <= released:
                 if not self._free_one(self._sealed[0]):
                     break
-                del self._sealed[0]
-                freed += 1
-            if not freed:
+                last_freed = self._sealed.pop(0).number
+            if not last_freed:
                 return None
             self._sync_folder()
-            return self._sealed[0].number if self._sealed else 2**63
+            return last_freed + 1
 
     def _free_one(self, file: Sealed) -> bool:
         path = self._layout.file(file.number)

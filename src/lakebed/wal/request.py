@@ -88,24 +88,24 @@ class Request:
                 _unlock(request.gate)
                 if not request.abandoned:
                     return
-            following, request.next = request.next, None
-            request = following
+            request = request.next
 
     def pass_on(self) -> None:
         """Wake the next waiter of the group, once."""
-        following, self.next = self.next, None
+        following = self.next
         if following is not None:
             following.wake()
+            self.next = None
 
     def settle(self) -> None:
         """Tell the future, if there is one."""
-        future, self.future = self.future, None
-        if future is None:
-            return
-        if self.error is not None:
-            future.set_exception(self.error)
-        else:
-            future.set_result(self.index)
+        future = self.future
+        if future is not None and not future.done():
+            if self.error is not None:
+                future.set_exception(self.error)
+            else:
+                future.set_result(self.index)
+        self.future = None
 
 
 def finish(group: list[Request]) -> None:

@@ -44,6 +44,9 @@ class Writer:
         threaded: bool,
     ) -> None:
         self.poison: LakebedError | None = None
+        self._failure: OSError | None = None
+        self._told = False
+        self._left: Tail | None = None
         self.synced_index = tail.last_index
         self._appender = appender
         self._entries = entries
@@ -63,10 +66,12 @@ class Writer:
         )
 
     def _commit(self, tail: Tail, group: list[Request]) -> Tail:
-        if self.poison is not None:
-            return self._refuse(tail, group)
+        if self._failure is not None:
+            return self._after_failure(tail, group, self._failure)
+        self._note_sealed(tail)
         span_bytes, marks = 0, 0
         for request in group:
+            request.error = None  # of an attempt that was cut short
             span_bytes += request.span
             marks += request.kind != ENTRY
         try:
@@ -81,7 +86,8 @@ class Writer:
             _log.warning("an append was rejected: %s", error.cause)
             return tail
         except OSError as error:
-            return self._poisoned(tail, group, error)
+            self._failure = error  # first and in one step: whatever strikes now, it is known
+            return self._after_failure(tail, group, error)
         self._counters.group(
             written.last_index - after.last_index, written.position - after.position
         )
@@ -97,8 +103,15 @@ class Writer:
             return tail
         following = self._appender.rotate(tail, needed)
         self.synced_index = tail.last_index
-        self._reclaimer.sealed(tail.number, tail.size, tail.last_index)
+        self._left = tail
         return following
+
+    def _note_sealed(self, tail: Tail) -> None:
+        """Let the file that was left be freed, once the log goes on in the next one for good."""
+        left = self._left
+        if left is not None and left.number < tail.number:
+            self._reclaimer.sealed(left.number, left.size, left.last_index)
+            self._left = None
 
     def _sync(self, tail: Tail) -> Tail:
         synced = self._appender.sync(tail)
@@ -149,7 +162,8 @@ class Writer:
                 return tail, min(self._tick_seconds, self._idle_seconds - quiet)
             return self.mark_idle(tail), None
         except OSError as error:
-            return self._poisoned(tail, [], error), None
+            self._failure = error
+            return self._after_failure(tail, [], error), None
 
     def mark_idle(self, tail: Tail) -> Tail:
         """Sync everything, then write the frame that says so, and sync that."""
@@ -160,10 +174,17 @@ class Writer:
             return tail._replace(idle=True)
         return self._appender.write(tail, mark, sync=True)
 
+    def _after_failure(self, tail: Tail, group: list[Request], error: OSError) -> Tail:
+        """Poison the log for the group that failed; refuse every later one."""
+        if self._told:
+            return self._refuse(tail, group)
+        tail = self._poisoned(tail, group, error)
+        self._told = True
+        return tail
+
     def _poisoned(self, tail: Tail, group: list[Request], error: OSError) -> Tail:
         self._counters.errors += 1
         self.poison = from_os_error(error, "writing the log", tail.file.path)
-        _log.error("the log is poisoned: %s", self.poison)
         _fail(
             group,
             UnknownOutcomeError,
@@ -171,16 +192,20 @@ class Writer:
             {"cause": self.poison},
         )
         self.committer.refuse(self.poison_error)
+        _log.error("the log is poisoned: %s", self.poison)
         return tail._replace(idle=True)
 
     def finish(self) -> None:
         """Mark the end of a log that is being opened or closed, while nobody else writes."""
         if self.poison is not None:
+            if self.committer.tail.synced < self.committer.tail.position:
+                raise self.poison_error()  # a weaker mode acknowledged what was never synced
             return
         try:
             self.committer.tail = self.mark_idle(self.committer.tail)
         except OSError as error:
-            self.committer.tail = self._poisoned(self.committer.tail, [], error)
+            self._failure = error
+            self.committer.tail = self._after_failure(self.committer.tail, [], error)
             raise self.poison_error() from error
 
     def poison_error(self) -> PoisonedError:
