@@ -145,8 +145,8 @@ MUTANTS = (
         name="poison-not-set",
         breaks="after a failed write nothing more is acknowledged",
         file="wal/writer.py",
-        old="        self.committer.refuse(self.poison_error)\n        return tail",
-        new="        self.poison = None\n        return tail",
+        old="        self.committer.refuse(self.poison_error)\n        _log.error(",
+        new="        self.poison = self._failure = None\n        _log.error(",
         tests=(f"{FAILING}::test_a_failed_sync_is_never_made_good_by_a_later_one",),
     ),
     Mutant(

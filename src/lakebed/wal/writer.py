@@ -46,7 +46,8 @@ class Writer:
         self.poison: LakebedError | None = None
         self._failure: OSError | None = None
         self._told = False
-        self._left: Tail | None = None
+        self._left: tuple[int, int, int] | None = None
+        """Number, size and last index of the file that the log has just left."""
         self.synced_index = tail.last_index
         self._appender = appender
         self._entries = entries
@@ -103,14 +104,14 @@ class Writer:
             return tail
         following = self._appender.rotate(tail, needed)
         self.synced_index = tail.last_index
-        self._left = tail
+        self._left = (tail.number, tail.size, tail.last_index)
         return following
 
     def _note_sealed(self, tail: Tail) -> None:
         """Let the file that was left be freed, once the log goes on in the next one for good."""
         left = self._left
-        if left is not None and left.number < tail.number:
-            self._reclaimer.sealed(left.number, left.size, left.last_index)
+        if left is not None and left[0] < tail.number:
+            self._reclaimer.sealed(*left)
             self._left = None
 
     def _sync(self, tail: Tail) -> Tail:
