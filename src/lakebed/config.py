@@ -6,7 +6,9 @@ A value out of bounds is refused when it is given.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Final
 
 from lakebed import limits
 from lakebed.errors import InvalidArgumentError
@@ -30,6 +32,17 @@ class SyncMode(enum.Enum):
     Synced when a file is full, when the log has been quiet, and when it is closed. A power cut may
     take a whole file's worth, a kill nothing.
     """
+
+
+def _check_bounds(config: object, bounds: Mapping[str, tuple[int, int]]) -> None:
+    for name, (low, high) in bounds.items():
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            _refuse(name, value, f"a whole number from {low} to {high}")
+
+
+def _refuse(setting: str, value: object, allowed: str) -> None:
+    raise InvalidArgumentError(f"{setting} must be {allowed}", setting=setting, value=repr(value))
 
 
 @dataclass(frozen=True)
@@ -65,23 +78,164 @@ class WalConfig:
             _refuse(
                 "sync", self.sync, "one of " + ", ".join(f"SyncMode.{m.name}" for m in SyncMode)
             )
-        bounds = {
-            "sync_interval_ms": (1, 60_000),
-            "file_bytes": (limits.FILE_BYTES_MIN, limits.FILE_BYTES_MAX),
-            "entry_bytes_max": (1, limits.ENTRY_BYTES_MAX),
-            "spare_files": (0, 64),
-            "idle_mark_ms": (1, 1_000),
-        }
-        for name, (low, high) in bounds.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-                _refuse(name, value, f"a whole number from {low} to {high}")
+        _check_bounds(self, WAL_BOUNDS)
         if self.file_bytes % 4096:
             _refuse("file_bytes", self.file_bytes, "a multiple of 4096")
 
 
-def _refuse(setting: str, value: object, allowed: str) -> None:
-    raise InvalidArgumentError(f"{setting} must be {allowed}", setting=setting, value=repr(value))
+WAL_BOUNDS: Final = {
+    "sync_interval_ms": (1, 60_000),
+    "file_bytes": (limits.FILE_BYTES_MIN, limits.FILE_BYTES_MAX),
+    "entry_bytes_max": (1, limits.ENTRY_BYTES_MAX),
+    "spare_files": (0, 64),
+    "idle_mark_ms": (1, 1_000),
+}
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """Settings of a log: its memory, its checkpoints, its schedule."""
+
+    wal: WalConfig = WalConfig()
+    """Settings of the write-ahead log."""
+
+    memtable_bytes: int = 128 * limits.MIB
+    """Acknowledged bytes kept in memory until they are in segments.
+
+    A checkpoint begins at half of it; from three quarters on writers are slowed, at all of it they
+    wait.
+    """
+
+    wal_bytes: int = 1 * limits.GIB
+    """Bytes of WAL after which a checkpoint begins; at twice as many writers wait for it."""
+
+    checkpoint_interval_ms: int = 300_000
+    """The longest time between a write and the checkpoint that puts it into a segment."""
+
+    write_timeout_ms: int = 30_000
+    """How long a writer waits for room before it gets `OverloadedError`."""
+
+    cache_bytes: int = 64 * limits.MIB
+    """Decoded row groups of segments that are kept for the next reader."""
+
+    retention_interval_ms: int = 60_000
+    """How often retention and cleanup look at every topic."""
+
+    producer_expiry_ms: int = 7 * 86_400_000
+    """How long a producer's last batches are remembered after its last one."""
+
+    default_partitions: int = 1
+    """Partitions of a topic that is created without saying how many."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of bounds, naming setting, value and bounds."""
+        if not isinstance(self.wal, WalConfig):
+            _refuse("wal", self.wal, "a WalConfig")
+        _check_bounds(self, LOG_BOUNDS)
+
+
+LOG_BOUNDS: Final = {
+    "memtable_bytes": (64 * limits.KIB, 1024 * limits.GIB),
+    "wal_bytes": (64 * limits.KIB, 1024 * limits.GIB),
+    "checkpoint_interval_ms": (10, 86_400_000),
+    "write_timeout_ms": (0, 3_600_000),
+    "cache_bytes": (0, 1024 * limits.GIB),
+    "retention_interval_ms": (10, 86_400_000),
+    "producer_expiry_ms": (1_000, 365 * 86_400_000),
+    "default_partitions": (1, limits.PARTITIONS_MAX),
+}
+
+
+@dataclass(frozen=True)
+class TopicConfig:
+    """Settings of one topic."""
+
+    retention_ms: int = -1
+    """Records older than this are removed, whole segments at a time; -1 keeps them for ever."""
+
+    retention_bytes: int = -1
+    """Segments of a partition beyond this size are removed, oldest first; -1 for no limit."""
+
+    cleanup: str = "delete"
+    """What removes records: `delete` (retention), `compact` (a newer record of the same key) or
+    `compact,delete` (both).
+    """
+
+    segment_bytes: int = 128 * limits.MIB
+    """About how large a segment may become; small ones are merged up to this."""
+
+    segment_ms: int = 3_600_000
+    """The longest time that a record stays in the memtable before it is put into a segment."""
+
+    compression: str = "zstd"
+    """Of segments: `zstd`, `snappy`, `lz4`, `gzip` or `none`."""
+
+    record_bytes_max: int = 8 * limits.MIB
+    """The largest record accepted: key, headers and value together."""
+
+    tombstone_retention_ms: int = 86_400_000
+    """With `compact`: how long a tombstone is kept for readers that have not seen it yet."""
+
+    compact_dirty_percent: int = 50
+    """With `compact`: the share of a partition's sealed bytes that must be new since the last
+    compaction for the next one to begin.
+    """
+
+    def __post_init__(self) -> None:
+        """Refuse values out of bounds, naming setting, value and bounds."""
+        if self.cleanup not in CLEANUPS:
+            _refuse("cleanup", self.cleanup, "one of " + " | ".join(CLEANUPS))
+        if self.compression not in COMPRESSIONS:
+            _refuse("compression", self.compression, "one of " + " | ".join(COMPRESSIONS))
+        _check_bounds(self, TOPIC_BOUNDS)
+
+    @classmethod
+    def of(cls, given: Mapping[str, object], base: TopicConfig | None = None) -> TopicConfig:
+        """Take settings by name, over those of `base`; numbers may be text."""
+        if not isinstance(given, Mapping):
+            _refuse("config", given, "a dictionary of settings")
+        known = {field.name: field for field in fields(cls)}
+        values: dict[str, object] = {} if base is None else asdict(base)
+        for name, value in given.items():
+            if name not in known:
+                raise InvalidArgumentError(
+                    "there is no such topic setting", setting=name, known=", ".join(known)
+                )
+            if isinstance(known[name].default, int) and isinstance(value, str):
+                value = _whole_number(name, value)
+            values[name] = value
+        return cls(**values)  # type: ignore[arg-type]  # the class checks each value
+
+    def changed(self) -> dict[str, int | str]:
+        """Give the settings that differ from the defaults."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
+
+CLEANUPS: Final = ("delete", "compact", "compact,delete")
+COMPRESSIONS: Final = ("zstd", "snappy", "lz4", "gzip", "none")
+_YEARS_MS: Final = 1000 * 365 * 86_400_000
+TOPIC_BOUNDS: Final = {
+    "retention_ms": (-1, _YEARS_MS),
+    "retention_bytes": (-1, 2**60),
+    "segment_bytes": (4 * limits.KIB, 16 * limits.GIB),
+    "segment_ms": (10, _YEARS_MS),
+    "record_bytes_max": (1, limits.RECORD_BYTES_MAX),
+    "tombstone_retention_ms": (0, _YEARS_MS),
+    "compact_dirty_percent": (0, 100),
+}
+
+
+def _whole_number(setting: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"{setting} must be a whole number", setting=setting, value=repr(text)
+        ) from None
 
 
 def setting_names(kind: type) -> list[str]:

@@ -3,6 +3,21 @@
     LakebedError
     ├── RejectedError              it did not happen; nothing was written
     │   ├── InvalidArgumentError   a value is not allowed (also: configuration)
+    │   │   └── InvalidNameError   a topic, group or producer cannot be called that
+    │   ├── TopicNotFoundError     there is no such topic
+    │   ├── TopicExistsError       there is one already
+    │   ├── PartitionNotFoundError the topic has no such partition
+    │   ├── OffsetOutOfRangeError  the offset is below the low watermark or above the end
+    │   ├── RecordTooLargeError    a record is over the topic's limit
+    │   ├── SchemaMismatchError    a batch does not have the topic's columns
+    │   ├── SchemaChangeError      a schema may not be changed in this way
+    │   ├── FencedError            somebody else has taken over this name or partition
+    │   ├── SequenceGapError       a producer's batch does not follow its last one
+    │   ├── TransactionTimedOutError  it was open for too long, and is aborted
+    │   ├── TransactionClosedError    it was committed or aborted before
+    │   ├── OverloadedError        memory is short, and flushing did not keep up (retriable)
+    │   ├── GroupNotFoundError     there is no such consumer group
+    │   ├── GroupNotEmptyError     the group has members
     │   ├── EntryTooLargeError     an entry is over the limit
     │   ├── NotContiguousError     an entry does not follow the last one
     │   ├── ClosedError            the log was closed
@@ -69,6 +84,113 @@ class InvalidArgumentError(RejectedError):
     """A value is outside what is allowed."""
 
     code = "invalid_argument"
+
+
+class InvalidNameError(InvalidArgumentError):
+    """A topic, group or producer cannot be called that."""
+
+    code = "invalid_name"
+    advice = "use 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+
+
+class TopicNotFoundError(RejectedError):
+    """There is no topic of this name."""
+
+    code = "topic_not_found"
+    advice = "create it with create_topic, or list what there is with topics()"
+
+
+class TopicExistsError(RejectedError):
+    """There is a topic of this name already."""
+
+    code = "topic_exists"
+    advice = "choose another name, or use get_or_create_topic"
+
+
+class PartitionNotFoundError(RejectedError):
+    """The topic has no partition of this number."""
+
+    code = "partition_not_found"
+    advice = "use a partition from 0 to partitions - 1, or add partitions"
+
+
+class OffsetOutOfRangeError(RejectedError):
+    """The offset is below the low watermark (its record is gone) or above the end."""
+
+    code = "offset_out_of_range"
+    advice = "read from 'earliest' or 'latest', or from an offset within offsets()"
+
+
+class RecordTooLargeError(RejectedError):
+    """A record is larger than its topic accepts."""
+
+    code = "record_too_large"
+    advice = "make the record smaller, or raise the topic's record_bytes_max"
+
+
+class SchemaMismatchError(RejectedError):
+    """A batch does not have the columns or types of its topic."""
+
+    code = "schema_mismatch"
+    advice = "give the named column the expected type, or use a topic with this schema"
+
+
+class SchemaChangeError(RejectedError):
+    """A topic's schema may not be changed in this way."""
+
+    code = "schema_change"
+    advice = "add nullable fields at the end only; for anything else make a new topic"
+
+
+class FencedError(RejectedError):
+    """Somebody else has taken over the name or the partition since."""
+
+    code = "fenced"
+    advice = "stop using this object: a newer one with the same name is at work"
+
+
+class SequenceGapError(RejectedError):
+    """A producer's batch does not follow the last one that the log holds."""
+
+    code = "sequence_gap"
+    advice = "close the producer and open it again; an earlier batch of it was not accepted"
+
+
+class TransactionTimedOutError(RejectedError):
+    """The transaction was open for longer than its timeout, and is aborted."""
+
+    code = "transaction_timed_out"
+    advice = "begin it again, with a larger timeout_ms if the work takes that long"
+
+
+class TransactionClosedError(RejectedError):
+    """The transaction was committed or aborted before."""
+
+    code = "transaction_closed"
+    advice = "begin a new transaction"
+
+
+class OverloadedError(RejectedError):
+    """Memory is short, and flushing did not make room in time."""
+
+    code = "overloaded"
+    retriable = True
+    advice = "write more slowly or repeat later; see throttled_ms in stats(), raise memtable_bytes"
+
+
+class GroupNotFoundError(RejectedError):
+    """There is no consumer group of this name."""
+
+    code = "group_not_found"
+    advice = "list what there is with groups()"
+
+
+class GroupNotEmptyError(RejectedError):
+    """The consumer group has members."""
+
+    code = "group_not_empty"
+    retriable = True
+    advice = "close its consumers first"
 
 
 class EntryTooLargeError(RejectedError):

@@ -55,3 +55,30 @@ TORN_FILES_KEPT: Final = 8
 
 SNAPSHOT_BYTES_MAX: Final = 4 * GIB
 """The largest snapshot."""
+
+PARTITIONS_MAX: Final = 100_000
+"""The most partitions of one topic."""
+
+TOPICS_MAX: Final = 100_000
+"""The most topics of one log."""
+
+RECORD_BYTES_MAX: Final = 512 * MIB
+"""The largest record any topic may allow; it must fit into an entry."""
+
+BATCH_RECORDS_MAX: Final = 4_000_000
+"""The most records of one batch."""
+
+HEADERS_MAX: Final = 1_000
+"""The most headers of one record."""
+
+ROW_GROUP_RECORDS: Final = 65_536
+"""Records of one row group: small enough to serve a consumer, large enough to compress."""
+
+SEQUENCES_KEPT: Final = 5
+"""How many batches of a producer, in each partition, are remembered to recognise a repeat."""
+
+SCHEMA_BYTES_MAX: Final = 256 * KIB
+"""The largest schema of a topic, encoded."""
+
+GROUP_MEMBERS_MAX: Final = 1_000
+"""The most consumers of one group."""

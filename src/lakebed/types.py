@@ -4,9 +4,55 @@ from __future__ import annotations
 
 import abc
 import enum
+import re
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import ClassVar, Final, NamedTuple, Self
+
+from lakebed.errors import InvalidNameError
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class Name(str):
+    """A name that was checked when it was made: it is never a path, and never empty."""
+
+    __slots__ = ()
+    what: ClassVar[str] = "name"
+
+    def __new__(cls, text: str) -> Self:
+        """Take the text as a name, or refuse it."""
+        if not isinstance(text, str) or _NAME.fullmatch(text) is None:
+            raise InvalidNameError(f"not a {cls.what} name", got=repr(text)[:200])
+        return super().__new__(cls, text)
+
+
+class TopicName(Name):
+    """What a topic is called."""
+
+    __slots__ = ()
+    what = "topic"
+
+
+class GroupName(Name):
+    """What a consumer group is called."""
+
+    __slots__ = ()
+    what = "group"
+
+
+class ProducerName(Name):
+    """What a producer or a transaction is called."""
+
+    __slots__ = ()
+    what = "producer"
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic, by name."""
+
+    topic: str
+    partition: int
 
 
 class Closing(abc.ABC):

@@ -334,7 +334,7 @@ def test_every_error_has_its_own_code_advice_and_place_in_the_tree() -> None:
     found = [kind for kind in classes() if kind.__module__ == "lakebed.errors"]
     assert len({kind.code for kind in found}) == len(found)
     assert all(kind.advice and kind.__name__ in (errors.__doc__ or "") for kind in found)
-    assert len(found) == 21
+    assert len(found) > 30
 
 
 def test_an_error_survives_pickling_and_shows_its_facts_last() -> None:

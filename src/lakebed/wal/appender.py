@@ -251,7 +251,7 @@ def _after(
     request: Request, index: int, term: int, hard_state: HardState, mark: Mark
 ) -> tuple[int, int, HardState, Mark]:
     """Give index, term, hard state and mark after a frame that is not an entry."""
-    kind, value = request.kind, request.value
+    kind, value = request.kind, request.content
     if isinstance(value, HardState):
         request.index = index
         return index, term, value, mark
@@ -301,5 +301,5 @@ def mark_request(
     """Build a frame that is not an entry."""
     parts = (payload,) if payload else ()
     request = Request(kind, parts, len(payload), flags=flags, term=term)
-    request.index, request.value = index, value
+    request.index, request.content = index, value
     return request

@@ -23,7 +23,7 @@ from typing import Final
 from lakebed import limits
 from lakebed.errors import InvalidArgumentError
 from lakebed.wal.appender import Tail
-from lakebed.wal.request import Request, finish
+from lakebed.wal.request import Request, Waiter, finish
 
 Commit = Callable[[Tail, list[Request]], Tail]
 """Writes a group behind the tail and gives the new one.
@@ -36,6 +36,9 @@ Tick = Callable[[Tail], tuple[Tail, float | None]]
 
 Gives the tail and the seconds until something is due again, or None.
 """
+
+Applied = Callable[[list[Request]], None]
+"""Applies a group that is on disk, before anyone is told of it; doing it twice does no harm."""
 
 _log = logging.getLogger("lakebed.wal")
 
@@ -59,10 +62,18 @@ class Committer:
     """The queue, the tail, and who leads."""
 
     def __init__(
-        self, tail: Tail, commit: Commit, tick: Tick, *, tick_seconds: float, threaded: bool
+        self,
+        tail: Tail,
+        commit: Commit,
+        tick: Tick,
+        *,
+        tick_seconds: float,
+        threaded: bool,
+        applied: Applied | None = None,
     ) -> None:
         self.tail = tail
         self._commit = commit
+        self._applied = applied
         self._tick = tick
         self._tick_seconds = tick_seconds
         self._threaded = threaded
@@ -112,6 +123,25 @@ class Committer:
         if request.error is not None:
             raise request.error
         return request.index
+
+    def ride(self, rider: Waiter) -> None:
+        """Wait for an entry of somebody else that holds something of this caller too.
+
+        The rider has its gate, and was added to the request before that was sealed.
+        """
+        self.check_not_in_callback()
+        with self._mutex:
+            self._callers += 1
+            if self._callers == self._crowd:
+                self._everybody_is_here()
+        rider.join()
+        if rider.error is not None:
+            raise rider.error
+
+    def holds(self, request: Request) -> bool:
+        """Tell whether a request was taken, for whoever was interrupted while handing it over."""
+        with self._mutex:
+            return request.done or any(each is request for each in (*self._queue, *self._group))
 
     def post(self, request: Request) -> None:
         """Queue a request for the committer thread and return."""
@@ -283,6 +313,8 @@ class Committer:
                 self._committing, self._callers = self._callers, 0
         group = self._group
         if group:
+            group = self._sealed(group)
+        if group:
             tail = self._commit(self.tail, group)
             # One step: no signal handler runs between these assignments.
             self.tail, self._group, self._finished = tail, [], group
@@ -293,11 +325,28 @@ class Committer:
             with self._mutex:
                 self._changed.notify_all()
 
+    def _sealed(self, group: list[Request]) -> list[Request]:
+        """Encode what was still growing; what cannot be encoded is refused and left out."""
+        failed: list[Request] = []
+        for request in group:
+            try:
+                request.seal()
+            except Exception as error:
+                _log.exception("an entry could not be encoded; it is refused")
+                request.error = error
+                failed.append(request)
+        if failed:
+            self._group = group = [each for each in group if each not in failed]
+            finish(failed)
+        return group
+
     def _finish(self) -> None:
-        """Tell everyone whose group is published."""
+        """Apply what is published, then tell everyone."""
         if self._finished:
             try:
                 self._finishing = threading.get_ident()
+                if self._applied is not None:
+                    self._applied(self._finished)
                 finish(self._finished)
                 self._finished = []
             finally:

@@ -6,7 +6,7 @@ import os
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -26,12 +26,13 @@ from lakebed.errors import (
 from lakebed.host import Clock, Disk, OsDisk, SystemClock, failpoints
 from lakebed.types import Closing, Entry, EntryKind, HardState
 from lakebed.wal.appender import Tail, hard_state_request, mark_request, release_request
+from lakebed.wal.committer import Applied
 from lakebed.wal.frame import FLAG_CONFIGURATION, FrameKind, salt_of
 from lakebed.wal.opening import Opened, open_log
 from lakebed.wal.reader import Maps, Reader
 from lakebed.wal.reclaim import Reclaimer
 from lakebed.wal.recovery import Mark, Progress
-from lakebed.wal.request import Request, entry_request
+from lakebed.wal.request import OpenRequest, Request, Waiter, entry_request
 from lakebed.wal.stats import WalStats
 from lakebed.wal.writer import Writer
 
@@ -50,7 +51,14 @@ class Wal(Closing):
     """
 
     def __init__(
-        self, opened: Opened, tail: Tail, config: WalConfig, disk: Disk, *, threaded: bool
+        self,
+        opened: Opened,
+        tail: Tail,
+        config: WalConfig,
+        disk: Disk,
+        *,
+        threaded: bool,
+        applied: Applied | None,
     ) -> None:
         self.config = config
         self.folder = opened.layout.root
@@ -73,6 +81,7 @@ class Wal(Closing):
             opened.counters,
             config,
             threaded=threaded,
+            applied=applied,
         )
         self._committer = committer = self._writer.committer
         self._reader = Reader(
@@ -92,11 +101,13 @@ class Wal(Closing):
         disk: Disk | None = None,
         clock: Clock | None = None,
         threaded: bool = True,
+        applied: Applied | None = None,
     ) -> Self:
         """Open the log in `folder`, making it if the folder is new or empty.
 
-        `progress` is called with bytes scanned and bytes in all. `disk`, `clock` and
-        `threaded=False` (everything in the calling thread) are for tests.
+        `progress` is called with bytes scanned and bytes in all. `applied` is called with each
+        group of requests once it is on disk, in the order of the log and before its writers are
+        told. `disk`, `clock` and `threaded=False` (everything in the calling thread) are for tests.
         """
         if not isinstance(folder, (str, os.PathLike)) or "\0" in os.fspath(folder):
             raise InvalidArgumentError("the folder is not a path", got=repr(folder))
@@ -105,7 +116,7 @@ class Wal(Closing):
         failpoints.arm_from_environment()
         config, disk, clock = config or WalConfig(), disk or OsDisk(), clock or SystemClock()
         opened, tail = open_log(Path(folder), config, disk, clock, progress, threaded=threaded)
-        log = cls(opened, tail, config, disk, threaded=threaded)
+        log = cls(opened, tail, config, disk, threaded=threaded, applied=applied)
         try:
             # What was recovered is synced; from here on damage to it is told from a torn write.
             log._writer.finish()
@@ -149,6 +160,41 @@ class Wal(Closing):
         request.future = future
         self._committer.post(request)
         return future
+
+    def request(
+        self,
+        payload: Buffer | Sequence[Buffer] | Callable[[], Sequence[Buffer]],
+        command: object = None,
+    ) -> Request:
+        """Prepare an entry for `commit` or `post`.
+
+        A function instead of a payload is called when the entry's turn has come.
+        """
+        if self._closed or self._forked:
+            raise self._closed_error()
+        request: Request
+        if callable(payload):
+            request = OpenRequest(payload, term=self._committer.tail.hard_state.term)
+        else:
+            request = self._entry(payload, None, EntryKind.NORMAL)
+        request.command = command
+        return request
+
+    def commit(self, request: Request) -> None:
+        """Write a prepared entry; return when it is on disk and applied."""
+        self._committer.call(request)
+
+    def post(self, request: Request) -> None:
+        """Write a prepared entry soon; its future tells when it is on disk and applied."""
+        self._committer.post(request)
+
+    def ride(self, rider: Waiter) -> None:
+        """Wait for an entry that somebody else writes and that holds something of this caller."""
+        self._committer.ride(rider)
+
+    def holds(self, request: Request) -> bool:
+        """Tell whether a prepared entry was taken before `commit` or `post` was interrupted."""
+        return self._committer.holds(request)
 
     def append_many(
         self, payloads: Sequence[Buffer | Sequence[Buffer]], *, term: int | None = None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import _thread
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
 from lakebed import limits
-from lakebed.errors import EntryTooLargeError, InvalidArgumentError
+from lakebed.errors import EntryTooLargeError, InvalidArgumentError, LakebedError
 from lakebed.wal.frame import ENTRY, HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -23,40 +23,21 @@ _JOIN_BYTES: Final = 4096
 """Parts smaller than this are copied together: cheaper than one more vector element each."""
 
 
-class Request:
-    """A frame's content, encoded by the caller's thread.
+class Waiter:
+    """Somebody who waits until a frame is on disk, by a gate or by a future."""
 
-    Index, parent and place are given by the committing one.
-    """
-
-    # Most requests never change these; what is not set costs nothing to make.
-    index = 0
-    time_us = 0
-    """Of the first in a group: when the group was first written."""
-    value: object = None
+    # Most waiters never change these; what is not set costs nothing to make.
     error: Exception | None = None
-    future: Future[int] | None = None
+    future: Future[Any] | None = None
+    answer: Callable[[], object] | None = None
+    """What the future is told, once it is finished without an error; it may raise one."""
     done = False
     """The group is published; set before anyone is woken."""
-    next: Request | None = None
+    next: Waiter | None = None
     gate: _thread.LockType | None = None
     """Locked until it is finished; None if nobody waits for this one itself."""
     abandoned = False
     """Whoever waited at the gate is gone, so waking it means waking the next."""
-
-    def __init__(
-        self, kind: int, parts: Sequence[Buffer], length: int, *, flags: int, term: int
-    ) -> None:
-        checksum = 0
-        for part in parts:
-            checksum = crc32c(part, checksum)
-        self.kind = kind
-        self.flags = flags
-        self.term = term
-        self.length = length
-        self.checksum = checksum
-        self.span = HEADER_BYTES + ((length + 63) & -64)
-        self.parts: list[Buffer] = [*parts, _PADDING[length & 63]]
 
     def make_gate(self) -> None:
         """Make it possible to wait for this one."""
@@ -82,13 +63,13 @@ class Request:
 
     def wake(self) -> None:
         """Wake whoever waits for it; if nobody does, the next one that somebody waits for."""
-        request: Request | None = self
-        while request is not None:
-            if request.gate is not None:
-                _unlock(request.gate)
-                if not request.abandoned:
+        waiter: Waiter | None = self
+        while waiter is not None:
+            if waiter.gate is not None:
+                _unlock(waiter.gate)
+                if not waiter.abandoned:
                     return
-            request = request.next
+            waiter = waiter.next
 
     def pass_on(self) -> None:
         """Wake the next waiter of the group, once."""
@@ -101,11 +82,79 @@ class Request:
         """Tell the future, if there is one."""
         future = self.future
         if future is not None and not future.done():
-            if self.error is not None:
-                future.set_exception(self.error)
-            else:
-                future.set_result(self.index)
+            try:
+                if self.error is not None:
+                    raise self.error
+                answer = self.answer
+                future.set_result(self.value() if answer is None else answer())
+            except LakebedError as error:
+                future.set_exception(error)
         self.future = None
+
+    def value(self) -> object:
+        """Give what a future without an answer of its own is told."""
+        return None
+
+
+class Request(Waiter):
+    """A frame's content, encoded by the caller's thread.
+
+    Index, parent and place are given by the committing one.
+    """
+
+    index = 0
+    time_us = 0
+    """Of the first in a group: when the group was first written."""
+    content: object = None
+    command: object = None
+    """What the layer above has to apply once the entry is on disk, and `result` what came of it."""
+    result: Any = None
+    riders: Sequence[Waiter] = ()
+    """Others who put something into the same entry."""
+
+    def __init__(
+        self, kind: int, parts: Sequence[Buffer], length: int, *, flags: int, term: int
+    ) -> None:
+        self.kind = kind
+        self.flags = flags
+        self.term = term
+        self._fill(parts, length)
+
+    def _fill(self, parts: Sequence[Buffer], length: int) -> None:
+        checksum = 0
+        for part in parts:
+            checksum = crc32c(part, checksum)
+        self.length = length
+        self.checksum = checksum
+        self.span = HEADER_BYTES + ((length + 63) & -64)
+        self.parts: list[Buffer] = [*parts, _PADDING[length & 63]]
+
+    def seal(self) -> None:
+        """Settle the content; called by the leader before it writes, perhaps more than once."""
+
+    def value(self) -> object:
+        """Give the index."""
+        return self.index
+
+
+class OpenRequest(Request):
+    """An entry that still grows while it waits for its turn, and is encoded when that comes.
+
+    `encode` closes it for further additions and gives its payload. Riders are added by whoever owns
+    it, until then.
+    """
+
+    def __init__(self, encode: Callable[[], Sequence[Buffer]], *, term: int) -> None:
+        super().__init__(ENTRY, (), 0, flags=0, term=term)
+        self.riders = []
+        self._encode: Callable[[], Sequence[Buffer]] | None = encode
+
+    def seal(self) -> None:
+        """Encode it, once."""
+        if self._encode is not None:
+            parts = self._encode()
+            self._fill(parts, sum(memoryview(part).nbytes for part in parts))
+            self._encode = None
 
 
 def finish(group: list[Request]) -> None:
@@ -114,7 +163,7 @@ def finish(group: list[Request]) -> None:
     Two waiters are woken here, and each wakes the next but one. Waking all at once would have them
     all wake up only to queue for the interpreter's lock.
     """
-    if len(group) == 1:
+    if len(group) == 1 and not group[0].riders:
         request = group[0]
         request.done = True
         if request.future is not None:
@@ -122,14 +171,20 @@ def finish(group: list[Request]) -> None:
         if request.gate is not None:
             request.wake()
         return
-    for request, after in zip(group, group[2:], strict=False):
-        request.next = after
+    waiters: list[Waiter] = []
     for request in group:
-        request.done = True
-        if request.future is not None:
-            request.settle()
-    for request in group[:2]:
-        request.wake()
+        waiters.append(request)
+        for rider in request.riders:
+            rider.error = request.error
+            waiters.append(rider)
+    for waiter, after in zip(waiters, waiters[2:], strict=False):
+        waiter.next = after
+    for waiter in waiters:
+        waiter.done = True
+        if waiter.future is not None:
+            waiter.settle()
+    for waiter in waiters[:2]:
+        waiter.wake()
 
 
 def _unlock(gate: _thread.LockType) -> None:

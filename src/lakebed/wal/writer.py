@@ -16,7 +16,7 @@ import time
 from lakebed.config import SyncMode, WalConfig
 from lakebed.errors import LakebedError, PoisonedError, UnknownOutcomeError, from_os_error
 from lakebed.wal.appender import Appender, NoRoomError, Tail, mark_request
-from lakebed.wal.committer import Committer
+from lakebed.wal.committer import Applied, Committer
 from lakebed.wal.entry_map import EntryMap
 from lakebed.wal.frame import ENTRY, FLAG_RESET, HEADER_BYTES, FrameKind
 from lakebed.wal.reclaim import Reclaimer
@@ -42,6 +42,7 @@ class Writer:
         config: WalConfig,
         *,
         threaded: bool,
+        applied: Applied | None,
     ) -> None:
         self.poison: LakebedError | None = None
         self._failure: OSError | None = None
@@ -63,7 +64,12 @@ class Writer:
         self._sync_on_tick = config.sync is SyncMode.INTERVAL
         self._last_commit = time.monotonic()
         self.committer = Committer(
-            tail, self._commit, self._tick, tick_seconds=self._tick_seconds, threaded=threaded
+            tail,
+            self._commit,
+            self._tick,
+            tick_seconds=self._tick_seconds,
+            threaded=threaded,
+            applied=applied,
         )
 
     def _commit(self, tail: Tail, group: list[Request]) -> Tail:
