@@ -80,5 +80,14 @@ SEQUENCES_KEPT: Final = 5
 SCHEMA_BYTES_MAX: Final = 256 * KIB
 """The largest schema of a topic, encoded."""
 
+SCHEMA_DEPTH_MAX: Final = 16
+"""How deeply a schema may be nested; Arrow's own decoder stops at some depth beyond it."""
+
 GROUP_MEMBERS_MAX: Final = 1_000
 """The most consumers of one group."""
+
+MERGE_SEGMENTS_MIN: Final = 8
+"""The fewest small segments worth a merge.
+
+Fewer would rewrite each byte more often, more would leave more files for a reader to open.
+"""

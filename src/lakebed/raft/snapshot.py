@@ -28,7 +28,7 @@ from crc32c import crc32c
 
 from lakebed import limits
 from lakebed.errors import CorruptionError, from_os_error
-from lakebed.host import Disk, File, Mode, failpoints, fill, write_all
+from lakebed.host import Disk, File, Mode, failpoints, fill, read_exactly, write_all
 from lakebed.raft.codec import Note
 
 _log = logging.getLogger("lakebed.raft")
@@ -40,6 +40,7 @@ _FOLDER_SYNCED = failpoints.define("raft.snapshot.folder_synced")
 _BEFORE_REMOVE = failpoints.define("raft.snapshot.before_remove")
 _REMOVED = failpoints.define("raft.snapshot.removed")
 
+_WHOLE: Final = re.compile(r"\d{20}\.snapshot", re.ASCII)
 _OURS: Final = re.compile(r"\d{20}\.snapshot(\.tmp)?")
 
 
@@ -110,13 +111,32 @@ class SnapshotFolder:
         self._check(index, note, have, crc32c(data))
         return bytes(data)
 
-    def remove_all_but(self, index: int) -> None:
-        """Remove every snapshot but one; what cannot be removed is tried again next time."""
-        valid = self.path(index).name
+    def indexes(self) -> list[int]:
+        """List the snapshots there are, oldest first."""
+        with _translated("listing snapshots", self._folder):
+            names = self._disk.names(self._folder)
+        return sorted(int(name[:20]) for name in names if _WHOLE.fullmatch(name))
+
+    def load(self, index: int) -> bytes:
+        """Give the bytes of a snapshot that says itself how long it is and what its checksum is."""
+        path = self.path(index)
+        with _translated("reading a snapshot", path):
+            file = self._disk.open(path, Mode.READ)
+            try:
+                size = file.size()
+                if size > limits.SNAPSHOT_BYTES_MAX:
+                    raise CorruptionError("the snapshot is too large", file=path, bytes=size)
+                return read_exactly(file, 0, size)
+            finally:
+                file.close()
+
+    def remove_all_but(self, *indexes: int) -> None:
+        """Remove every snapshot but these; what cannot be removed is tried again next time."""
+        valid = {self.path(index).name for index in indexes}
         try:
             _BEFORE_REMOVE.hit()
             for name in self._disk.names(self._folder):
-                if name != valid and _OURS.fullmatch(name):
+                if name not in valid and _OURS.fullmatch(name):
                     self._disk.remove(self._folder / name)
                     _REMOVED.hit()
         except OSError as error:

@@ -1,0 +1,1 @@
+"""The embedded log: puts WAL, state machine, memtables and segments together."""

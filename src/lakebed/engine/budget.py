@@ -1,0 +1,92 @@
+"""Memory and WAL in bounds: writers are slowed, then stopped, when flushing does not keep up.
+
+| used of the budget | what happens |
+|---|---|
+| half | a checkpoint begins |
+| three quarters | every write waits a little, the longer the more is used |
+| all | writes wait until a checkpoint has made room, or fail after `write_timeout_ms` |
+
+The WAL counts as well: a checkpoint begins at `wal_bytes`, and at twice as much writers wait.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from lakebed.config import LogConfig
+from lakebed.engine.core import Core
+from lakebed.errors import LakebedError, OverloadedError
+
+_SLOWEST_SECONDS: Final = 0.02
+"""How long a write waits when nearly all is used."""
+
+
+class Budget:
+    """Says when a checkpoint is due and makes writers wait. Any thread."""
+
+    def __init__(self, core: Core, config: LogConfig, frozen_wal_bytes: Callable[[], int]) -> None:
+        self._core = core
+        self._memory = config.memtable_bytes
+        self._wal = config.wal_bytes
+        self._timeout = config.write_timeout_ms / 1000
+        self._frozen_wal_bytes = frozen_wal_bytes
+        self._room = threading.Condition()
+        self._waiting = 0
+        self.failure: LakebedError | None = None
+        """Why the last checkpoint failed, for the error of those who wait for it."""
+        self.throttled_seconds = 0.0
+        self.stopped_writes = 0
+        self.rejected_writes = 0
+
+    def used(self) -> float:
+        """Give the share of the budget in use: 1 means that writers wait."""
+        memory = self._core.used["memory_bytes"] / self._memory
+        wal = (self._core.wal_bytes - self._frozen_wal_bytes()) / (2 * self._wal)
+        return max(memory, wal)
+
+    def checkpoint_due(self) -> bool:
+        """Tell whether half of the budget is used."""
+        return self.used() >= 0.5
+
+    def admit(self, relieve: Callable[[], None] | None) -> None:
+        """Let a write pass, or make it wait. `relieve` makes room where no thread does."""
+        used = self.used()
+        if used < 0.5:
+            return
+        if relieve is not None:
+            relieve()
+            used = self.used()
+        if used < 0.75:
+            return
+        started = time.monotonic()
+        if used < 1:
+            time.sleep(_SLOWEST_SECONDS * (used - 0.75) * 4)
+        else:
+            self._wait(started)
+        self.throttled_seconds += time.monotonic() - started
+
+    def _wait(self, started: float) -> None:
+        self.stopped_writes += 1
+        with self._room:
+            self._waiting += 1
+            try:
+                if self._room.wait_for(lambda: self.used() < 1, self._timeout):
+                    return
+            finally:
+                self._waiting -= 1
+        self.rejected_writes += 1
+        raise OverloadedError(
+            "the memtable is full, and no checkpoint made room in time",
+            waited_ms=int((time.monotonic() - started) * 1000),
+            memtable_bytes=self._core.used["memory_bytes"],
+            cause=self.failure,
+        )
+
+    def changed(self) -> None:
+        """Wake writers that wait, if there is room now."""
+        if self._waiting and self.used() < 1:
+            with self._room:
+                self._room.notify_all()

@@ -1,0 +1,245 @@
+"""A checkpoint: memtables become segments, the state a snapshot, and WAL files are freed.
+
+1. freeze: state and memtables at one point of the log, index F; writers wait for microseconds
+2. write a segment for each partition, and a staged file for each open transaction; all synced
+3. append `Flush`, which names them: from here on readers read the segments
+4. write the snapshot: the state at F with the flush applied to it; replay begins at F + 1
+5. keep this snapshot and the one before, and let the WAL free what lies before *that* one
+
+Whatever dies in between: before 3 the new files are unknown to the log and are set aside when it is
+opened; before 4 recovery begins with the last snapshot and meets the flush on its way; before 5 a
+file more is kept than needed. Step 5 keeps one snapshot in reserve: if the newest one is damaged,
+recovery begins with the one before and the WAL still has everything since.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from lakebed.config import TopicConfig
+from lakebed.engine.core import Core, Frozen, Key
+from lakebed.errors import LakebedError
+from lakebed.host import failpoints
+from lakebed.lake.folder import LakeFolder
+from lakebed.lake.write import write_segment
+from lakebed.raft.snapshot import SnapshotFolder
+from lakebed.state.commands import Command, Flush, StagedFile
+from lakebed.state.image import State, encode_state
+from lakebed.state.machine import carry_out, decide
+from lakebed.state.values import Segment, Topic
+from lakebed.topic.memtable import Chunk
+from lakebed.topic.records import with_position
+from lakebed.topic.schema import evolve, reader_schema
+from lakebed.wal import Wal
+
+_log = logging.getLogger("lakebed.engine")
+
+_FROZEN = failpoints.define("engine.checkpoint.frozen")
+_FLUSHED = failpoints.define("engine.checkpoint.flushed")
+_LOGGED = failpoints.define("engine.checkpoint.logged")
+_SNAPSHOT = failpoints.define("engine.checkpoint.snapshot_written")
+_RELEASED = failpoints.define("engine.checkpoint.released")
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """What a checkpoint did."""
+
+    index: int
+    records: int
+    segments: int
+    segment_bytes: int
+    snapshot_bytes: int
+    seconds: float
+
+
+class Checkpointer:
+    """Takes checkpoints, one at a time, in whichever thread asks."""
+
+    def __init__(
+        self,
+        core: Core,
+        wal: Wal,
+        lake: LakeFolder,
+        snapshots: SnapshotFolder,
+        submit: Callable[[Command], object],
+    ) -> None:
+        self._core = core
+        self._wal = wal
+        self._lake = lake
+        self._snapshots = snapshots
+        self._submit = submit
+        self._running = threading.Lock()
+        self._kept: dict[int, set[int]] = {}
+        """The snapshots that recovery may begin with, and the staged files each refers to."""
+        self.frozen_wal_bytes = 0
+        self.segment_id = threading.Lock()
+        self._next_segment = 1
+        self.count = 0
+        self.last: CheckpointReport | None = None
+
+    def start_from(self, snapshots: dict[int, State]) -> None:
+        """Say which snapshots recovery found."""
+        self._kept = {index: _staged_of(state) for index, state in snapshots.items()}
+        self._next_segment = self._core.state.numbers["segment"]
+
+    def new_segment_id(self) -> int:
+        """Give an id that no file has."""
+        with self.segment_id:
+            following = max(self._next_segment, self._core.state.numbers["segment"])
+            self._next_segment = following + 1
+            return following
+
+    def run(self) -> CheckpointReport:
+        """Take a checkpoint and say what it did."""
+        with self._running:
+            started = time.monotonic()
+            frozen = self._core.freeze()
+            _FROZEN.hit()
+            index = frozen.state.numbers["applied"]
+            flush = Flush(tuple(self._segments(frozen)), tuple(self._staged(frozen)))
+            _FLUSHED.hit()
+            if self.last is not None and index <= self.last.index + 1 and flush == Flush((), ()):
+                return replace(self.last, records=0, segments=0, segment_bytes=0)
+            if flush.added or flush.staged:
+                self._submit(flush)
+            _LOGGED.hit()
+            size = self._snapshot(frozen, flush)
+            self.frozen_wal_bytes = frozen.wal_bytes
+            self._clean()
+            self.count += 1
+            self.last = CheckpointReport(
+                index=index,
+                records=sum(segment.records for *_, segment in flush.added),
+                segments=len(flush.added),
+                segment_bytes=sum(segment.file_bytes for *_, segment in flush.added),
+                snapshot_bytes=size,
+                seconds=time.monotonic() - started,
+            )
+            return self.last
+
+    # Segments
+
+    def _segments(self, frozen: Frozen) -> Iterator[tuple[int, int, Segment]]:
+        written: list[tuple[int, int, Segment]] = []
+        topics = set()
+        for key in sorted(frozen.chunks):
+            topic = frozen.state.topics[key[0]]
+            if topic.id not in topics:
+                topics.add(topic.id)
+                self._lake.prepare(topic.id)
+            for chunks in _cut(frozen.chunks[key], self._config(topic).segment_bytes):
+                written.append((*key, self._write(topic, key, chunks)))
+        for number in sorted(topics):
+            self._lake.sync(number)  # the names must survive before an entry speaks of them
+        yield from written
+
+    def _write(self, topic: Topic, key: Key, chunks: list[Chunk]) -> Segment:
+        number = self.new_segment_id()
+        value_type = self._core.schema(topic, len(topic.schemas)).field("value").type
+        return write_segment(
+            self._lake.disk,
+            self._lake.path(*key, number),
+            _batches(chunks, key[1], value_type),
+            segment_id=number,
+            base=chunks[0].base,
+            end=chunks[-1].end,
+            compression=self._config(topic).compression,
+            schema=reader_schema(value_type),
+        )
+
+    def _config(self, topic: Topic) -> TopicConfig:
+        return TopicConfig.of(dict(topic.config))
+
+    # Open transactions
+
+    def _staged(self, frozen: Frozen) -> Iterator[StagedFile]:
+        number = frozen.state.numbers["staged"]
+        for transaction in frozen.state.transactions.values():
+            waiting = [each for each in transaction.pending if not each.staged]
+            if not waiting:
+                continue
+            raw = [frozen.bodies[(each.index, each.number)].raw() for each in waiting]
+            places = self._core.staging.write(number, [memoryview(each) for each in raw])
+            bodies = tuple(
+                (each.index, each.number, *place)
+                for each, place in zip(waiting, places, strict=True)
+            )
+            yield StagedFile(number, transaction.producer, transaction.epoch, bodies)
+            number += 1
+
+    # Snapshot
+
+    def _snapshot(self, frozen: Frozen, flush: Flush) -> int:
+        """Write the state at the freeze, with its memtables in segments; free what came before."""
+        state = frozen.state
+        index = state.numbers["applied"]
+        carry_out(decide(state, index, flush).changes)
+        data = encode_state(state)
+        if index not in self._kept:
+            self._snapshots.write(index, data)
+        _SNAPSHOT.hit()
+        self._kept[index] = _staged_of(state)
+        newest = sorted(self._kept)[-2:]
+        self._kept = {each: self._kept[each] for each in newest}
+        if len(newest) == 2 and newest[0] > self._wal.mark.index:
+            self._wal.release(newest[0])
+        _RELEASED.hit()
+        self._snapshots.remove_all_but(*newest)
+        return len(data)
+
+    def _clean(self) -> None:
+        """Remove files that nothing refers to, as far as they can be removed now."""
+        self.remove_dropped()
+        needed = self._core.staged_needed().union(*self._kept.values())
+        try:
+            self._core.staging.keep_only(needed)
+        except LakebedError as error:
+            _log.warning("staged files could not be removed yet: %s", error)
+
+    def remove_dropped(self) -> int:
+        """Remove the files of segments that the log has dropped; give how many."""
+        dropped, self._core.dropped = self._core.dropped, []
+        for topic, partition, segment in dropped:
+            try:
+                self._lake.remove(topic, partition, segment)
+            except LakebedError as error:
+                _log.warning("a segment could not be removed yet: %s", error)
+        return len(dropped)
+
+
+def _cut(chunks: list[Chunk], segment_bytes: int) -> Iterator[list[Chunk]]:
+    """Cut a partition's chunks into segments of about the wanted size."""
+    run: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        run.append(chunk)
+        size += chunk.memory_bytes
+        if size >= segment_bytes:
+            yield run
+            run, size = [], 0
+    if run:
+        yield run
+
+
+def _batches(
+    chunks: list[Chunk], partition: int, value_type: pa.DataType
+) -> Iterator[pa.RecordBatch]:
+    for chunk in chunks:
+        batch = evolve(chunk.batch(chunk.base, chunk.end), value_type)
+        yield with_position(batch, partition, chunk.base)
+
+
+def _staged_of(state: State) -> set[int]:
+    return {
+        pending.staged
+        for transaction in state.transactions.values()
+        for pending in transaction.pending
+        if pending.staged
+    }

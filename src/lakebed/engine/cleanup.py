@@ -1,0 +1,199 @@
+"""Retention, merging and compaction: what is removed or rewritten, on schedule and on call.
+
+The plans are pure (`topic/retention.py`, `topic/compaction.py`). Acting on one has the order of a
+checkpoint: new files are written and synced, then an entry says that they stand for the old ones,
+then the old files are removed. A reader that has an old file open goes on reading it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.config import TopicConfig
+from lakebed.engine.checkpoint import Checkpointer
+from lakebed.engine.core import Core, Key
+from lakebed.host import failpoints
+from lakebed.lake.folder import LakeFolder
+from lakebed.lake.reader import SegmentReader
+from lakebed.lake.write import write_segment
+from lakebed.state.commands import Command, ReplaceSegments, Trim
+from lakebed.state.values import Partition, Segment, Topic
+from lakebed.topic.compaction import keep, surviving
+from lakebed.topic.retention import plan_compaction, plan_merge, plan_retention
+from lakebed.topic.schema import evolve, reader_schema
+
+_TRIMMED = failpoints.define("engine.retention.logged")
+_REWRITTEN = failpoints.define("engine.cleanup.rewritten")
+_REPLACED = failpoints.define("engine.cleanup.logged")
+
+
+@dataclass
+class CleanupReport:
+    """What a cleanup did."""
+
+    records_removed: int = 0
+    segments_removed: int = 0
+    segments_merged: int = 0
+    segments_compacted: int = 0
+    records_compacted: int = 0
+
+
+class Cleanup:
+    """Acts on plans. One thread at a time."""
+
+    def __init__(
+        self,
+        core: Core,
+        lake: LakeFolder,
+        reader: SegmentReader,
+        checkpointer: Checkpointer,
+        submit: Callable[[Command], Any],
+    ) -> None:
+        self._core = core
+        self._lake = lake
+        self._reader = reader
+        self._checkpointer = checkpointer
+        self._submit = submit
+
+    def run(self, topics: list[Topic]) -> CleanupReport:
+        """Do everything that is due for these topics."""
+        report = CleanupReport()
+        for topic in topics:
+            config = TopicConfig.of(dict(topic.config))
+            self._retain(topic, config, report)
+            for number in range(topic.partitions):
+                self._compact(topic, number, config, report)
+                self._merge(topic, number, config, report)
+        self._checkpointer.remove_dropped()
+        return report
+
+    # Retention
+
+    def _retain(self, topic: Topic, config: TopicConfig, report: CleanupReport) -> None:
+        lows: list[tuple[int, int]] = []
+        now_us = self._core.clock.time_us()
+        for number in range(topic.partitions):
+            partition = self._partition((topic.id, number))
+            if partition is None or not partition.segments:
+                continue
+            low = plan_retention(partition.segments, config, low=partition.low, now_us=now_us)
+            if low > partition.low:
+                lows.append((number, low))
+                report.records_removed += low - partition.low
+                gone = [each for each in partition.segments if each.end <= low]
+                report.segments_removed += len(gone)
+                for segment in gone:
+                    self._reader.forget(segment.id)
+        if lows:
+            self._submit(Trim(topic.id, tuple(lows)))
+            _TRIMMED.hit()
+
+    # Compaction by key
+
+    def _compact(
+        self, topic: Topic, number: int, config: TopicConfig, report: CleanupReport
+    ) -> None:
+        key = (topic.id, number)
+        partition = self._partition(key)
+        if partition is None:
+            return
+        now_us = self._core.clock.time_us()
+        old = plan_compaction(
+            partition.segments, config, compacted_to=partition.compacted_to, now_us=now_us
+        )
+        if not old:
+            return
+        survivors = surviving(
+            self._keys(key, old),
+            now_us=now_us,
+            tombstone_retention_ms=config.tombstone_retention_ms,
+        )
+        before = sum(each.records for each in old)
+        replaced: list[Segment] = []
+        new: list[Segment] = []
+        if len(survivors) < before:
+            replaced = old
+        if replaced and len(survivors):
+            batches = (keep(batch, survivors) for batch in self._scan(key, old, topic))
+            new = self._rewrite(topic, key, old, batches, config)
+        removed = tuple(each.id for each in replaced)
+        if self._replace(ReplaceSegments(*key, removed, tuple(new), old[-1].end), replaced):
+            report.segments_compacted += len(replaced)
+            report.records_compacted += before - len(survivors)
+
+    def _keys(self, key: Key, segments: list[Segment]) -> Iterator[pa.RecordBatch]:
+        """Give what compaction decides on, without the values."""
+        for segment in segments:
+            for batch in self._reader.scan(
+                *key, segment, columns=["offset", "timestamp", "key", "value"]
+            ):
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        batch.column("offset"),
+                        batch.column("timestamp"),
+                        batch.column("key"),
+                        pc.is_null(batch.column("value")),
+                    ],
+                    ["offset", "timestamp", "key", "tombstone"],
+                )
+
+    # Merging
+
+    def _merge(self, topic: Topic, number: int, config: TopicConfig, report: CleanupReport) -> None:
+        key = (topic.id, number)
+        partition = self._partition(key)
+        if partition is None:
+            return
+        for old in plan_merge(partition.segments, config):
+            new = self._rewrite(topic, key, old, self._scan(key, old, topic), config)
+            command = ReplaceSegments(*key, tuple(each.id for each in old), tuple(new), 0)
+            if self._replace(command, old):
+                report.segments_merged += len(old)
+
+    # Rewriting
+
+    def _scan(self, key: Key, segments: list[Segment], topic: Topic) -> Iterator[pa.RecordBatch]:
+        value_type = self._core.schema(topic, len(topic.schemas)).field("value").type
+        for segment in segments:
+            for batch in self._reader.scan(*key, segment):
+                yield evolve(batch, value_type)
+
+    def _rewrite(
+        self,
+        topic: Topic,
+        key: Key,
+        old: list[Segment],
+        batches: Iterator[pa.RecordBatch],
+        config: TopicConfig,
+    ) -> list[Segment]:
+        """Write one segment that stands for several; durable when this returns."""
+        number = self._checkpointer.new_segment_id()
+        value_type = self._core.schema(topic, len(topic.schemas)).field("value").type
+        segment = write_segment(
+            self._lake.disk,
+            self._lake.path(*key, number),
+            batches,
+            segment_id=number,
+            base=old[0].base,
+            end=old[-1].end,
+            compression=config.compression,
+            schema=reader_schema(value_type),
+        )
+        self._lake.sync(topic.id)  # the name must survive before an entry speaks of it
+        _REWRITTEN.hit()
+        return [segment]
+
+    def _replace(self, command: ReplaceSegments, old: list[Segment]) -> bool:
+        replaced: bool = self._submit(command)
+        _REPLACED.hit()
+        for segment in old:
+            self._reader.forget(segment.id)
+        return replaced
+
+    def _partition(self, key: Key) -> Partition | None:
+        return self._core.state.partitions.get(key)

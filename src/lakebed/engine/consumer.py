@@ -1,0 +1,296 @@
+"""Consumers: batch after batch from the partitions of a group's member, or from given ones."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lakebed.engine.core import Key
+from lakebed.engine.groups import Groups, Offsets
+from lakebed.engine.reading import EARLIEST, LATEST, Bounds, Reading
+from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
+from lakebed.types import Closing, TopicPartition
+
+_log = logging.getLogger("lakebed.engine")
+
+_HEARTBEATS: Final = 3
+"""How often a waiting consumer says that it lives within its session."""
+
+Callback = Callable[[list[TopicPartition]], None]
+
+
+class Consumer(Closing):
+    """Reads what a group has not read yet. One thread at a time; `wake` from any thread.
+
+    Iterating waits for new records and never ends by itself (`break`, or `wake` from another
+    thread). Each batch is a table of one topic, named in its schema's metadata, with the column
+    `partition`; `commit` remembers everything that was given out so far.
+    """
+
+    def __init__(
+        self,
+        reading: Reading,
+        groups: Groups,
+        group: str | None,
+        topics: Collection[str],
+        partitions: Collection[tuple[str, int]] | None,
+        *,
+        start: str,
+        bounds: Bounds,
+        columns: Collection[str] | None,
+        session_seconds: float,
+        strategy: str,
+        on_assign: Callback | None,
+        on_revoke: Callback | None,
+    ) -> None:
+        self.group = group
+        self.member = ""
+        self.skipped_records = 0
+        """Records that were removed before this consumer could read them."""
+        self._reading = reading
+        self._groups = groups
+        self._start = start
+        self._bounds = bounds
+        self._columns = None if columns is None else sorted({*columns, "partition", "offset"})
+        self._session_seconds = session_seconds
+        self._on_assign = on_assign
+        self._on_revoke = on_revoke
+        self._positions: dict[TopicPartition, int] = {}
+        self._given: dict[TopicPartition, int] = {}
+        self._turn = 0
+        self._woken = threading.Event()
+        self._stopping = False
+        self._closed = False
+        self._beat_at = 0.0
+        self._topics = tuple(topics)
+        if partitions is not None:
+            self._take([TopicPartition(*each) for each in partitions])
+        else:
+            self.member = groups.join(str(group), topics, session_seconds, strategy)
+            groups.watch(str(group), self._regroup)
+
+    # Reading
+
+    def poll(self, wait_ms: int | None = 0) -> pa.Table:
+        """Give the next records, waiting for them at most so long (None: for ever).
+
+        The table is empty if none came. It is also what tells the group that this member lives: a
+        member that does not poll for longer than its session loses its partitions.
+        """
+        self._check_open()
+        deadline = None if wait_ms is None else time.monotonic() + wait_ms / 1000
+        while True:
+            self.heartbeat()
+            table = self._fetch()
+            if table is not None:
+                return table
+            left = None if deadline is None else deadline - time.monotonic()
+            if self._stopping or (left is not None and left <= 0):
+                return self._empty()
+            self._wait(left)
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        """Give batch after batch, waiting for new records."""
+        while True:
+            table = self.poll(None)
+            if table.num_rows:
+                yield table
+            elif self._stopping:
+                return
+
+    def wake(self) -> None:
+        """End the iteration or the waiting of another thread."""
+        self._stopping = True
+        self._woken.set()
+
+    def _fetch(self) -> pa.Table | None:
+        """Take turns among the partitions that have something."""
+        places = sorted(self._positions)
+        if not places:
+            return None
+        self._turn = (self._turn + 1) % len(places)
+        tables: list[pa.Table] = []
+        topic_name = ""
+        records, size = self._bounds
+        for place in places[self._turn :] + places[: self._turn]:
+            if tables and (place.topic != topic_name or records <= 0 or size <= 0):
+                continue
+            table = self._read(place, Bounds(records, size))
+            if table.num_rows:
+                topic_name = place.topic
+                tables.append(table)
+                records -= table.num_rows
+                size -= table.nbytes
+        return pa.concat_tables(tables) if tables else None
+
+    def _read(self, place: TopicPartition, bounds: Bounds) -> pa.Table:
+        position = self._positions[place]
+        try:
+            table, following = self._read_at(place, position, bounds)
+        except OffsetOutOfRangeError:
+            table, following = self._read_at(place, self._skip(place, position), bounds)
+        self._positions[place] = following
+        if table.num_rows:
+            self._given[place] = following
+        return table
+
+    def _read_at(self, place: TopicPartition, at: int, bounds: Bounds) -> tuple[pa.Table, int]:
+        topic = self._reading.topic(place.topic)
+        return self._reading.read(topic, place.partition, at, bounds, self._columns)
+
+    def _skip(self, place: TopicPartition, position: int) -> int:
+        """Go on where the partition begins now; say how much was removed unread."""
+        low, end = self._reading.bounds(self._reading.topic(place.topic), place.partition)
+        if position > end:
+            _log.warning(
+                "%s/%d ends at %d, before offset %d: it was made anew; reading from its start",
+                place.topic,
+                place.partition,
+                end,
+                position,
+            )
+            return low
+        self.skipped_records += low - position
+        _log.warning(
+            "%d records of %s/%d were removed before group %s read them; going on at %d",
+            low - position,
+            place.topic,
+            place.partition,
+            self.group,
+            low,
+        )
+        return low
+
+    def _empty(self) -> pa.Table:
+        name = self._topics[0] if self._topics else next(iter(self._positions)).topic
+        return self._reading.empty(self._reading.topic(name), self._columns)
+
+    def _wait(self, left: float | None) -> None:
+        """Sleep until there are records, the group changes, or it is time for a heartbeat."""
+        if self.member:
+            beat = self._session_seconds / _HEARTBEATS
+            left = beat if left is None else min(left, beat)
+        wanted = {self._key(place): offset for place, offset in self._positions.items()}
+        stop = self._reading.watch(wanted, self._woken.set)
+        try:
+            if not self._reading.ready(wanted):
+                self._woken.wait(left)
+            self._woken.clear()
+        finally:
+            stop()
+
+    def _key(self, place: TopicPartition) -> Key:
+        return self._reading.key(self._reading.topic(place.topic), place.partition)
+
+    # The group
+
+    def heartbeat(self) -> None:
+        """Tell the group that this member lives; take and give up partitions as it says.
+
+        `poll` does it. Work on one batch that takes longer than the session needs it in between.
+        """
+        if not self.member:
+            return
+        held = frozenset(self._positions)
+        allowed = self._groups.heartbeat(str(self.group), self.member, held)
+        lost = sorted(held - allowed)
+        if lost:
+            if self._on_revoke is not None:
+                self._on_revoke(lost)
+            for place in lost:
+                self._positions.pop(place, None)
+                self._given.pop(place, None)
+            allowed = self._groups.heartbeat(
+                str(self.group), self.member, frozenset(self._positions)
+            )
+        gained = sorted(allowed - held)
+        if gained:
+            self._take(gained)
+            if self._on_assign is not None:
+                self._on_assign(gained)
+
+    def _regroup(self) -> None:
+        self._woken.set()
+
+    def _take(self, places: list[TopicPartition]) -> None:
+        committed = self._groups.committed(self.group) if self.group else {}
+        for place in places:
+            topic = self._reading.topic(place.topic)
+            self._reading.key(topic, place.partition)
+            low, end = self._reading.bounds(topic, place.partition)
+            position = committed.get(place)
+            if position is None:
+                position = low if self._start == EARLIEST else end
+            elif not low <= position <= end:
+                position = self._skip(place, position)
+            self._positions[place] = position
+
+    def assignment(self) -> list[TopicPartition]:
+        """List the partitions that this consumer reads."""
+        return sorted(self._positions)
+
+    # Positions
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Give the next offset of each partition."""
+        return dict(self._positions)
+
+    def seek(self, topic: str, partition: int, offset: int | str) -> None:
+        """Go on elsewhere in a partition that this consumer reads."""
+        place = TopicPartition(topic, partition)
+        if place not in self._positions:
+            raise InvalidArgumentError(
+                "the partition is not assigned to this consumer", topic=topic, partition=partition
+            )
+        found = self._reading.start(self._reading.topic(topic), partition, offset)
+        self._positions[place] = self._given[place] = found
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """Count the records of each partition that this consumer has not been given yet."""
+        return {
+            place: self._reading.bounds(self._reading.topic(place.topic), place.partition)[1] - at
+            for place, at in self._positions.items()
+        }
+
+    def commit(self, offsets: Offsets | None = None) -> None:
+        """Remember how far the group has come; durable when this returns.
+
+        Without `offsets`: everything given out so far.
+        """
+        self._check_open()
+        if self.group is None:
+            raise InvalidArgumentError("a consumer without a group has nowhere to commit to")
+        self._groups.commit(self.group, self.member, self.given() if offsets is None else offsets)
+
+    def given(self) -> dict[TopicPartition, int]:
+        """Give the offsets behind everything that was given out so far."""
+        return dict(self._given)
+
+    def close(self) -> None:
+        """Leave the group, so that its other members take over at once."""
+        if self._closed:
+            return
+        self._closed = True
+        self.wake()
+        if self.member:
+            self._groups.unwatch(str(self.group), self._regroup)
+            self._groups.leave(str(self.group), self.member)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the consumer is closed", group=self.group)
+
+    def __repr__(self) -> str:
+        return f"<Consumer of {self.group!r}: {len(self._positions)} partitions>"
+
+
+def checked_start(start: Any) -> str:
+    """Check where a group begins that has committed nothing."""
+    if start not in (EARLIEST, LATEST):
+        raise InvalidArgumentError("start is 'earliest' or 'latest'", got=repr(start))
+    return str(start)

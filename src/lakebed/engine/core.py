@@ -1,0 +1,372 @@
+"""The heart of the embedded log: what the WAL has committed becomes state and memtables.
+
+Commands reach the WAL from any thread. Once they are on disk the committing thread applies them, in
+the order of the log, before their writers are told. Nothing else changes the state, and readers
+look at it without a lock: each value in it is replaced as a whole.
+
+Applying has two steps, as in `state/machine.py`: the changes are worked out, remembered, and then
+carried out. Whatever strikes the thread in between, the next one to apply carries them out again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from lakebed.engine.staging import Staging
+from lakebed.errors import LakebedError, PoisonedError, RejectedError
+from lakebed.host import Clock
+from lakebed.state import commands
+from lakebed.state.commands import Command
+from lakebed.state.image import State
+from lakebed.state.machine import (
+    GONE,
+    Change,
+    Decision,
+    Dropped,
+    Placed,
+    Written,
+    carry_out,
+    decide,
+)
+from lakebed.state.values import Part, Partition, Pending, Topic
+from lakebed.topic.memtable import Body, Chunk, Memtable
+from lakebed.topic.schema import decode_schema, storage_schema, value_type
+from lakebed.wal.request import Request
+
+_log = logging.getLogger("lakebed.engine")
+
+Key = tuple[int, int]
+"""A partition: the topic's id and the partition's number."""
+
+
+class Prepared(NamedTuple):
+    """A command with the bodies of its parts, on its way into the log."""
+
+    command: Command
+    bodies: Sequence[Body] = ()
+
+
+class Frozen(NamedTuple):
+    """A log at one point: its state, what its memtables hold, and its open transactions' bodies."""
+
+    state: State
+    chunks: dict[Key, list[Chunk]]
+    bodies: dict[tuple[int, int], Body]
+    wal_bytes: int
+
+
+class _Redo(NamedTuple):
+    """Changes that are decided and have to be carried out."""
+
+    changes: list[Change]
+    touched: tuple[Key, ...]
+    dropped: tuple[Dropped, ...]
+
+
+class Core:
+    """State and memtables. `apply` belongs to the committing thread, the rest to anyone."""
+
+    def __init__(self, state: State, staging: Staging, clock: Clock) -> None:
+        self.state = state
+        self.staging = staging
+        self.clock = clock
+        self.memtables: dict[Key, Memtable] = {}
+        self.bodies: dict[tuple[int, int], Body] = {}
+        """Of open transactions, by entry and part."""
+        self.used: dict[str, int] = {"memory_bytes": 0, "records": 0}
+        """Bytes held in memory until they are flushed; records written since the log was opened."""
+        self.dropped: list[Dropped] = []
+        """Segments whose files can be removed."""
+        self.broken: LakebedError | None = None
+        self.wal_bytes = 0
+        """Bytes of entries applied since the log was opened."""
+        self._gate = threading.Lock()
+        self._redo: _Redo | None = None
+        self._schemas: dict[tuple[int, int], pa.Schema] = {}
+        self._watching = threading.Lock()
+        self._watchers: dict[Key, list[Callable[[], None]]] = {}
+        self.on_applied: Callable[[], None] | None = None
+
+    # Applying
+
+    def applied(self, group: list[Request]) -> None:
+        """Apply a group that is on disk. A group that was applied before changes nothing."""
+        try:
+            with self._gate:
+                self._carry_out()
+                for request in group:
+                    prepared = request.command
+                    if isinstance(prepared, Prepared) and request.error is None:
+                        self._apply_request(request, prepared)
+        except Exception as error:
+            self._break(error, group)
+        if self.on_applied is not None:
+            self.on_applied()
+
+    def _apply_request(self, request: Request, prepared: Prepared) -> None:
+        if self.broken is not None:
+            request.error = self.broken
+        elif request.index > self.state.numbers["applied"]:
+            request.result = self._decide(request.index, prepared)
+            self.wal_bytes += request.span
+            self._carry_out()
+
+    def freeze(self) -> Frozen:
+        """Take everything as it is at one point of the log, while nothing is applied."""
+        with self._gate:
+            self._carry_out()
+            chunks = {key: memtable.chunks() for key, memtable in self.memtables.items()}
+            return Frozen(self.state.copy(), chunks, dict(self.bodies), self.wal_bytes)
+
+    def apply(self, index: int, prepared: Prepared) -> None:
+        """Apply one entry of a log that is being recovered."""
+        self._decide(index, prepared)
+        self._carry_out()
+
+    def _decide(self, index: int, prepared: Prepared) -> Any:
+        """Work out what an entry changes; give its result."""
+        state = self.state
+        touched: tuple[Key, ...] = ()
+        try:
+            decision = decide(state, index, prepared.command)
+            result, changes, dropped = decision
+            touched = self._data(index, prepared, decision, changes)
+        except RejectedError as error:
+            result, changes, dropped = error, [], ()
+        changes.append((state.numbers, "applied", index))
+        self._redo = _Redo(changes, touched, dropped)
+        return result
+
+    def _carry_out(self) -> None:
+        redo = self._redo
+        if redo is None:
+            return
+        carry_out(redo.changes)
+        if redo.dropped:
+            self.dropped += redo.dropped
+        self._redo = None
+        if self._watchers:
+            self._tell(redo.touched)
+
+    def _data(
+        self, index: int, prepared: Prepared, decision: Decision, changes: list[Change]
+    ) -> tuple[Key, ...]:
+        """Add what a command does to memtables and bodies; give the partitions that got records."""
+        ledger = _Ledger(self)
+        command = prepared.command
+        ledger.trim(changes)
+        touched: tuple[Key, ...] = ()
+        if isinstance(decision.result, Written):
+            if not decision.result.duplicate:
+                touched = ledger.place(index, prepared, decision.result)
+        elif isinstance(command, commands.TransactionWrite):
+            ledger.hold(index, prepared.bodies)
+        if isinstance(command, commands.CommitTransaction):
+            ledger.release(command.producer, committed=True)
+        elif isinstance(command, commands.AbortTransaction):
+            ledger.release(command.producer, committed=False)
+        elif isinstance(command, commands.BeginTransaction):
+            ledger.release(decision.result[0], committed=False)
+        elif isinstance(command, commands.DeleteTopic):
+            touched = ledger.forget_topic(command.topic)
+        elif isinstance(command, commands.Flush):
+            ledger.stage(changes)
+        changes += ledger.finished()
+        return touched
+
+    def _break(self, error: Exception, group: list[Request]) -> None:
+        """Stop, because a committed command could not be applied: a defect."""
+        _log.critical("a committed entry could not be applied; the log stops", exc_info=error)
+        self.broken = PoisonedError(
+            "an entry on disk could not be applied", cause=f"{type(error).__name__}: {error}"
+        )
+        for request in group:
+            if request.index > self.state.numbers["applied"] and request.error is None:
+                request.error = self.broken
+
+    # Looking
+
+    def topic(self, number: int) -> Topic | None:
+        """Find a topic by id."""
+        return self.state.topics.get(number)
+
+    def partition(self, key: Key) -> Partition | None:
+        """Find a partition."""
+        return self.state.partitions.get(key)
+
+    def schema(self, topic: Topic, version: int) -> pa.Schema:
+        """Give the storage schema of a topic's schema version; 0 for a raw topic."""
+        key = (topic.id, version)
+        schema = self._schemas.get(key)
+        if schema is None:
+            given = decode_schema(topic.schemas[version - 1]) if version else None
+            schema = self._schemas[key] = storage_schema(value_type(given))
+        return schema
+
+    def staged(self, pending: Pending, schema: pa.Schema) -> Body:
+        """Make the body of a staged part: it is read from its file when it is needed."""
+        staging, length = self.staging, pending.part.body_bytes
+        number, position, checksum = pending.staged, pending.position, pending.checksum
+        return Body(
+            lambda: staging.load(number, position, length, checksum), schema, 0, staged=number
+        )
+
+    def staged_needed(self) -> set[int]:
+        """Give the staged files that open transactions or memtables refer to."""
+        with self._gate:
+            bodies = list(self.bodies.values())
+            for memtable in self.memtables.values():
+                bodies += [chunk.body for chunk in memtable.chunks()]
+        return {body.staged for body in bodies if body.staged}
+
+    def body_of(self, part: Part, raw: Any) -> Body:
+        """Make the body of a part from its bytes."""
+        topic = self.state.topics.get(part.topic)
+        # Of a topic that is gone nobody will read it.
+        schema = pa.schema([]) if topic is None else self.schema(topic, part.schema)
+        return Body(lambda: raw, schema, part.body_bytes)
+
+    # Waiting
+
+    def watch(self, keys: Sequence[Key], callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called, by the committing thread, when a partition has changed.
+
+        Give the function that ends it.
+        """
+        with self._watching:
+            for key in keys:
+                # A new list each time: the committing thread reads them without the lock.
+                self._watchers[key] = [*self._watchers.get(key, ()), callback]
+
+        def stop() -> None:
+            with self._watching:
+                for key in keys:
+                    rest = [each for each in self._watchers.get(key, ()) if each is not callback]
+                    if rest:
+                        self._watchers[key] = rest
+                    else:
+                        self._watchers.pop(key, None)
+
+        return stop
+
+    def wake_all(self) -> None:
+        """Call every watcher: the log is being closed, or has stopped."""
+        with self._watching:
+            keys = tuple(self._watchers)
+        self._tell(keys)
+
+    def _tell(self, keys: Sequence[Key]) -> None:
+        for key in keys:
+            for callback in self._watchers.get(key, ()):
+                callback()
+
+
+class _Ledger:
+    """What one command does to memtables, bodies and their size, as changes."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._changes: list[Change] = []
+        self._memory = 0
+        self._records = 0
+        self._made: dict[Key, Memtable] = {}
+
+    def place(self, index: int, prepared: Prepared, written: Written) -> tuple[Key, ...]:
+        """Put the rows of a write into memtables."""
+        core, touched = self._core, []
+        for part in written.parts:
+            if isinstance(part, RejectedError) or not part:
+                continue
+            first = part[0]
+            own = first.index == index
+            body = (
+                prepared.bodies[first.number] if own else core.bodies[(first.index, first.number)]
+            )
+            rows = part[-1].start + part[-1].records
+            if own:
+                self._memory += body.memory_bytes
+            for placed in part:
+                touched.append(self._put(placed, body, rows))
+                self._records += placed.records
+        return tuple(touched)
+
+    def _put(self, placed: Placed, body: Body, rows: int) -> Key:
+        key = (placed.topic, placed.partition)
+        share = body.memory_bytes * (placed.start + placed.records) // rows
+        share -= body.memory_bytes * placed.start // rows
+        chunk = Chunk(placed.base, placed.records, body, placed.start, share)
+        memtable = self._made.get(key)
+        if memtable is None:
+            memtable = self._core.memtables.get(key)
+        if memtable is None:
+            memtable = self._made[key] = Memtable(self._core.clock.monotonic())
+            self._changes.append((self._core.memtables, key, memtable))
+        self._changes.append((memtable, placed.base, chunk))
+        return key
+
+    def hold(self, index: int, bodies: Sequence[Body]) -> None:
+        """Keep the bodies of an open transaction."""
+        for number, body in enumerate(bodies):
+            self._changes.append((self._core.bodies, (index, number), body))
+            self._memory += body.memory_bytes
+
+    def release(self, producer: int, *, committed: bool) -> None:
+        """Let go of an open transaction's bodies; committed ones are in memtables now."""
+        transaction = self._core.state.transactions.get(producer)
+        if transaction is None:
+            return
+        for pending in transaction.pending:
+            key = (pending.index, pending.number)
+            self._changes.append((self._core.bodies, key, GONE))
+            if not committed:
+                self._memory -= self._core.bodies[key].memory_bytes
+
+    def trim(self, changes: list[Change]) -> None:
+        """Drop from memtables what is flushed or gone now."""
+        partitions = self._core.state.partitions
+        for target, key, value in changes:
+            if target is partitions and value is not GONE:
+                before = partitions.get(key)
+                memtable = self._core.memtables.get(key)
+                if before is None or memtable is None or value.flushed == before.flushed:
+                    continue
+                rest = memtable.above(value.flushed, self._core.clock.monotonic())
+                self._memory -= memtable.memory_bytes() - rest.memory_bytes()
+                self._changes.append((self._core.memtables, key, rest if len(rest) else GONE))
+
+    def forget_topic(self, topic: int) -> tuple[Key, ...]:
+        """Drop every memtable of a topic."""
+        keys = tuple(key for key in self._core.state.partitions if key[0] == topic)
+        for key in keys:
+            memtable = self._core.memtables.get(key)
+            if memtable is not None:
+                self._memory -= memtable.memory_bytes()
+                self._changes.append((self._core.memtables, key, GONE))
+        return keys
+
+    def stage(self, changes: list[Change]) -> None:
+        """Let bodies of open transactions be read from their staged files from now on."""
+        core = self._core
+        for target, _, value in changes:
+            if target is not core.state.transactions:
+                continue
+            for pending in value.pending:
+                key = (pending.index, pending.number)
+                body = core.bodies.get(key)
+                if pending.staged and body is not None and not body.staged:
+                    self._changes.append((core.bodies, key, core.staged(pending, body.schema)))
+                    self._memory -= body.memory_bytes
+
+    def finished(self) -> list[Change]:
+        """Give every change, with the new sizes."""
+        used = self._core.used
+        if self._memory:
+            self._changes.append((used, "memory_bytes", used["memory_bytes"] + self._memory))
+        if self._records:
+            self._changes.append((used, "records", used["records"] + self._records))
+        return self._changes

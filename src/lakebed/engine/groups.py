@@ -1,0 +1,279 @@
+"""Consumer groups: who is alive, who holds what, and how far each group has come.
+
+Members live in this process's memory; who holds which partition, and the offsets committed, live in
+the log. Each change of hands is an entry, and a commit says which member it comes from: one that
+arrives after its partition went to somebody else is refused by the state machine, whatever the
+order of events was outside of the log.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lakebed.engine.core import Core
+from lakebed.engine.reading import Reading
+from lakebed.errors import (
+    FencedError,
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    InvalidArgumentError,
+)
+from lakebed.state.commands import ChangeGroup, Command, CommitOffsets, DeleteGroup
+from lakebed.state.values import Group
+from lakebed.topic.membership import Membership
+from lakebed.types import GroupName, TopicPartition
+
+Offsets = Mapping[Any, Any]
+"""Offsets by (topic, partition), or by topic and then partition."""
+
+
+@dataclass(frozen=True)
+class GroupPartition:
+    """How far a group has come in a partition."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    earliest: int
+    end: int
+    lag: int
+    """Records that the group has not committed yet."""
+    member: str | None
+
+
+@dataclass(frozen=True)
+class GroupInfo:
+    """A group as `describe_group` shows it."""
+
+    name: str
+    generation: int
+    members: tuple[str, ...]
+    partitions: tuple[GroupPartition, ...]
+
+    @property
+    def lag(self) -> int:
+        """Count the records that the group has not committed yet."""
+        return sum(each.lag for each in self.partitions)
+
+
+class Groups:
+    """The consumer groups of a log. Any thread."""
+
+    def __init__(self, core: Core, reading: Reading, submit: Callable[[Command], Any]) -> None:
+        self._core = core
+        self._reading = reading
+        self._submit = submit
+        self._guard = threading.RLock()
+        self._memberships: dict[str, Membership] = {}
+        self._watchers: dict[str, list[Callable[[], None]]] = {}
+
+    # Members
+
+    def join(
+        self, group: str, topics: Collection[str], session_seconds: float, strategy: str
+    ) -> str:
+        """Take a consumer into a group; give its id."""
+        name = GroupName(group)
+        for topic in topics:
+            self._reading.topic(topic)
+        member = f"{name}-{uuid.uuid4().hex[:12]}"
+        with self._guard:
+            membership = self._membership(name)
+            now = self._core.clock.monotonic()
+            membership.expire(now)
+            membership.join(member, topics, now, session_seconds, strategy=strategy)
+            self._changed(name, membership)
+        return member
+
+    def heartbeat(
+        self, group: str, member: str, held: Collection[TopicPartition]
+    ) -> frozenset[TopicPartition]:
+        """Say that a member lives and what it holds; give what it may hold."""
+        with self._guard:
+            membership = self._memberships.get(group)
+            if membership is None:
+                raise FencedError("not a member of the group", group=group, member=member)
+            membership.set_partitions(self._counts())
+            before = membership.generation
+            allowed = membership.heartbeat(member, self._core.clock.monotonic(), held)
+            if membership.generation != before:
+                self._changed(group, membership)
+            return allowed
+
+    def leave(self, group: str, member: str) -> None:
+        """Let a member go. One that is gone already is no mistake."""
+        with self._guard:
+            membership = self._memberships.get(group)
+            if membership is not None and member in membership.members:
+                membership.leave(member)
+                self._changed(group, membership)
+
+    def expire(self) -> list[str]:
+        """Expel members that were silent for too long; give who they were."""
+        gone: list[str] = []
+        with self._guard:
+            for name, membership in self._memberships.items():
+                expelled = membership.expire(self._core.clock.monotonic())
+                if expelled:
+                    gone += expelled
+                    self._changed(name, membership)
+        return gone
+
+    def watch(self, group: str, callback: Callable[[], None]) -> None:
+        """Have a consumer told when its group changes."""
+        with self._guard:
+            self._watchers.setdefault(group, []).append(callback)
+
+    def unwatch(self, group: str, callback: Callable[[], None]) -> None:
+        """End that."""
+        with self._guard:
+            self._watchers[group] = [
+                each for each in self._watchers.get(group, ()) if each is not callback
+            ]
+
+    def _membership(self, group: str) -> Membership:
+        membership = self._memberships.get(group)
+        if membership is None:
+            known = self._core.state.groups.get(group, Group())
+            membership = Membership(known.generation)
+            self._memberships[group] = membership
+        membership.set_partitions(self._counts())
+        return membership
+
+    def _counts(self) -> dict[str, int]:
+        return {topic.name: topic.partitions for topic in list(self._core.state.topics.values())}
+
+    def _changed(self, group: str, membership: Membership) -> None:
+        """Write down who holds what, before anyone acts on it; tell the others."""
+        names = self._core.state.names
+        owners = tuple(
+            sorted(
+                (names[place.topic], place.partition, member)
+                for place, member in membership.owners().items()
+                if place.topic in names
+            )
+        )
+        known = self._core.state.groups.get(group)
+        if known is None or known.owners != owners:
+            self._submit(ChangeGroup(group, owners))
+        for callback in self._watchers.get(group, ()):
+            callback()
+
+    # Offsets
+
+    def commit(self, group: str, member: str, offsets: Offsets) -> None:
+        """Remember how far a group has come; durable when this returns."""
+        name = GroupName(group)
+        places = self.places(offsets)
+        if places:
+            time_us = self._core.clock.time_us()
+            self._submit(CommitOffsets(str(name), member, places, time_us))
+
+    def places(self, offsets: Offsets) -> tuple[tuple[int, int, int], ...]:
+        """Check offsets and give them as (topic id, partition, offset)."""
+        if not isinstance(offsets, Mapping):
+            raise InvalidArgumentError(
+                "offsets are {(topic, partition): offset} or {topic: {partition: offset}}",
+                got=repr(offsets)[:200],
+            )
+        return tuple(self._place(*each) for each in _flat(offsets))
+
+    def _place(self, topic: str, partition: int, offset: Any) -> tuple[int, int, int]:
+        key = self._reading.key(self._reading.topic(topic), partition)
+        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+            raise InvalidArgumentError(
+                "a committed offset is a whole number", topic=topic, got=repr(offset)
+            )
+        return (*key, offset)
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """Give the committed offsets of a group."""
+        state = self._core.state
+        found: dict[TopicPartition, int] = {}
+        for (name, number, partition), committed in list(state.offsets.items()):
+            topic = state.topics.get(number)
+            if name == group and topic is not None:
+                found[TopicPartition(topic.name, partition)] = committed.offset
+        return found
+
+    # Looking after groups
+
+    def names(self) -> list[str]:
+        """List the groups, sorted."""
+        return sorted(self._core.state.groups)
+
+    def describe(self, group: str) -> GroupInfo:
+        """Give members, committed offsets and lag of a group."""
+        known = self._core.state.groups.get(GroupName(group))
+        if known is None:
+            raise _no_group(group)
+        with self._guard:
+            membership = self._memberships.get(group)
+            members = tuple(membership.members) if membership else ()
+            owners = membership.owners() if membership else {}
+            generation = known.generation
+        committed = self.committed(group)
+        rows = [
+            self._partition(place, committed.get(place), owners.get(place))
+            for place in sorted({*committed, *owners})
+        ]
+        return GroupInfo(group, generation, members, tuple(rows))
+
+    def _partition(
+        self, place: TopicPartition, committed: int | None, member: str | None
+    ) -> GroupPartition:
+        topic = self._reading.topic(place.topic)
+        low, end = self._reading.bounds(topic, place.partition)
+        position = low if committed is None else max(low, committed)
+        return GroupPartition(*place, committed, low, end, end - position, member)
+
+    def reset(self, group: str, offsets: Offsets) -> None:
+        """Let a group without members go on from other offsets."""
+        name = GroupName(group)
+        with self._guard:
+            self._check_empty(name)
+            self.commit(name, "", offsets)
+
+    def delete(self, group: str) -> None:
+        """Forget a group that has no members."""
+        name = GroupName(group)
+        with self._guard:
+            if name not in self._core.state.groups:
+                raise _no_group(name)
+            self._check_empty(name)
+            if self._core.state.groups[name].owners:
+                self._submit(ChangeGroup(name, ()))  # of members that died with their process
+            self._submit(DeleteGroup(name))
+            self._memberships.pop(name, None)
+
+    def _check_empty(self, group: str) -> None:
+        membership = self._memberships.get(group)
+        if membership is not None:
+            membership.expire(self._core.clock.monotonic())
+        if membership is not None and membership.members:
+            raise GroupNotEmptyError(
+                "the group has members", group=group, members=len(membership.members)
+            )
+
+
+def _flat(offsets: Offsets) -> list[tuple[str, int, Any]]:
+    found: list[tuple[str, int, Any]] = []
+    for key, value in offsets.items():
+        if isinstance(key, str) and isinstance(value, Mapping):
+            found += [(key, partition, offset) for partition, offset in value.items()]
+        elif isinstance(key, tuple) and len(key) == 2:
+            found.append((*key, value))
+        else:
+            raise InvalidArgumentError(
+                "offsets are {(topic, partition): offset} or {topic: {partition: offset}}",
+                got=repr({key: value})[:200],
+            )
+    return found
+
+
+def _no_group(group: str) -> GroupNotFoundError:
+    return GroupNotFoundError("there is no such group", group=group)

@@ -1,0 +1,556 @@
+"""The embedded log as its users see it: topics, writing, reading, groups, transactions."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+
+from lakebed import limits
+from lakebed.config import LogConfig
+from lakebed.engine.acks import Ack, Acks
+from lakebed.engine.budget import Budget
+from lakebed.engine.checkpoint import Checkpointer, CheckpointReport
+from lakebed.engine.cleanup import Cleanup, CleanupReport
+from lakebed.engine.consumer import Callback, Consumer, checked_start
+from lakebed.engine.core import Core
+from lakebed.engine.groups import GroupInfo, Groups, Offsets
+from lakebed.engine.maintenance import Maintenance
+from lakebed.engine.producer import Producer
+from lakebed.engine.reading import Reading, checked_bounds, microseconds
+from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
+from lakebed.engine.staging import Staging
+from lakebed.engine.stats import LogStats
+from lakebed.engine.topics import TopicInfo, Topics
+from lakebed.engine.transaction import Transaction
+from lakebed.engine.writing import Rows, Writing
+from lakebed.errors import ClosedError, InvalidArgumentError
+from lakebed.host import Clock, Disk, OsDisk, SystemClock
+from lakebed.lake.folder import LakeFolder
+from lakebed.lake.reader import SegmentReader
+from lakebed.raft.snapshot import SnapshotFolder
+from lakebed.state.commands import BeginTransaction, Command, RegisterProducer
+from lakebed.state.image import State
+from lakebed.types import Closing, GroupName, ProducerName, TopicPartition
+from lakebed.wal import Wal
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
+
+
+class Log(Closing):
+    """A durable event log in a folder that this process owns.
+
+    Any thread may call any method. Use it as a context manager, or call `close`.
+    """
+
+    def __init__(
+        self, folder: Path, config: LogConfig, disk: Disk, clock: Clock, *, threaded: bool
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self._disk = disk
+        self._threaded = threaded
+        self._closed = False
+        self._staging = Staging(disk, folder)
+        self._lake = LakeFolder(disk, folder)
+        self._snapshots = SnapshotFolder(disk, folder)
+        self._core = Core(State(), self._staging, clock)
+        self._recovered = Recovered()
+        self._wal: Wal
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | os.PathLike[str],
+        config: LogConfig | None = None,
+        *,
+        progress: Progress | None = None,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        threaded: bool = True,
+    ) -> Self:
+        """Open the log in `folder`, making it if the folder is new or empty.
+
+        `progress` is told how far recovery has come. `disk`, `clock` and `threaded=False`
+        (everything in the calling thread, checkpoints included) are for tests.
+        """
+        if not isinstance(folder, (str, os.PathLike)) or "\0" in os.fspath(folder):
+            raise InvalidArgumentError("the folder is not a path", got=repr(folder))
+        config = _checked_config(config)
+        disk, clock = disk or OsDisk(), clock or SystemClock()
+        log = cls(Path(folder), config, disk, clock, threaded=threaded)
+        tell = progress or _say_nothing
+        log._wal = Wal.open(
+            folder,
+            config.wal,
+            progress=lambda done, total: tell("reading the WAL", done, total),
+            disk=disk,
+            clock=clock,
+            threaded=threaded,
+            applied=log._core.applied,
+        )
+        try:
+            log._recover(tell)
+            log._assemble()
+        except BaseException:
+            log._wal.close()
+            raise
+        return log
+
+    def _recover(self, tell: Progress) -> None:
+        state, self._recovered = load_snapshot(self._snapshots, self._wal)
+        self._core.state = state
+        replay(
+            self._core,
+            self._wal,
+            self._recovered,
+            lambda done, total: tell("replaying entries", done, total),
+        )
+        tidy(self._core, self._lake, self._disk, self.folder, self._recovered)
+
+    def _assemble(self) -> None:
+        """Put the parts together that need the recovered state."""
+        core, config = self._core, self.config
+        self._segments = SegmentReader(self._lake, config.cache_bytes)
+        self._reading = Reading(core, self._segments)
+        self._writing = Writing(core, self._wal, self._admit)
+        submit = self._submit
+        self._topics = Topics(core, submit, config.default_partitions)
+        self._groups = Groups(core, self._reading, submit)
+        self._checkpointer = Checkpointer(
+            core, self._wal, self._lake, self._snapshots, self._writing.submit
+        )
+        self._checkpointer.start_from(self._recovered.snapshots)
+        self._budget = Budget(core, config, lambda: self._checkpointer.frozen_wal_bytes)
+        self._cleanup = Cleanup(
+            core, self._lake, self._segments, self._checkpointer, self._writing.submit
+        )
+        self._maintenance = Maintenance(
+            core,
+            config,
+            self._budget,
+            self._checkpointer,
+            self._cleanup,
+            self._groups,
+            self._writing.submit,
+        )
+        if self._threaded:
+            core.on_applied = self._after_apply
+            self._maintenance.start()
+            self._maintenance.nudge()
+
+    # Topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        schema: pa.Schema | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> TopicInfo:
+        """Make a topic: raw without a schema (values are bytes), typed with one."""
+        self._check_open()
+        return self._topics.create(name, partitions, schema, config)
+
+    def get_or_create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        schema: pa.Schema | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> TopicInfo:
+        """Give a topic as it is, or make it if there is none of that name."""
+        self._check_open()
+        return self._topics.get_or_create(name, partitions, schema, config)
+
+    def topics(self) -> list[str]:
+        """List the names of the topics."""
+        self._check_open()
+        return self._topics.names()
+
+    def describe_topic(self, name: str) -> TopicInfo:
+        """Give partitions, schema and settings of a topic."""
+        self._check_open()
+        return self._topics.describe(name)
+
+    def alter_topic(
+        self,
+        name: str,
+        config: Mapping[str, object] | None = None,
+        schema: pa.Schema | None = None,
+        partitions: int | None = None,
+    ) -> TopicInfo:
+        """Change settings, add nullable fields to the schema, add partitions."""
+        self._check_open()
+        return self._topics.alter(name, config, schema, partitions)
+
+    def add_partitions(self, name: str, partitions: int) -> TopicInfo:
+        """Let a topic have so many partitions in all. Keys written from now on may go elsewhere."""
+        self._check_open()
+        return self._topics.add_partitions(name, partitions)
+
+    def purge_topic(self, name: str) -> None:
+        """Remove every record of a topic; offsets go on where they were."""
+        self._check_open()
+        self._topics.purge(name)
+        self._checkpointer.remove_dropped()
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic with everything in it; one made later under its name begins empty."""
+        self._check_open()
+        self._topics.delete(name)
+        self._checkpointer.remove_dropped()
+
+    # Writing
+
+    def append(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        partition: int | None = None,
+        timestamp: Any = None,
+    ) -> Ack:
+        """Append a record and return where it is, when it is durable.
+
+        It goes to `partition`, or where its key's hash says, or to the next partition in turn.
+        """
+        self._check_open()
+        return self._writing.append(
+            self._writing.record(topic, value, key, headers, partition, timestamp)
+        )
+
+    def append_async(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        partition: int | None = None,
+        timestamp: Any = None,
+    ) -> Future[Ack]:
+        """Append a record; the future gives where it is, when it is durable."""
+        self._check_open()
+        return self._writing.append_async(
+            self._writing.record(topic, value, key, headers, partition, timestamp)
+        )
+
+    def append_batch(self, topic: str, rows: Rows, *, partition: int | None = None) -> Acks:
+        """Append a table, a record batch or a list of rows; all of it or nothing.
+
+        Returns when it is durable. Rows go to `partition`, or where their keys' hashes say; rows
+        without a key are spread over the partitions.
+        """
+        self._check_open()
+        return self._writing.append_batch(topic, rows, partition)
+
+    def producer(
+        self,
+        name: str | None = None,
+        *,
+        linger_ms: float = 5.0,
+        batch_bytes: int = 1 * limits.MIB,
+        memory_bytes: int = 64 * limits.MIB,
+    ) -> Producer:
+        """Open a producer: it batches what is sent one by one, and writes each batch once.
+
+        A batch is written when it has `batch_bytes`, after `linger_ms`, or on `flush`. With more
+        than `memory_bytes` on their way, `send` waits. Whoever opens a producer of the same `name`
+        later fences this one.
+        """
+        self._check_open()
+        _check_range("linger_ms", linger_ms, 0, 60_000)
+        _check_range("batch_bytes", batch_bytes, 1, 32 * limits.MIB)
+        _check_range("memory_bytes", memory_bytes, 1, 1024 * limits.GIB)
+        chosen = str(ProducerName(name if name is not None else f"anonymous-{uuid.uuid4().hex}"))
+        identity = self._submit(RegisterProducer(chosen, self._core.clock.time_us()))
+        return Producer(
+            self._core,
+            self._writing,
+            self._admit,
+            identity,
+            chosen,
+            linger_ms=linger_ms,
+            batch_bytes=batch_bytes,
+            memory_bytes=memory_bytes,
+        )
+
+    def transaction(self, name: str | None = None, *, timeout_ms: int = 60_000) -> Transaction:
+        """Begin a transaction: records and consumer offsets that become visible together.
+
+        An open one of the same `name` is aborted and its owner fenced.
+        """
+        self._check_open()
+        _check_range("timeout_ms", timeout_ms, 1, 86_400_000)
+        chosen = str(ProducerName(name if name is not None else f"anonymous-{uuid.uuid4().hex}"))
+        time_us = self._core.clock.time_us()
+        identity = self._submit(BeginTransaction(chosen, int(timeout_ms) * 1000, time_us))
+        return Transaction(self._core, self._writing, self._groups, self._admit, identity, chosen)
+
+    # Reading
+
+    def read(
+        self,
+        topic: str,
+        partition: int = 0,
+        offset: int | str = 0,
+        *,
+        max_records: int = 10_000,
+        max_bytes: int = 16 * limits.MIB,
+        columns: Sequence[str] | None = None,
+        wait_ms: int | None = 0,
+    ) -> pa.Table:
+        """Give records of a partition from `offset` on, as one table; empty at the end.
+
+        `offset` is a number, `"earliest"` or `"latest"`. At least one record is given if there is
+        one, however large. With `wait_ms` an empty answer waits that long for a record (None: for
+        ever).
+        """
+        self._check_open()
+        bounds = checked_bounds(max_records, max_bytes)
+        found = self._reading.topic(topic)
+        start = self._reading.start(found, partition, offset)
+        table, following = self._reading.read(found, partition, start, bounds, columns)
+        if table.num_rows or wait_ms == 0:
+            return table
+        _check_wait(wait_ms)
+        wanted = {self._reading.key(found, partition): following}
+        if self._reading.wait(wanted, None if wait_ms is None else wait_ms / 1000):
+            found = self._reading.topic(topic)
+            table, _ = self._reading.read(found, partition, following, bounds, columns)
+        return table
+
+    def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Give earliest offset and end of each partition; the end is exclusive."""
+        self._check_open()
+        found = self._reading.topic(topic)
+        return {number: self._reading.bounds(found, number) for number in range(found.partitions)}
+
+    def offset_for_time(self, topic: str, partition: int = 0, *, timestamp: Any) -> int:
+        """Give the first offset whose record is of that time or later; the end if there is none.
+
+        `timestamp` is a datetime (naive means UTC) or microseconds since 1970.
+        """
+        self._check_open()
+        return self._reading.offset_for_time(
+            self._reading.topic(topic), partition, microseconds(timestamp)
+        )
+
+    def consumer(
+        self,
+        group: str | None = None,
+        topics: Collection[str] | None = None,
+        *,
+        partitions: Collection[tuple[str, int]] | None = None,
+        start: str = "earliest",
+        max_records: int = 10_000,
+        max_bytes: int = 16 * limits.MIB,
+        columns: Collection[str] | None = None,
+        session_timeout_ms: int = 60_000,
+        strategy: str = "sticky",
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+    ) -> Consumer:
+        """Open a consumer: a member of `group` that reads its share of `topics`.
+
+        Or, with `partitions`, one that reads exactly those, with or without a group to commit to.
+        It goes on where the group committed last; a group that has committed nothing begins at
+        `start`. A member that does not poll for `session_timeout_ms` loses its partitions.
+        """
+        self._check_open()
+        if (topics is None) == (partitions is None):
+            raise InvalidArgumentError("a consumer needs either topics or partitions")
+        if isinstance(topics, str):
+            topics = [topics]
+        if topics is not None and (group is None or not topics):
+            raise InvalidArgumentError("a consumer of topics needs a group and at least one topic")
+        _check_range("session_timeout_ms", session_timeout_ms, 1, 86_400_000)
+        return Consumer(
+            self._reading,
+            self._groups,
+            None if group is None else str(GroupName(group)),
+            topics or (),
+            partitions,
+            start=checked_start(start),
+            bounds=checked_bounds(max_records, max_bytes),
+            columns=columns,
+            session_seconds=session_timeout_ms / 1000,
+            strategy=strategy,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+        )
+
+    # Groups
+
+    def groups(self) -> list[str]:
+        """List the names of the consumer groups."""
+        self._check_open()
+        return self._groups.names()
+
+    def describe_group(self, name: str) -> GroupInfo:
+        """Give members, committed offsets and lag of a group."""
+        self._check_open()
+        return self._groups.describe(name)
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """Give the committed offsets of a group."""
+        self._check_open()
+        return self._groups.committed(str(GroupName(group)))
+
+    def commit_offsets(self, group: str, offsets: Offsets) -> None:
+        """Commit offsets for a group, whoever its members are."""
+        self._check_open()
+        self._groups.commit(group, "", offsets)
+
+    def reset_group(self, name: str, offsets: Offsets) -> None:
+        """Let a group without members go on from other offsets."""
+        self._check_open()
+        self._groups.reset(name, offsets)
+
+    def delete_group(self, name: str) -> None:
+        """Forget a group that has no members."""
+        self._check_open()
+        self._groups.delete(name)
+
+    # Looking after it
+
+    def checkpoint(self) -> CheckpointReport:
+        """Put what is in memory into segments, write a snapshot, free WAL files."""
+        self._check_open()
+        report: CheckpointReport = self._maintenance.checkpoint()
+        return report
+
+    def retain(self, topic: str | None = None) -> CleanupReport:
+        """Apply retention, compaction and merging now, to one topic or all."""
+        self._check_open()
+        names = self._topics.names() if topic is None else [topic]
+        return self._maintenance.clean([self._topics.find(name) for name in names])
+
+    def verify(self, topic: str | None = None) -> int:
+        """Read every byte of every segment; give how many there are. Raises at the first damage."""
+        self._check_open()
+        checked = 0
+        for name in self._topics.names() if topic is None else [topic]:
+            found = self._topics.find(name)
+            for number in range(found.partitions):
+                for segment in self._core.state.partitions[(found.id, number)].segments:
+                    self._segments.verify(found.id, number, segment)
+                    checked += 1
+        return checked
+
+    def stats(self) -> LogStats:
+        """Give counters and a picture of the log."""
+        self._check_open()
+        state = self._core.state
+        partitions = list(state.partitions.values())
+        cache = self._segments.stats
+        return LogStats(
+            topics=len(state.topics),
+            partitions=len(partitions),
+            segments=sum(len(each.segments) for each in partitions),
+            segment_bytes=sum(
+                segment.file_bytes for each in partitions for segment in each.segments
+            ),
+            memtable_bytes=self._core.used["memory_bytes"],
+            memtable_records=sum(each.end - each.flushed for each in partitions),
+            memtable_budget_bytes=self.config.memtable_bytes,
+            records_written=self._core.used["records"],
+            open_transactions=len(state.transactions),
+            transactions_timed_out=self._maintenance.transactions_timed_out,
+            groups=len(state.groups),
+            producers=len(state.producers),
+            applied_index=state.numbers["applied"],
+            checkpoints=self._checkpointer.count,
+            last_checkpoint=self._checkpointer.last,
+            throttled_ms=int(self._budget.throttled_seconds * 1000),
+            stopped_writes=self._budget.stopped_writes,
+            rejected_writes=self._budget.rejected_writes,
+            maintenance_failures=self._maintenance.failures,
+            last_failure=None
+            if self._maintenance.last_failure is None
+            else str(self._maintenance.last_failure),
+            cache_bytes=cache.cached_bytes,
+            cache_hits=cache.hits,
+            cache_misses=cache.misses,
+            snapshot_index=self._recovered.snapshot_index,
+            replayed_entries=self._recovered.replayed_entries,
+            snapshots_passed_over=self._recovered.snapshots_passed_over,
+            files_quarantined=self._recovered.files_quarantined,
+            wal=self._wal.stats(),
+        )
+
+    def tick(self) -> None:
+        """Do what maintenance would do now: timeouts, due checkpoints, retention."""
+        self._check_open()
+        self._maintenance.tick()
+
+    def close(self) -> None:
+        """Finish what was appended and release the folder. A second call does nothing.
+
+        What is in memory stays in the WAL and is read again at the next opening; `checkpoint`
+        before makes that quicker.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._maintenance.stop()
+        self._reading.closed = True
+        self._core.wake_all()
+        try:
+            self._wal.close()
+        finally:
+            self._segments.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._core.state.topics)} topics"
+        return f"<Log {str(self.folder)!r}: {state}>"
+
+    # Inside
+
+    def _submit(self, command: Command) -> Any:
+        self._check_open()
+        return self._writing.submit(command)
+
+    def _admit(self) -> None:
+        if self._core.broken is not None:
+            raise self._core.broken
+        self._budget.admit(None if self._threaded else self._maintenance.tick)
+
+    def _after_apply(self) -> None:
+        self._maintenance.nudge()
+        self._budget.changed()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the log is closed", path=self.folder)
+
+
+def _checked_config(config: LogConfig | None) -> LogConfig:
+    if config is None:
+        return LogConfig()
+    if not isinstance(config, LogConfig):
+        raise InvalidArgumentError("the settings are not a LogConfig", got=repr(config)[:200])
+    return config
+
+
+def _check_range(name: str, value: Any, low: int, high: int) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidArgumentError(f"{name} must be from {low} to {high}", got=repr(value))
+
+
+def _check_wait(wait_ms: Any) -> None:
+    if wait_ms is not None:
+        _check_range("wait_ms", wait_ms, 0, 86_400_000)
+
+
+def _say_nothing(doing: str, done: int, total: int) -> None:
+    """Keep progress to oneself."""

@@ -1,0 +1,162 @@
+"""What a log does by itself: checkpoints, timeouts, retention. One thread, woken when it is needed.
+
+A failure is logged, counted, shown by `stats()` and tried again; writers go on as long as there is
+room, and are told the reason when there is none.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from lakebed.config import LogConfig, TopicConfig
+from lakebed.engine.budget import Budget
+from lakebed.engine.checkpoint import Checkpointer
+from lakebed.engine.cleanup import Cleanup, CleanupReport
+from lakebed.engine.core import Core
+from lakebed.engine.groups import Groups
+from lakebed.errors import ClosedError, LakebedError
+from lakebed.state.commands import AbortTransaction, Command, ExpireProducers
+
+_log = logging.getLogger("lakebed.engine")
+
+_RETRY_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 1.0
+"""How often timeouts are looked at."""
+
+
+class Maintenance:
+    """The schedule. `tick` does what is due; `start` has a thread do it."""
+
+    def __init__(
+        self,
+        core: Core,
+        config: LogConfig,
+        budget: Budget,
+        checkpointer: Checkpointer,
+        cleanup: Cleanup,
+        groups: Groups,
+        submit: Callable[[Command], Any],
+    ) -> None:
+        self._core = core
+        self._config = config
+        self._budget = budget
+        self._checkpointer = checkpointer
+        self._cleanup = cleanup
+        self._groups = groups
+        self._submit = submit
+        self._working = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        now = core.clock.monotonic()
+        self._cleaned_at = now
+        self._cleaning = CleanupReport()
+        self.failures = 0
+        self.last_failure: LakebedError | None = None
+        self.transactions_timed_out = 0
+        self.members_expelled = 0
+
+    def start(self) -> None:
+        """Begin to work in a thread."""
+        self._thread = threading.Thread(target=self._run, name="lakebed-maintenance", daemon=True)
+        self._thread.start()
+
+    def nudge(self) -> None:
+        """Have a look now, if a checkpoint is due."""
+        if not self._wake.is_set() and self._budget.checkpoint_due():
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Finish what is being done, and end."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(self._seconds())
+            self._wake.clear()
+            if self._stopping:
+                return
+            try:
+                self.tick()
+                self._budget.failure = None
+            except ClosedError:
+                return
+            except LakebedError as error:
+                self._failed(error)
+            except Exception as error:
+                self._failed(LakebedError(f"maintenance failed: {type(error).__name__}: {error}"))
+                _log.exception("maintenance failed")
+
+    def _failed(self, error: LakebedError) -> None:
+        self.failures += 1
+        self.last_failure = self._budget.failure = error
+        _log.error("maintenance failed, and is tried again: %s", error)
+        self._budget.changed()
+        time.sleep(0 if self._stopping else _RETRY_SECONDS)
+
+    def _seconds(self) -> float:
+        config = self._config
+        least = min(config.checkpoint_interval_ms, config.retention_interval_ms) / 1000
+        return min(_LOOK_SECONDS, least)
+
+    def tick(self) -> None:
+        """Do everything that is due."""
+        with self._working:
+            self._time_out()
+            self.members_expelled += len(self._groups.expire())
+            if self._budget.checkpoint_due() or self._too_old():
+                self._checkpointer.run()
+            now = self._core.clock.monotonic()
+            if now - self._cleaned_at >= self._config.retention_interval_ms / 1000:
+                self._cleaned_at = now
+                self._clean_all()
+
+    def clean(self, topics: list[Any]) -> CleanupReport:
+        """Do retention, merging and compaction for topics, now."""
+        with self._working:
+            return self._cleanup.run(topics)
+
+    def checkpoint(self) -> Any:
+        """Take a checkpoint now."""
+        with self._working:
+            return self._checkpointer.run()
+
+    def _clean_all(self) -> None:
+        self._cleanup.run(list(self._core.state.topics.values()))
+        before = self._core.clock.time_us() - self._config.producer_expiry_ms * 1000
+        old = [
+            each
+            for each in list(self._core.state.producers.values())
+            if each.seen_us < before and each.id not in self._core.state.transactions
+        ]
+        if old:
+            self._submit(ExpireProducers(before))
+
+    def _time_out(self) -> None:
+        """Abort transactions that are open for too long."""
+        now_us = self._core.clock.time_us()
+        for each in list(self._core.state.transactions.values()):
+            if now_us > each.started_us + each.timeout_us:
+                self._submit(AbortTransaction(each.producer, each.epoch, "timed out"))
+                self.transactions_timed_out += 1
+                _log.warning("transaction of producer %d timed out and was aborted", each.producer)
+
+    def _too_old(self) -> bool:
+        """Tell whether a memtable holds its records for longer than it should."""
+        now = self._core.clock.monotonic()
+        longest = self._config.checkpoint_interval_ms / 1000
+        for (number, _), memtable in list(self._core.memtables.items()):
+            topic = self._core.state.topics.get(number)
+            if topic is None:
+                continue
+            allowed = min(longest, TopicConfig.of(dict(topic.config)).segment_ms / 1000)
+            if now - memtable.since >= allowed:
+                return True
+        return False

@@ -1,0 +1,333 @@
+"""Reading: one sequence of offsets over segments and memtable, never beyond what is committed.
+
+A partition's state says where it begins and ends and which segments it has; it is one value and
+read in one step. Records below `flushed` are in segments, the others in the memtable. A checkpoint
+may move records from one to the other in between: then the chunk is not found, and the state is
+looked at again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.engine.core import Core, Key
+from lakebed.engine.writing import no_partition, no_topic
+from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
+from lakebed.lake.reader import SegmentReader
+from lakebed.state.values import Partition, Segment, Topic
+from lakebed.topic.records import with_position
+from lakebed.topic.schema import evolve, reader_schema
+
+COLUMNS: Final = ("partition", "offset", "timestamp", "key", "headers", "value")
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+
+class Bounds(NamedTuple):
+    """How much one read may give."""
+
+    records: int
+    bytes: int
+
+
+class Reading:
+    """Everything that reads. Any thread."""
+
+    def __init__(self, core: Core, segments: SegmentReader) -> None:
+        self._core = core
+        self._segments = segments
+        self._schemas: dict[tuple[int, int, tuple[str, ...] | None], pa.Schema] = {}
+        self.closed = False
+
+    def topic(self, name: str) -> Topic:
+        """Find a topic, or raise `TopicNotFoundError`."""
+        state = self._core.state
+        number = state.names.get(name) if isinstance(name, str) else None
+        topic = None if number is None else state.topics.get(number)
+        if topic is None:
+            raise no_topic(name)
+        return topic
+
+    def key(self, topic: Topic, partition: int) -> Key:
+        """Find a partition, or raise `PartitionNotFoundError`."""
+        if type(partition) is not int or not 0 <= partition < topic.partitions:
+            raise no_partition(topic, partition)
+        return (topic.id, partition)
+
+    def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
+        """Give a partition's low watermark and its end."""
+        found = self._partition(topic, self.key(topic, partition))
+        return found.low, found.end
+
+    def start(self, topic: Topic, partition: int, offset: int | str) -> int:
+        """Give the offset that `earliest`, `latest` or a number means."""
+        low, end = self.bounds(topic, partition)
+        if offset == EARLIEST:
+            return low
+        if offset == LATEST:
+            return end
+        if not isinstance(offset, int) or isinstance(offset, bool):
+            raise InvalidArgumentError(
+                "an offset is a number, 'earliest' or 'latest'", got=repr(offset)
+            )
+        if not low <= offset <= end:
+            raise _out_of_range(topic, partition, offset, low, end)
+        return offset
+
+    def read(
+        self,
+        topic: Topic,
+        partition: int,
+        offset: int,
+        bounds: Bounds,
+        columns: Sequence[str] | None,
+    ) -> tuple[pa.Table, int]:
+        """Give records from `offset` on, and the offset behind what was looked at.
+
+        At least one record if there is one, at most so many.
+        """
+        key = self.key(topic, partition)
+        names = _checked_columns(columns)
+        schema = self._schema(topic, names)
+        batches: list[pa.RecordBatch] = []
+        records, size = bounds
+        while records > 0 and size > 0:
+            found, offset = self._some(topic, key, offset, Bounds(records, size), names)
+            if not found:
+                break
+            for batch in found:
+                batches.append(batch)
+                records -= batch.num_rows
+                size -= batch.nbytes
+        return pa.Table.from_batches(batches, schema), offset
+
+    def empty(self, topic: Topic, columns: Sequence[str] | None) -> pa.Table:
+        """Give a table of a topic's columns without a record."""
+        return self._schema(topic, _checked_columns(columns)).empty_table()
+
+    def _some(
+        self, topic: Topic, key: Key, offset: int, bounds: Bounds, names: tuple[str, ...] | None
+    ) -> tuple[list[pa.RecordBatch], int]:
+        """Give the next records from one place, and the offset behind them; none at the end."""
+        while True:
+            partition = self._partition(topic, key)
+            if offset == partition.end:
+                return [], offset
+            if not partition.low <= offset < partition.end:
+                raise _out_of_range(topic, key[1], offset, partition.low, partition.end)
+            if offset >= partition.flushed:
+                found = self._from_memtable(topic, key, offset, partition.end, bounds, names)
+                if found is not None:
+                    return found
+                continue  # it was flushed a moment ago
+            segment = _segment_at(partition, offset)
+            if segment is None:
+                # Compaction left nothing here up to the next segment, or to the memtable.
+                later = [each.base for each in partition.segments if each.base > offset]
+                offset = min([*later, partition.flushed])
+                continue
+            try:
+                batches = self._segments.read(
+                    *key,
+                    segment,
+                    offset=offset,
+                    max_records=bounds.records,
+                    max_bytes=bounds.bytes,
+                    columns=_with_offsets(names, segment),
+                )
+            except Exception:
+                if segment in self._partition(topic, key).segments:
+                    raise
+                continue  # it was replaced or removed a moment ago
+            if not batches:
+                offset = segment.end
+                continue
+            rows = sum(batch.num_rows for batch in batches)
+            following = _following(batches, offset, rows)
+            return [self._fitted(topic, batch, names) for batch in batches], following
+
+    def _from_memtable(
+        self,
+        topic: Topic,
+        key: Key,
+        offset: int,
+        end: int,
+        bounds: Bounds,
+        names: tuple[str, ...] | None,
+    ) -> tuple[list[pa.RecordBatch], int] | None:
+        memtable = self._core.memtables.get(key)
+        if memtable is None:
+            return None
+        batches: list[pa.RecordBatch] = []
+        records, size = bounds
+        for chunk in memtable.starting(offset):
+            last = min(chunk.end, offset + records, end)
+            if chunk.records and chunk.memory_bytes > size:
+                # About as many as fit, and at least one.
+                fit = max(1, size * chunk.records // chunk.memory_bytes)
+                last = min(last, offset + fit)
+            batch = with_position(chunk.batch(offset, last), key[1], offset)
+            batches.append(self._fitted(topic, batch, names))
+            records -= last - offset
+            size -= chunk.memory_bytes * (last - offset) // max(1, chunk.records)
+            offset = last
+            if records <= 0 or size <= 0 or offset >= end:
+                break
+        return (batches, offset) if batches else None
+
+    def _fitted(
+        self, topic: Topic, batch: pa.RecordBatch, names: tuple[str, ...] | None
+    ) -> pa.RecordBatch:
+        """Give a batch in the reader's schema: fields added since are null, columns as asked."""
+        schema = self._schema(topic, names)
+        if names is not None and batch.schema.names != list(names):
+            batch = batch.select(list(names))
+        if "value" in schema.names:
+            batch = evolve(batch, schema.field("value").type)
+        if not batch.schema.equals(schema, check_metadata=False):
+            batch = batch.cast(schema)
+        return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+    def _schema(self, topic: Topic, names: tuple[str, ...] | None) -> pa.Schema:
+        key = (topic.id, len(topic.schemas), names)
+        schema = self._schemas.get(key)
+        if schema is None:
+            value = self._core.schema(topic, len(topic.schemas)).field("value").type
+            schema = reader_schema(value)
+            if names is not None:
+                schema = pa.schema([schema.field(name) for name in names])
+            schema = self._schemas[key] = schema.with_metadata({"topic": topic.name})
+        return schema
+
+    def _partition(self, topic: Topic, key: Key) -> Partition:
+        partition = self._core.state.partitions.get(key)
+        if partition is None:
+            raise no_topic(topic.name)
+        return partition
+
+    # Waiting
+
+    def wait(self, wanted: dict[Key, int], seconds: float | None) -> bool:
+        """Wait until one of the partitions has a record at the offset named; False if none came."""
+        arrived = threading.Event()
+        stop = self._core.watch(tuple(wanted), arrived.set)
+        try:
+            deadline = None if seconds is None else time.monotonic() + seconds
+            while not self.ready(wanted):
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                arrived.wait(left)
+                arrived.clear()
+            return True
+        finally:
+            stop()
+
+    def watch(self, wanted: dict[Key, int], callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called when a partition changes; give the function that ends it."""
+        return self._core.watch(tuple(wanted), callback)
+
+    def ready(self, wanted: dict[Key, int]) -> bool:
+        """Tell whether one of the partitions has a record at the offset named."""
+        if self.closed:
+            raise ClosedError("the log is closed")
+        if self._core.broken is not None:
+            raise self._core.broken
+        partitions = self._core.state.partitions
+        for key, offset in wanted.items():
+            partition = partitions.get(key)
+            if partition is None or partition.end > offset:
+                return True
+        return False
+
+    # Time
+
+    def offset_for_time(self, topic: Topic, partition: int, time_us: int) -> int:
+        """Give the first offset whose record is of that time or later; the end if there is none."""
+        key = self.key(topic, partition)
+        found = self._partition(topic, key)
+        for segment in found.segments:
+            if segment.time_max_us >= time_us:
+                offset = self._segments.offset_for_time(*key, segment, time_us)
+                if offset is not None and offset >= found.low:
+                    return offset
+        memtable = self._core.memtables.get(key)
+        if memtable is not None:
+            for chunk in memtable.chunks():
+                times = chunk.batch(chunk.base, chunk.end).column("timestamp")
+                late = np.flatnonzero(np.asarray(times.cast(pa.int64())) >= time_us)
+                if len(late):
+                    return max(found.low, chunk.base + int(late[0]))
+        return self._partition(topic, key).end
+
+
+def _segment_at(partition: Partition, offset: int) -> Segment | None:
+    """Find the segment that answers for an offset."""
+    segments = partition.segments
+    number = bisect_right(segments, offset, key=lambda each: each.base) - 1
+    if number < 0 or segments[number].end <= offset:
+        return None
+    return segments[number]
+
+
+def _with_offsets(names: tuple[str, ...] | None, segment: Segment) -> tuple[str, ...] | None:
+    """Read a compacted segment with its offsets: counting rows does not give them."""
+    if names is None or "offset" in names or segment.records == segment.end - segment.base:
+        return names
+    return ("offset", *names)
+
+
+def _following(batches: list[pa.RecordBatch], offset: int, rows: int) -> int:
+    """Give the offset behind what was read of a segment."""
+    last = batches[-1]
+    if "offset" in last.schema.names:
+        return int(last.column("offset")[-1].as_py()) + 1
+    return offset + rows
+
+
+def _checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    if isinstance(columns, str) or not all(name in COLUMNS for name in columns) or not columns:
+        raise InvalidArgumentError("columns are a list of " + ", ".join(COLUMNS), got=repr(columns))
+    return tuple(name for name in COLUMNS if name in columns)
+
+
+def checked_bounds(max_records: Any, max_bytes: Any) -> Bounds:
+    """Check how much a read may give."""
+    for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InvalidArgumentError(f"{name} must be a whole number from 1", got=repr(value))
+    return Bounds(max_records, max_bytes)
+
+
+def microseconds(timestamp: Any) -> int:
+    """Give a time as microseconds since 1970: a number is that already; naive means UTC."""
+    if isinstance(timestamp, datetime):
+        aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
+        since = aware - datetime(1970, 1, 1, tzinfo=UTC)
+        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    if isinstance(timestamp, int) and not isinstance(timestamp, bool):
+        return timestamp
+    raise InvalidArgumentError(
+        "a timestamp is a datetime or microseconds since 1970", got=repr(timestamp)
+    )
+
+
+def _out_of_range(
+    topic: Topic, partition: int, offset: int, low: int, end: int
+) -> OffsetOutOfRangeError:
+    message = (
+        "the offset is below the low watermark" if offset < low else "the offset is above the end"
+    )
+    return OffsetOutOfRangeError(
+        message, topic=topic.name, partition=partition, offset=offset, low=low, end=end
+    )

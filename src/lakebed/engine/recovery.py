@@ -1,0 +1,179 @@
+"""From what lies on disk to a log that goes on: snapshot, replay, and files put in their place.
+
+1. the newest snapshot that can be read and whose replay the WAL still holds
+2. every entry behind it, applied exactly as when it was written
+3. the lake compared with the state: a segment that the state names must be there; one that it has
+   dropped is removed; anything else was never part of the log and goes to `quarantine/`
+
+A snapshot that cannot be read is passed over only if the one before it, or an empty state, leads to
+the same place: the WAL must hold every entry since. Otherwise the log is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakebed.engine.core import Core, Prepared
+from lakebed.errors import CorruptionError, EntryLostError, MissingFileError, from_os_error
+from lakebed.lake.folder import UNFINISHED, LakeFolder, SegmentName
+from lakebed.state.commands import decode, parts_of
+from lakebed.state.image import State, decode_state
+from lakebed.wal import Wal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lakebed.host import Disk
+    from lakebed.raft.snapshot import SnapshotFolder
+
+_log = logging.getLogger("lakebed.engine")
+
+
+@dataclass
+class Recovered:
+    """What opening found and did."""
+
+    snapshot_index: int = 0
+    replayed_entries: int = 0
+    snapshots_passed_over: int = 0
+    files_removed: int = 0
+    files_quarantined: int = 0
+    snapshots: dict[int, State] = field(default_factory=dict)
+    """The snapshots that can be read."""
+
+
+def load_snapshot(snapshots: SnapshotFolder, wal: Wal) -> tuple[State, Recovered]:
+    """Give the state to begin with."""
+    found = Recovered()
+    refusal: CorruptionError | None = None
+    for index in reversed(snapshots.indexes()):
+        if index < wal.mark.index:
+            break  # replay would miss entries that are released
+        try:
+            state = decode_state(snapshots.load(index), snapshots.path(index))
+            if state.numbers["applied"] != index:
+                raise CorruptionError("a snapshot has another name", file=snapshots.path(index))
+        except CorruptionError as error:
+            _log.error("a snapshot cannot be used: %s", error)
+            refusal = refusal or error
+            found.snapshots_passed_over += 1
+            continue
+        found.snapshots[index] = state
+    if not found.snapshots:
+        if wal.mark.index > 0:
+            raise refusal or MissingFileError(
+                "the snapshot is gone, and the WAL does not go back far enough to do without",
+                folder=snapshots.path(0).parent,
+                first_index=wal.first_index,
+            )
+        return State(), found
+    found.snapshot_index = max(found.snapshots)
+    if found.snapshot_index > wal.last_index:
+        raise MissingFileError(
+            "the WAL ends before the snapshot: a file of it is gone",
+            last_index=wal.last_index,
+            snapshot=found.snapshot_index,
+        )
+    return found.snapshots[found.snapshot_index].copy(), found
+
+
+def replay(core: Core, wal: Wal, found: Recovered, progress: Callable[[int, int], None]) -> None:
+    """Apply every entry behind the snapshot."""
+    first, last = found.snapshot_index + 1, wal.last_index
+    for start, end in wal.gaps():
+        if end >= first:
+            raise EntryLostError(
+                "the log was salvaged with a hole; offsets behind it cannot be known",
+                first=start,
+                last=end,
+            )
+    for transaction in core.state.transactions.values():
+        for pending in transaction.pending:
+            topic = core.state.topics.get(pending.part.topic)
+            if topic is not None:
+                schema = core.schema(topic, pending.part.schema)
+                core.bodies[(pending.index, pending.number)] = core.staged(pending, schema)
+    for entry in wal.entries(first):
+        command, raw = decode(entry.payload)
+        bodies = [
+            core.body_of(part, body) for part, body in zip(parts_of(command), raw, strict=True)
+        ]
+        core.apply(entry.index, Prepared(command, bodies))
+        core.wal_bytes += len(entry.payload)
+        found.replayed_entries += 1
+        if not found.replayed_entries % 1000:
+            progress(entry.index - first + 1, last - first + 1)
+
+
+def tidy(core: Core, lake: LakeFolder, disk: Disk, root: Path, found: Recovered) -> None:
+    """Make the lake hold exactly the state's segments."""
+    needed = {
+        (topic, partition, segment.id)
+        for (topic, partition), each in core.state.partitions.items()
+        for segment in each.segments
+    }
+    following = core.state.numbers["segment"]
+    strange: list[Path] = []
+    for name in lake.listing():
+        if isinstance(name, Path):
+            if name.name.endswith(UNFINISHED):
+                _remove(disk, name)
+                found.files_removed += 1
+            else:
+                strange.append(name)
+        elif name in needed:
+            needed.discard(name)
+        elif name.segment < following:
+            lake.remove(*name)  # the log dropped it, and the process died before it was removed
+            found.files_removed += 1
+        else:
+            strange.append(lake.path(*name))
+    core.dropped.clear()
+    if needed:
+        raise _missing(lake, needed)
+    staged = core.staged_needed().union(
+        pending.staged
+        for state in found.snapshots.values()
+        for transaction in state.transactions.values()
+        for pending in transaction.pending
+    )
+    strange += [core.staging.folder / name for name in core.staging.keep_only(staged)]
+    for path in strange:
+        quarantine(disk, root, path)
+    found.files_quarantined = len(strange)
+
+
+def quarantine(disk: Disk, root: Path, path: Path) -> None:
+    """Put a file aside that is not part of the log. It is never deleted."""
+    folder = root / "quarantine"
+    try:
+        disk.make_folder(folder)
+        taken = set(disk.names(folder))
+        name, number = f"{path.parent.name}-{path.name}", 0
+        while name in taken:
+            number += 1
+            name = f"{path.parent.name}-{path.name}.{number}"
+        disk.rename(path, folder / name)
+        disk.sync_folder(folder)
+        disk.sync_folder(path.parent)
+    except OSError as error:
+        raise from_os_error(error, "putting a file aside", path) from error
+    _log.warning("a file that is not part of the log was put aside: %s", folder / name)
+
+
+def _remove(disk: Disk, path: Path) -> None:
+    try:
+        disk.remove(path)
+    except OSError as error:
+        raise from_os_error(error, "removing an unfinished segment", path) from error
+
+
+def _missing(lake: LakeFolder, needed: set[tuple[int, int, int]]) -> MissingFileError:
+    first = min(needed)
+    return MissingFileError("a segment is gone", file=lake.path(*first), missing=len(needed))
+
+
+__all__ = ["Recovered", "SegmentName", "load_snapshot", "quarantine", "replay", "tidy"]

@@ -1,0 +1,122 @@
+"""Staged files: data of open transactions, copied out of the WAL so that it does not pin it.
+
+    DIR/staging/{id:020d}.staged    bodies, each padded with zeros to 64 bytes
+    DIR/staging/*.tmp               one being written; removed when the log is opened
+
+The state says which body lies where, with its checksum. A file is written under a temporary name,
+synced, renamed, and its folder synced, before an entry of the log speaks of it. It is removed when
+neither the state, nor a snapshot that recovery may begin with, nor a memtable refers to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from lakebed.errors import CorruptionError, MissingFileError, from_os_error
+from lakebed.host import Disk, Mapping, Mode, failpoints, write_all
+
+_WRITTEN = failpoints.define("engine.staged.written")
+_RENAMED = failpoints.define("engine.staged.renamed")
+_SYNCED = failpoints.define("engine.staged.folder_synced")
+_NAME: Final = re.compile(r"(\d{20})\.staged", re.ASCII)
+
+
+class Staging:
+    """The staged files of a log. One thread writes and removes; any thread loads."""
+
+    def __init__(self, disk: Disk, root: Path) -> None:
+        self._disk = disk
+        self.folder = root / "staging"
+        self._guard = threading.Lock()
+        self._maps: dict[int, Mapping] = {}
+
+    def path(self, number: int) -> Path:
+        """Give the path of a file."""
+        return self.folder / f"{number:020d}.staged"
+
+    def write(self, number: int, bodies: Sequence[memoryview]) -> list[tuple[int, int]]:
+        """Make bodies durable under a number; give position and checksum of each."""
+        path = self.path(number)
+        temporary = path.with_name(path.name + ".tmp")
+        places: list[tuple[int, int]] = []
+        with _translated("staging a transaction", path):
+            self._disk.make_folder(self.folder)
+            self.discard(temporary)
+            file = self._disk.open(temporary, Mode.CREATE)
+            try:
+                position = 0
+                for body in bodies:
+                    write_all(file, [body], position, len(body))
+                    places.append((position, crc32c(body)))
+                    position = (position + len(body) + 63) & -64
+                _WRITTEN.hit()
+                file.sync()  # the contents must survive before they get their name
+            finally:
+                file.close()
+            self._disk.rename(temporary, path)
+            _RENAMED.hit()
+            self._disk.sync_folder(self.folder)  # the name must survive before an entry uses it
+            _SYNCED.hit()
+        return places
+
+    def load(self, number: int, position: int, length: int, checksum: int) -> memoryview:
+        """Give a body, verified; a view of the mapped file."""
+        mapping = self._mapping(number)
+        if position + length > len(mapping):
+            raise CorruptionError(
+                "a staged file is cut short", file=self.path(number), bytes=len(mapping)
+            )
+        view = mapping.view(position, position + length)
+        if crc32c(view) != checksum:
+            raise CorruptionError("a staged file is damaged", file=self.path(number), byte=position)
+        return view
+
+    def _mapping(self, number: int) -> Mapping:
+        with self._guard:
+            mapping = self._maps.get(number)
+            if mapping is None:
+                path = self.path(number)
+                with _translated("reading a staged file", path):
+                    try:
+                        file = self._disk.open(path, Mode.READ)
+                    except FileNotFoundError as error:
+                        raise MissingFileError("a staged file is gone", file=path) from error
+                    try:
+                        mapping = self._maps[number] = file.map()
+                    finally:
+                        file.close()
+            return mapping
+
+    def keep_only(self, needed: set[int]) -> list[str]:
+        """Remove every staged file but the needed ones; give the names that are not ours."""
+        unknown = []
+        with _translated("removing staged files", self.folder):
+            for name in self._disk.names(self.folder):
+                match = _NAME.fullmatch(name)
+                if name.endswith(".tmp") or (match and int(match[1]) not in needed):
+                    self.discard(self.folder / name)
+                elif match is None:
+                    unknown.append(name)
+        with self._guard:
+            self._maps = {number: each for number, each in self._maps.items() if number in needed}
+        return unknown
+
+    def discard(self, path: Path) -> None:
+        """Remove a file that may not be there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.remove(path)
+
+
+@contextlib.contextmanager
+def _translated(doing: str, path: Any) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise from_os_error(error, doing, path) from error

@@ -1,0 +1,50 @@
+"""What a log tells about itself: counters and a picture of its memory, files and schedule."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lakebed.engine.checkpoint import CheckpointReport
+from lakebed.wal import WalStats
+
+
+@dataclass(frozen=True)
+class LogStats:
+    """A log at a glance."""
+
+    topics: int
+    partitions: int
+    segments: int
+    segment_bytes: int
+    memtable_bytes: int
+    memtable_records: int
+    memtable_budget_bytes: int
+    records_written: int
+    """Since the log was opened."""
+    open_transactions: int
+    transactions_timed_out: int
+    groups: int
+    producers: int
+    applied_index: int
+    checkpoints: int
+    last_checkpoint: CheckpointReport | None
+    throttled_ms: int
+    """Time that writers waited because memory was short."""
+    stopped_writes: int
+    rejected_writes: int
+    maintenance_failures: int
+    last_failure: str | None
+    cache_bytes: int
+    cache_hits: int
+    cache_misses: int
+    snapshot_index: int
+    """The snapshot that the last opening began with."""
+    replayed_entries: int
+    snapshots_passed_over: int
+    files_quarantined: int
+    wal: WalStats
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give everything as plain data."""
+        return asdict(self)

@@ -1,0 +1,194 @@
+"""Topics: making, describing, changing and removing them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lakebed import limits
+from lakebed.config import TopicConfig
+from lakebed.engine.core import Core
+from lakebed.engine.writing import no_topic
+from lakebed.errors import InvalidArgumentError, SchemaChangeError, TopicExistsError
+from lakebed.state.commands import (
+    AddPartitions,
+    AlterTopic,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    PurgeTopic,
+)
+from lakebed.state.values import Partition, Topic
+from lakebed.topic.schema import check_change, check_schema, decode_schema, encode_schema
+from lakebed.types import TopicName
+
+
+@dataclass(frozen=True)
+class PartitionInfo:
+    """A partition: where it begins and ends, and what it takes."""
+
+    partition: int
+    earliest: int
+    end: int
+    segments: int
+    segment_bytes: int
+    memtable_records: int
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """A topic as `describe_topic` shows it."""
+
+    name: str
+    id: int
+    partitions: tuple[PartitionInfo, ...]
+    schema: pa.Schema | None
+    """The newest version; None for a raw topic."""
+    schema_version: int
+    config: dict[str, int | str]
+    """Every setting, also those left at their defaults."""
+    created_us: int
+
+    @property
+    def records(self) -> int:
+        """Count offsets from the earliest to the end; compaction may have left fewer records."""
+        return sum(each.end - each.earliest for each in self.partitions)
+
+
+class Topics:
+    """The topics of a log. Any thread."""
+
+    def __init__(
+        self, core: Core, submit: Callable[[Command], Any], default_partitions: int
+    ) -> None:
+        self._core = core
+        self._submit = submit
+        self._default_partitions = default_partitions
+
+    def create(
+        self,
+        name: str,
+        partitions: int | None,
+        schema: pa.Schema | None,
+        config: Mapping[str, object] | None,
+    ) -> TopicInfo:
+        """Make a topic, or raise `TopicExistsError`."""
+        checked = TopicName(name)
+        count = self._count(self._default_partitions if partitions is None else partitions)
+        settings = TopicConfig.of(config or {})
+        encoded = b"" if schema is None else encode_schema(check_schema(schema))
+        if checked in self._core.state.names:
+            raise TopicExistsError("the topic exists", topic=checked)
+        time_us = self._core.clock.time_us()
+        changed = tuple(sorted(settings.changed().items()))
+        self._submit(CreateTopic(str(checked), count, encoded, changed, time_us))
+        return self.describe(checked)
+
+    def get_or_create(
+        self,
+        name: str,
+        partitions: int | None,
+        schema: pa.Schema | None,
+        config: Mapping[str, object] | None,
+    ) -> TopicInfo:
+        """Give a topic as it is, or make it."""
+        try:
+            return self.create(name, partitions, schema, config)
+        except TopicExistsError:
+            return self.describe(name)
+
+    def describe(self, name: str) -> TopicInfo:
+        """Give everything about a topic but its records."""
+        topic = self.find(name)
+        return TopicInfo(
+            name=topic.name,
+            id=topic.id,
+            partitions=tuple(self._partition(topic, each) for each in range(topic.partitions)),
+            schema=self.schema(topic),
+            schema_version=len(topic.schemas),
+            config=asdict(TopicConfig.of(dict(topic.config))),
+            created_us=topic.created_us,
+        )
+
+    def alter(
+        self,
+        name: str,
+        config: Mapping[str, object] | None,
+        schema: pa.Schema | None,
+        partitions: int | None,
+    ) -> TopicInfo:
+        """Change settings, add nullable fields to the schema, add partitions."""
+        topic = self.find(name)
+        count = None if partitions is None else self._count(partitions)
+        settings = TopicConfig.of(config or {}, TopicConfig.of(dict(topic.config)))
+        encoded = self._changed_schema(topic, schema)
+        if count is not None and count != topic.partitions:
+            self._submit(AddPartitions(topic.id, count))
+        changed = tuple(sorted(settings.changed().items()))
+        if encoded or changed != topic.config:
+            self._submit(AlterTopic(topic.id, changed, encoded, len(topic.schemas)))
+        return self.describe(name)
+
+    def add_partitions(self, name: str, partitions: int) -> TopicInfo:
+        """Let a topic have so many partitions in all; they can only grow."""
+        topic = self.find(name)
+        self._submit(AddPartitions(topic.id, self._count(partitions)))
+        return self.describe(name)
+
+    def purge(self, name: str) -> None:
+        """Remove every record; offsets go on where they were."""
+        self._submit(PurgeTopic(self.find(name).id))
+
+    def delete(self, name: str) -> None:
+        """Remove a topic with everything in it."""
+        self._submit(DeleteTopic(self.find(name).id))
+
+    def names(self) -> list[str]:
+        """List the topics, sorted."""
+        return sorted(self._core.state.names)
+
+    def find(self, name: str) -> Topic:
+        """Find a topic, or raise `TopicNotFoundError`."""
+        topic = self._core.state.topic(name) if isinstance(name, str) else None
+        if topic is None:
+            raise no_topic(name)
+        return topic
+
+    def schema(self, topic: Topic) -> pa.Schema | None:
+        """Give the newest schema; None for a raw topic."""
+        return decode_schema(topic.schemas[-1]) if topic.schemas else None
+
+    def _changed_schema(self, topic: Topic, schema: pa.Schema | None) -> bytes:
+        if schema is None:
+            return b""
+        wanted, now = check_schema(schema), self.schema(topic)
+        if now is None:
+            raise SchemaChangeError("a raw topic cannot become a typed one", topic=topic.name)
+        check_change(now, wanted)
+        return b"" if wanted.equals(now) else encode_schema(wanted)
+
+    def _partition(self, topic: Topic, number: int) -> PartitionInfo:
+        found = self._core.state.partitions.get((topic.id, number), Partition())
+        return PartitionInfo(
+            partition=number,
+            earliest=found.low,
+            end=found.end,
+            segments=len(found.segments),
+            segment_bytes=sum(each.file_bytes for each in found.segments),
+            memtable_records=found.end - found.flushed,
+        )
+
+    def _count(self, partitions: object) -> int:
+        if (
+            not isinstance(partitions, int)
+            or isinstance(partitions, bool)
+            or not 1 <= partitions <= limits.PARTITIONS_MAX
+        ):
+            raise InvalidArgumentError(
+                f"partitions must be a whole number from 1 to {limits.PARTITIONS_MAX}",
+                got=repr(partitions),
+            )
+        return partitions

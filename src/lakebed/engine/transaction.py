@@ -1,0 +1,235 @@
+"""Transactions: records of many topics, and consumer offsets, seen together or not at all.
+
+Records are collected here and written, unseen, whenever there are enough of them; the commit is one
+entry, which carries the last ones, gives all of them their offsets and commits the consumer
+offsets. A small transaction is therefore one entry and one sync.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from lakebed.engine.acks import Acks
+from lakebed.engine.consumer import Consumer
+from lakebed.engine.groups import Groups, Offsets
+from lakebed.engine.writing import Encoded, Record, Writing
+from lakebed.errors import (
+    InvalidArgumentError,
+    LakebedError,
+    RejectedError,
+    TransactionClosedError,
+)
+from lakebed.state.commands import AbortTransaction, CommitTransaction, TransactionWrite
+from lakebed.state.machine import Written
+from lakebed.types import Closing, GroupName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lakebed.engine.core import Core
+
+_WRITE_BYTES: Final = 4 * 1024 * 1024
+"""Collected bytes that are written before the commit, so that they are not held twice."""
+
+
+class Transaction(Closing):
+    """An open transaction. As a context manager it commits, or aborts if the block raises."""
+
+    def __init__(
+        self,
+        core: Core,
+        writing: Writing,
+        groups: Groups,
+        admit: Callable[[], None],
+        identity: tuple[int, int],
+        name: str,
+    ) -> None:
+        self.name = name
+        self.id, self.epoch = identity
+        self.outcome = "open"
+        """`open`, `committed` or `aborted`."""
+        self._core = core
+        self._writing = writing
+        self._groups = groups
+        self._admit = admit
+        self._guard = threading.RLock()
+        self._records: dict[str, list[Record]] = {}
+        self._collected_bytes = 0
+        self._ready: list[Encoded] = []
+        self._topics: list[str] = []
+        self._orders: list[Any] = []
+        self._written: list[Future[Any]] = []
+        self._offsets: dict[tuple[str, int, int], tuple[str, int]] = {}
+
+    def append(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        partition: int | None = None,
+        timestamp: Any = None,
+    ) -> None:
+        """Add a record; it is visible when the transaction is committed."""
+        record = self._writing.record(topic, value, key, headers, partition, timestamp)
+        with self._guard:
+            self._check_open()
+            known = self._records.setdefault(topic, [])
+            if known and known[0].target.topic is not record.target.topic:
+                self._encode_collected(topic)
+                known = self._records.setdefault(topic, [])
+            known.append(record)
+            self._collect(record.size + 32)
+
+    def append_batch(self, topic: str, rows: Any, *, partition: int | None = None) -> None:
+        """Add a batch; it is visible when the transaction is committed."""
+        target = self._writing.target(topic)
+        encoded = self._writing.encode_rows(target, rows, partition)
+        with self._guard:
+            self._check_open()
+            self._encode_collected(topic)  # what was added before stands before it
+            if encoded is not None:
+                self._add(topic, encoded)
+                self._collect(encoded.part.body_bytes)
+
+    def commit_offsets(self, group: str | Consumer, offsets: Offsets | None = None) -> None:
+        """Commit consumer offsets with the transaction: as far as the group has come.
+
+        Given a consumer, its partitions must still be its own when the transaction commits, and
+        `offsets` may be left out: everything that the consumer gave out so far. Given a group's
+        name, nothing is checked but the offsets.
+        """
+        member = ""
+        if isinstance(group, Consumer):
+            if group.group is None:
+                raise InvalidArgumentError("the consumer has no group")
+            offsets = group.given() if offsets is None else offsets
+            member, name = group.member, str(group.group)
+        else:
+            name = str(GroupName(group))
+        if offsets is None:
+            raise InvalidArgumentError("offsets are needed, or a consumer instead of the group")
+        places = self._groups.places(offsets)
+        with self._guard:
+            self._check_open()
+            for topic, partition, offset in places:
+                self._offsets[(name, topic, partition)] = (member, offset)
+
+    def commit(self) -> list[Acks]:
+        """Make everything visible at once; return when that is durable."""
+        with self._guard:
+            self._check_open()
+            for topic in list(self._records):
+                self._encode_collected(topic)
+            try:
+                for future in self._written:
+                    future.result()
+                written = self._commit()
+            except RejectedError:
+                self._drop("aborted")
+                raise
+            self.outcome = "committed"
+            places = zip(self._topics, written.parts, self._orders, strict=True)
+            return [
+                Acks(topic, runs, order)
+                for topic, runs, order in places
+                if not isinstance(runs, LakebedError)
+            ]
+
+    def _commit(self) -> Written:
+        offsets = tuple(
+            (group, member, topic, partition, offset)
+            for (group, topic, partition), (member, offset) in sorted(self._offsets.items())
+        )
+        parts = tuple(each.part for each in self._ready)
+        self._admit()
+        time_us = self._core.clock.time_us()
+        command = CommitTransaction(self.id, self.epoch, time_us, parts, offsets)
+        written: Written = self._writing.submit(command, [each.body for each in self._ready])
+        return written
+
+    def abort(self) -> None:
+        """Drop everything. An aborted transaction leaves nothing behind."""
+        with self._guard:
+            self._check_open()
+            self._drop("aborted")
+
+    def _drop(self, outcome: str) -> None:
+        self.outcome = outcome
+        self._records.clear()
+        self._ready.clear()
+        self._writing.submit(AbortTransaction(self.id, self.epoch, "aborted"))
+
+    def close(self) -> None:
+        """Abort it, unless it has ended before."""
+        with self._guard:
+            if self.outcome == "open":
+                self.abort()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Commit if the block came to its end, abort if it raised."""
+        if self.outcome != "open":
+            return
+        if kind is None:
+            self.commit()
+            return
+        try:
+            self.abort()
+        except LakebedError as failure:
+            # The block's own error is what the caller must see; the log drops the rest by itself.
+            if error is not None:
+                error.add_note(f"aborting the transaction failed too: {failure}")
+
+    # Collecting
+
+    def _encode_collected(self, topic: str) -> None:
+        records = self._records.pop(topic, None)
+        if records:
+            self._add(topic, self._writing.encode_records(records))
+
+    def _add(self, topic: str, encoded: Encoded) -> None:
+        self._ready.append(encoded)
+        self._topics.append(topic)
+        self._orders.append(encoded.order)
+
+    def _collect(self, size: int) -> None:
+        """Write what was collected, once it is enough."""
+        self._collected_bytes += size
+        if self._collected_bytes < _WRITE_BYTES:
+            return
+        for topic in list(self._records):
+            self._encode_collected(topic)
+        self._admit()
+        time_us = self._core.clock.time_us()
+        for each in self._ready:
+            command = TransactionWrite(self.id, self.epoch, time_us, (each.part,))
+            self._written.append(
+                self._writing.submit_async(command, (each.body,), lambda result: result)
+            )
+        self._ready.clear()
+        self._collected_bytes = 0
+        self._check_written()
+
+    def _check_written(self) -> None:
+        """Raise what a write of this transaction was refused for, as soon as it is known."""
+        done = [future for future in self._written if future.done()]
+        self._written = [future for future in self._written if not future.done()]
+        for future in done:
+            future.result()
+
+    def _check_open(self) -> None:
+        if self.outcome != "open":
+            raise TransactionClosedError("the transaction has ended", outcome=self.outcome)
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self.name!r}: {self.outcome}>"

@@ -1,0 +1,442 @@
+"""Writing: what callers give becomes one entry of the log, whatever number of partitions it meets.
+
+A batch is checked, routed and encoded by its caller's thread. Single records of many callers are
+gathered: the first one opens an entry, whoever comes before that entry's turn adds to it, and the
+committing thread makes one batch of all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from lakebed.config import TopicConfig
+from lakebed.engine.acks import Ack, Acks
+from lakebed.engine.core import Core, Prepared
+from lakebed.errors import (
+    InvalidArgumentError,
+    LakebedError,
+    PartitionNotFoundError,
+    RecordTooLargeError,
+    RejectedError,
+    TopicNotFoundError,
+)
+from lakebed.state.commands import Command, Write, encode
+from lakebed.state.machine import Written
+from lakebed.state.values import Part, Run, Topic
+from lakebed.topic.memtable import Body
+from lakebed.topic.records import from_columns, normalize, serialize
+from lakebed.topic.routing import Routed, partitions_of, route, split
+from lakebed.types import TopicName
+from lakebed.wal import Wal
+from lakebed.wal.request import Request, Waiter
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_GATHERED_RECORDS_MAX: Final = 65_536
+"""The most records gathered into one entry."""
+_GATHERED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The most bytes of them."""
+
+Rows = Any
+"""A `pyarrow.Table`, a `pyarrow.RecordBatch`, or a list of rows."""
+
+
+class Target(NamedTuple):
+    """A topic as a writer needs it."""
+
+    topic: Topic
+    config: TopicConfig
+    schema: pa.Schema
+    value_type: pa.DataType
+
+    @property
+    def raw(self) -> bool:
+        """Tell whether values are bytes."""
+        return not self.topic.schemas
+
+
+class Encoded(NamedTuple):
+    """A batch that is ready for an entry."""
+
+    part: Part
+    body: Body
+    order: Any
+
+
+class Writing:
+    """Everything that appends. Any thread."""
+
+    def __init__(self, core: Core, wal: Wal, admit: Callable[[], None]) -> None:
+        self._core = core
+        self._wal = wal
+        self._admit = admit
+        self._targets: dict[str, Target] = {}
+        self._turns = itertools.count()
+        self._gathering = threading.Lock()
+        self._open: _Gathered | None = None
+
+    # Batches
+
+    def append_batch(self, topic: str, rows: Rows, partition: int | None) -> Acks:
+        """Append a batch atomically; return when it is durable."""
+        target = self.target(topic)
+        encoded = self.encode_rows(target, rows, partition)
+        if encoded is None:
+            return Acks(topic, (), None)
+        self._admit()
+        command = Write(self._core.clock.time_us(), (encoded.part,))
+        written: Written = self.submit(command, (encoded.body,))
+        return Acks(target.topic.name, _accepted(written.parts[0]), encoded.order)
+
+    def encode_rows(self, target: Target, rows: Rows, partition: int | None) -> Encoded | None:
+        """Check, route and encode rows; None if there are none."""
+        batch = normalize(
+            rows,
+            target.value_type,
+            now_us=self._core.clock.time_us(),
+            record_bytes_max=target.config.record_bytes_max,
+        )
+        if batch.num_rows == 0:
+            return None
+        return self.encode_batch(target, batch, partition)
+
+    def encode_batch(self, target: Target, batch: pa.RecordBatch, partition: int | None) -> Encoded:
+        """Route and encode a storage batch."""
+        count = target.topic.partitions
+        if partition is not None and not (type(partition) is int and 0 <= partition < count):
+            raise no_partition(target.topic, partition)
+        return self.encode_routed(
+            target, route(batch, count, partition=partition, start=next(self._turns))
+        )
+
+    def encode_routed(self, target: Target, routed: Routed) -> Encoded:
+        """Encode a batch whose rows stand partition by partition."""
+        raw = serialize(routed.batch)
+        runs = tuple(itertools.starmap(Run, routed.parts))
+        part = Part(target.topic.id, len(target.topic.schemas), runs, raw.size)
+        return Encoded(part, Body(lambda: raw, target.schema, raw.size), routed.order)
+
+    # Commands
+
+    def submit(self, command: Command, bodies: Sequence[Body] = ()) -> Any:
+        """Write a command; return its result when it is durable and applied."""
+        request = self.request(command, bodies)
+        self._wal.commit(request)
+        return outcome(request)
+
+    def submit_async(
+        self, command: Command, bodies: Sequence[Body], answer: Callable[[Any], Any]
+    ) -> Future[Any]:
+        """Write a command; the future tells what `answer` makes of its result."""
+        request = self.request(command, bodies)
+        future = request.future = _running()
+        request.answer = lambda: answer(outcome(request))
+        self._wal.post(request)
+        return future
+
+    def request(self, command: Command, bodies: Sequence[Body]) -> Request:
+        """Prepare the entry of a command."""
+        payload = encode(command, [body.raw() for body in bodies])
+        return self._wal.request(payload, Prepared(command, bodies))
+
+    # Single records
+
+    def append(self, record: Record) -> Ack:
+        """Append one record, together with those of whoever else is appending."""
+        self._admit()
+        rider = Waiter()
+        rider.make_gate()
+        gathered, row, first = self._join(record, rider)
+        if first:
+            self._write(gathered, self._wal.commit)
+        else:
+            self._wal.ride(rider)
+        return gathered.ack(row)
+
+    def append_async(self, record: Record) -> Future[Ack]:
+        """Append one record; the future gives its place when it is durable."""
+        self._admit()
+        rider = Waiter()
+        future: Future[Ack] = _running()
+        gathered, _, first = self._join(record, rider, future)
+        if first:
+            self._write(gathered, self._wal.post)
+        return future
+
+    def _join(
+        self, record: Record, rider: Waiter, future: Future[Ack] | None = None
+    ) -> tuple[_Gathered, int, bool]:
+        """Put a record into the open entry, or open one."""
+        with self._gathering:
+            gathered = self._open
+            first = gathered is None or gathered.full
+            if gathered is None or gathered.full:
+                gathered = self._open = _Gathered(self)
+                gathered.request = self._wal.request(gathered.encode, Prepared(Write(0, ())))
+            row = gathered.add(record)
+            if future is not None:
+                rider.future = future
+                rider.answer = lambda: gathered.ack(row)
+            if not first or future is not None:
+                gathered.riders.append(rider)
+        return gathered, row, first
+
+    def _write(self, gathered: _Gathered, write: Callable[[Request], None]) -> None:
+        """Hand the open entry over; whatever happens, nobody who rides on it waits in vain."""
+        request = gathered.request
+        try:
+            write(request)
+        except BaseException as error:
+            if not self._wal.holds(request):
+                self._abandon(gathered, error)
+            raise
+
+    def _abandon(self, gathered: _Gathered, error: BaseException) -> None:
+        """Tell the others of an entry that was never taken."""
+        self.close_gathered(gathered)
+        told = (
+            error
+            if isinstance(error, LakebedError)
+            else RejectedError("the writer was interrupted")
+        )
+        for rider in gathered.riders:
+            rider.error = told
+            rider.done = True
+            rider.settle()
+            rider.wake()
+
+    def close_gathered(self, gathered: _Gathered) -> None:
+        """Take no further records into an entry."""
+        with self._gathering:
+            if self._open is gathered:
+                self._open = None
+
+    def encode_gathered(self, gathered: _Gathered) -> list[Buffer]:
+        """Make one entry of the records of many callers; called by the committing thread."""
+        self.close_gathered(gathered)
+        parts: list[Part] = []
+        bodies: list[Body] = []
+        for rows in gathered.by_topic():
+            records = [gathered.records[row] for row in rows]
+            encoded = self.encode_records(records)
+            for position, row in enumerate(rows):
+                gathered.places[row] = (len(parts), position)
+            gathered.orders.append(encoded.order)
+            gathered.names.append(records[0].target.topic.name)
+            parts.append(encoded.part)
+            bodies.append(encoded.body)
+        command = Write(self._core.clock.time_us(), tuple(parts))
+        gathered.request.command = Prepared(command, bodies)
+        return encode(command, [body.raw() for body in bodies])
+
+    def encode_records(self, records: list[Record]) -> Encoded:
+        """Make a batch of checked records of one topic, each to its own partition."""
+        target = records[0].target
+        if target.raw:
+            batch = _columns(target, records)
+        else:
+            batches = [record.batch for record in records]
+            batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        if len(records) == 1:
+            count, only = target.topic.partitions, records[0].partition
+            start = next(self._turns)
+            return self.encode_routed(target, route(batch, count, partition=only, start=start))
+        partitions = partitions_of(batch.column("key"), target.topic.partitions)
+        for row, record in enumerate(records):
+            if record.partition is not None:
+                partitions[row] = record.partition
+            elif partitions[row] < 0:
+                partitions[row] = next(self._turns) % target.topic.partitions
+        return self.encode_routed(target, Routed(*split(batch, partitions)))
+
+    # Topics
+
+    def target(self, name: str) -> Target:
+        """Give a topic as writers need it; `TopicNotFoundError` if there is none."""
+        state = self._core.state
+        number = state.names.get(name)
+        topic = None if number is None else state.topics.get(number)
+        if topic is None:
+            raise no_topic(name)
+        known = self._targets.get(name)
+        if known is None or known.topic is not topic:
+            schema = self._core.schema(topic, len(topic.schemas))
+            known = Target(
+                topic, TopicConfig.of(dict(topic.config)), schema, schema.field("value").type
+            )
+            self._targets[name] = known
+        return known
+
+    def record(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Mapping[str, Any] | None,
+        partition: int | None,
+        timestamp: Any,
+    ) -> Record:
+        """Check one record in its caller's thread, so that it cannot spoil the others' batch."""
+        target = self.target(topic)
+        if partition is not None and not (
+            type(partition) is int and 0 <= partition < target.topic.partitions
+        ):
+            raise no_partition(target.topic, partition)
+        plain = timestamp is None and not headers
+        if target.raw and plain and type(value) is bytes and (key is None or type(key) is bytes):
+            size = len(value) + (0 if key is None else len(key))
+            if size > target.config.record_bytes_max:
+                raise RecordTooLargeError(
+                    "a record is too large", bytes=size, bytes_max=target.config.record_bytes_max
+                )
+            return Record(
+                target, value, key, None, self._core.clock.time_us(), partition, None, size
+            )
+        row = {"value": value, "key": key, "headers": headers, "timestamp": timestamp}
+        batch = normalize(
+            [row],
+            target.value_type,
+            now_us=self._core.clock.time_us(),
+            record_bytes_max=target.config.record_bytes_max,
+        )
+        if not target.raw:
+            return Record(target, None, None, None, 0, partition, batch, batch.nbytes)
+        plain_row = batch.to_pylist()[0]
+        return Record(
+            target,
+            plain_row["value"],
+            plain_row["key"],
+            None if plain_row["headers"] is None else dict(plain_row["headers"]),
+            batch.column("timestamp").cast(pa.int64())[0].as_py(),
+            partition,
+            None,
+            batch.nbytes,
+        )
+
+
+class Record(NamedTuple):
+    """One checked record on its way into a gathered batch."""
+
+    target: Target
+    value: bytes | None
+    key: bytes | None
+    headers: dict[str, bytes] | None
+    time_us: int
+    partition: int | None
+    batch: pa.RecordBatch | None
+    """Of a typed topic: the record as a batch of one row."""
+    size: int
+
+
+class _Gathered:
+    """An entry that takes records until its turn comes."""
+
+    request: Request
+
+    def __init__(self, writing: Writing) -> None:
+        self._writing = writing
+        self.records: list[Record] = []
+        self.places: dict[int, tuple[int, int]] = {}
+        """For each record: its part, and its row among those of the part's topic."""
+        self.orders: list[Any] = []
+        self.names: list[str] = []
+        self._acks: dict[int, Acks] = {}
+        self._bytes = 0
+
+    @property
+    def riders(self) -> list[Waiter]:
+        """Those who wait for this entry besides the one who writes it."""
+        riders = self.request.riders
+        return riders if isinstance(riders, list) else list(riders)
+
+    @property
+    def full(self) -> bool:
+        """Tell whether the next record needs another entry."""
+        return len(self.records) >= _GATHERED_RECORDS_MAX or self._bytes >= _GATHERED_BYTES_MAX
+
+    def add(self, record: Record) -> int:
+        """Take a record; give its number."""
+        self.records.append(record)
+        self._bytes += record.size
+        return len(self.records) - 1
+
+    def by_topic(self) -> list[list[int]]:
+        """Give the records of each topic (and version of its schema), in the order they came."""
+        found: dict[tuple[int, int], list[int]] = {}
+        for row, record in enumerate(self.records):
+            topic = record.target.topic
+            found.setdefault((topic.id, len(topic.schemas)), []).append(row)
+        return list(found.values())
+
+    def encode(self) -> list[Buffer]:
+        """Close it and give its payload."""
+        return self._writing.encode_gathered(self)
+
+    def ack(self, row: int) -> Ack:
+        """Tell where a record is, or raise what its topic was refused for."""
+        number, position = self.places[row]
+        acks = self._acks.get(number)
+        if acks is None:
+            runs = _accepted(outcome(self.request).parts[number])
+            acks = self._acks[number] = Acks(self.names[number], runs, self.orders[number])
+        return acks[position]
+
+
+def outcome(request: Request) -> Any:
+    """Give the result of a request that is finished, or raise what it was refused for."""
+    if isinstance(request.result, LakebedError):
+        raise request.result
+    return request.result
+
+
+def _accepted(part: Any) -> Any:
+    if isinstance(part, LakebedError):
+        raise part
+    return part
+
+
+def _columns(target: Target, records: list[Record]) -> pa.RecordBatch:
+    keys = [record.key for record in records]
+    headers = [record.headers for record in records]
+    return from_columns(
+        [record.value for record in records],
+        keys if any(key is not None for key in keys) else None,
+        headers if any(headers) else None,
+        [record.time_us for record in records],
+        target.value_type,
+        target.config.record_bytes_max,
+    )
+
+
+def _running() -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+def no_topic(name: object) -> RejectedError:
+    """Build the error for a name that no topic has."""
+    if not isinstance(name, str):
+        return InvalidArgumentError("a topic is named by text", got=type(name).__name__)
+    TopicName(name)
+    return TopicNotFoundError("there is no such topic", topic=name)
+
+
+def no_partition(topic: Topic, partition: object) -> RejectedError:
+    """Build the error for a number that no partition has."""
+    return PartitionNotFoundError(
+        "there is no such partition",
+        topic=topic.name,
+        partition=repr(partition),
+        partitions=topic.partitions,
+    )
+
+
+__all__ = ["Encoded", "Record", "Target", "Writing", "no_partition", "no_topic", "outcome"]

@@ -1,0 +1,19 @@
+"""Sealed data: Parquet segments, written once, every byte checked when it is read."""
+
+from lakebed.lake.cache import CacheStats
+from lakebed.lake.folder import UNFINISHED, LakeFolder, SegmentName
+from lakebed.lake.reader import SegmentReader
+from lakebed.lake.schema import COLUMNS, segment_schema
+from lakebed.lake.write import COMPRESSIONS, write_segment
+
+__all__ = [
+    "COLUMNS",
+    "COMPRESSIONS",
+    "UNFINISHED",
+    "CacheStats",
+    "LakeFolder",
+    "SegmentName",
+    "SegmentReader",
+    "segment_schema",
+    "write_segment",
+]

@@ -1,0 +1,193 @@
+"""An open segment: its map, its index, and column chunks that are checked before they are decoded.
+
+Bytes are trusted in this order: the tail, by the checksum in the log's state; the index, because it
+is in the tail; each column chunk, by its checksum in the index. Nothing is handed to the Parquet
+library before its bytes were checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from crc32c import crc32c
+
+from lakebed.errors import CorruptionError, MissingFileError, from_os_error
+from lakebed.host import Disk, File, Mode
+from lakebed.lake.index import KEY, MAGIC, SegmentIndex, decode
+from lakebed.lake.schema import COLUMNS, without_ids
+from lakebed.state.values import Segment
+
+
+class OpenSegment:
+    """A mapped segment whose tail is right. Any thread; valid after its file was removed."""
+
+    def __init__(self, path: Path, segment: Segment, data: memoryview) -> None:
+        self.path = path
+        self._data = data
+        self._buffer: Final = pa.py_buffer(data)
+        tail = check_frame(path, segment, data)
+        self._metadata = _metadata(path, self._buffer)
+        self.index = _index(path, segment, self._metadata)
+        self.leaves: Final = [
+            self._metadata.schema.column(number).path.partition(".")[0]
+            for number in range(self._metadata.num_columns)
+        ]
+        """The column that each chunk of a row group belongs to."""
+        check_layout(path, self.index, tail, len(self.leaves))
+        schema = self._metadata.schema.to_arrow_schema()
+        self._fields = {name: without_ids(schema.field(name)) for name in COLUMNS}
+        self._schemas: dict[tuple[str, ...], pa.Schema] = {}
+        self._checked: set[tuple[int, int]] = set()
+
+    def columns(self, number: int, names: Sequence[str]) -> dict[str, pa.Array]:
+        """Check and decode columns of a row group."""
+        self._check(number, names)
+        rows = self.index.row_groups[number].rows
+        try:
+            # A reader of its own for each call: the library's are for one thread at a time.
+            source = pq.ParquetFile(
+                pa.BufferReader(self._buffer), metadata=self._metadata, pre_buffer=False
+            )
+            table = source.read_row_group(number, columns=list(names), use_threads=True)
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise self._undecodable(number) from error
+        if table.num_rows != rows:
+            raise self._undecodable(number)
+        return {name: _whole(table.column(name)) for name in names}
+
+    def batch(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+        """Make a batch of columns that were decoded, without copying."""
+        names = tuple(columns)
+        schema = self._schemas.get(names)
+        if schema is None:
+            schema = pa.schema([self._fields[name] for name in names])
+            self._schemas[names] = schema
+        return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+
+    def decoded_bytes(self, number: int) -> int:
+        """Estimate the size of a decoded row group."""
+        return int(self._metadata.row_group(number).total_byte_size)
+
+    def _check(self, number: int, names: Sequence[str]) -> None:
+        chunks = self.index.row_groups[number].chunks
+        for leaf, name in enumerate(self.leaves):
+            if name not in names or (number, leaf) in self._checked:
+                continue
+            start, length, checksum = chunks[leaf]
+            if crc32c(self._data[start : start + length]) != checksum:
+                raise damaged_chunk(self.path, start, length, name, number)
+            self._checked.add((number, leaf))
+
+    def _undecodable(self, number: int) -> CorruptionError:
+        start = self.index.row_groups[number].chunks[0].start
+        return CorruptionError(
+            "a row group cannot be decoded", path=self.path, byte=start, row_group=number
+        )
+
+
+def open_file(disk: Disk, path: Path) -> File:
+    """Open a segment's file for reading."""
+    try:
+        return disk.open(path, Mode.READ)
+    except FileNotFoundError as error:
+        raise MissingFileError("a segment is missing", path=path) from error
+    except OSError as error:
+        raise from_os_error(error, "opening a segment", path) from error
+
+
+def open_segment(disk: Disk, path: Path, segment: Segment) -> OpenSegment:
+    """Map a segment and check its tail."""
+    file = open_file(disk, path)
+    try:
+        check_size(path, segment, file.size())
+        data = file.map().view(0, segment.file_bytes)
+    except OSError as error:
+        raise from_os_error(error, "mapping a segment", path) from error
+    finally:
+        file.close()
+    return OpenSegment(path, segment, data)
+
+
+def check_size(path: Path, segment: Segment, size: int) -> None:
+    """Refuse a file that is shorter or longer than it was written."""
+    if size != segment.file_bytes:
+        raise CorruptionError(
+            "a segment does not have its length",
+            path=path,
+            byte=min(size, segment.file_bytes),
+            size=size,
+            expected=segment.file_bytes,
+        )
+
+
+def check_frame(path: Path, segment: Segment, data: memoryview) -> int:
+    """Check the leading magic and the tail; give where the tail starts."""
+    tail = segment.file_bytes - segment.tail_bytes
+    if len(data) != segment.file_bytes or tail < len(MAGIC):
+        check_size(path, segment, len(data))
+        raise CorruptionError("a segment's tail is longer than the segment", path=path, byte=0)
+    if bytes(data[: len(MAGIC)]) != MAGIC:
+        raise CorruptionError("a segment's first bytes are damaged", path=path, byte=0)
+    if crc32c(data[tail:]) != segment.tail_checksum:
+        raise CorruptionError(
+            "a segment's tail is damaged", path=path, byte=tail, length=segment.tail_bytes
+        )
+    return tail
+
+
+def check_layout(path: Path, index: SegmentIndex, tail: int, leaves: int) -> None:
+    """Check that the chunks of the index cover every byte from the magic to the tail."""
+    position = len(MAGIC)
+    for group in index.row_groups:
+        if len(group.chunks) != leaves:
+            raise _disagrees(path, position)
+        for start, length, _ in group.chunks:
+            if start != position or length < 0:
+                raise _disagrees(path, position)
+            position += length
+    if position != tail:
+        raise _disagrees(path, position)
+
+
+def damaged_chunk(path: Path, start: int, length: int, name: str, number: int) -> CorruptionError:
+    """Build the error for a column chunk that does not have its checksum."""
+    return CorruptionError(
+        "a column chunk is damaged",
+        path=path,
+        byte=start,
+        length=length,
+        column=name,
+        row_group=number,
+    )
+
+
+def _metadata(path: Path, buffer: pa.Buffer) -> Any:
+    try:
+        return pq.read_metadata(pa.BufferReader(buffer))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptionError("a segment's footer cannot be read", path=path) from error
+
+
+def _index(path: Path, segment: Segment, metadata: Any) -> SegmentIndex:
+    index = decode((metadata.metadata or {}).get(KEY.encode(), b""), path)
+    rows = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    stated = (index.segment, index.base, index.end, [group.rows for group in index.row_groups])
+    if stated != (segment.id, segment.base, segment.end, rows) or sum(rows) != segment.records:
+        raise _disagrees(path, segment.file_bytes - segment.tail_bytes)
+    return index
+
+
+def _disagrees(path: Path, position: int) -> CorruptionError:
+    return CorruptionError(
+        "a segment's index disagrees with the file or the log", path=path, byte=position
+    )
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,197 @@
+"""Reads segments: by offset for consumers, by time, whole for merging, every byte for verifying."""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.errors import ClosedError, InvalidArgumentError
+from lakebed.lake.ahead import ReadAhead
+from lakebed.lake.cache import CacheStats, RowGroupCache
+from lakebed.lake.columns import column_numbers
+from lakebed.lake.folder import LakeFolder
+from lakebed.lake.opened import OpenSegment, open_segment
+from lakebed.lake.schema import chosen
+from lakebed.lake.verify import verify_segment
+from lakebed.state.values import Segment
+
+OPEN_SEGMENTS_MAX: Final = 128
+"""How many segments stay mapped."""
+
+_AHEAD_ROOM: Final = 4
+"""Row groups are decoded ahead only if the cache could hold this many of them."""
+
+
+class SegmentReader:
+    """Reads segments through a bounded cache of decoded row groups. Any thread.
+
+    Batches are slices of cached row groups, without a copy: while a caller holds one, it holds the
+    memory of its row group, whether or not that is still in the cache.
+    """
+
+    def __init__(self, folder: LakeFolder, cache_bytes: int) -> None:
+        self._folder = folder
+        self._cache = RowGroupCache(cache_bytes)
+        self._ahead = ReadAhead()
+        self._guard = threading.Lock()
+        self._open: OrderedDict[int, OpenSegment] = OrderedDict()
+        self._closed = False
+
+    @property
+    def stats(self) -> CacheStats:
+        """Tell how often the cache served, and how much it holds."""
+        return self._cache.stats
+
+    def read(
+        self,
+        topic: int,
+        partition: int,
+        segment: Segment,
+        *,
+        offset: int,
+        max_records: int,
+        max_bytes: int,
+        columns: Sequence[str] | None = None,
+    ) -> list[pa.RecordBatch]:
+        """Give records from `offset` on, at least one if there is one, about so many at most.
+
+        `max_records` is exact; `max_bytes` goes by the average size of a row group's records.
+        """
+        if max_records < 1 or max_bytes < 1:
+            raise InvalidArgumentError(
+                "max_records and max_bytes are at least 1",
+                max_records=max_records,
+                max_bytes=max_bytes,
+            )
+        names = chosen(columns)
+        if offset >= segment.end or not segment.records:
+            return []
+        opened = self._opened(topic, partition, segment)
+        batches: list[pa.RecordBatch] = []
+        for number in range(_row_group_at(opened, offset), len(opened.index.row_groups)):
+            batch = self._records_from(segment, opened, number, names, offset)
+            size_bytes = batch.nbytes
+            count = _fitting(batch.num_rows, size_bytes, max_records, max_bytes)
+            if count or not batches:
+                batches.append(batch.slice(0, max(1, count)))
+            max_records -= count
+            max_bytes -= size_bytes
+            if count < batch.num_rows or max_records < 1 or max_bytes < 1:
+                break
+        return batches
+
+    def offset_for_time(
+        self, topic: int, partition: int, segment: Segment, time_us: int
+    ) -> int | None:
+        """Give the first offset whose timestamp is `time_us` or later, or None."""
+        if not segment.records or time_us > segment.time_max_us:
+            return None
+        opened = self._opened(topic, partition, segment)
+        for number, group in enumerate(opened.index.row_groups):
+            if group.time_max_us >= time_us:
+                batch = self._row_group(segment, opened, number, ("offset", "timestamp"))
+                late = column_numbers(batch, "timestamp") >= time_us
+                return int(column_numbers(batch, "offset")[int(np.argmax(late))])
+        return None
+
+    def scan(
+        self, topic: int, partition: int, segment: Segment, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Give every record, row group by row group; the cache is neither used nor filled."""
+        names = chosen(columns)
+        opened = self._opened(topic, partition, segment)
+        for number in range(len(opened.index.row_groups)):
+            yield opened.batch(opened.columns(number, names))
+
+    def verify(self, topic: int, partition: int, segment: Segment) -> None:
+        """Read every byte from the disk and check everything that is known about the segment."""
+        path = self._folder.path(topic, partition, segment.id)
+        verify_segment(self._folder.disk, path, partition, segment)
+
+    def forget(self, segment_id: int) -> None:
+        """Drop a segment's map and row groups; batches that callers hold stay valid."""
+        with self._guard:
+            self._open.pop(segment_id, None)
+        self._cache.forget(segment_id)
+
+    def close(self) -> None:
+        """Drop every map and row group; batches that callers hold stay valid."""
+        with self._guard:
+            self._closed = True
+            self._open.clear()
+        self._ahead.close()
+        self._cache.clear()
+
+    def _opened(self, topic: int, partition: int, segment: Segment) -> OpenSegment:
+        with self._guard:
+            if self._closed:
+                raise ClosedError("the reader was closed")
+            opened = self._open.get(segment.id)
+            if opened is not None:
+                self._open.move_to_end(segment.id)
+                return opened
+        # Opened outside the guard: a slow disk does not hold up those who read other segments.
+        path = self._folder.path(topic, partition, segment.id)
+        opened = open_segment(self._folder.disk, path, segment)
+        with self._guard:
+            if not self._closed:
+                opened = self._open.setdefault(segment.id, opened)
+            while len(self._open) > OPEN_SEGMENTS_MAX:
+                self._open.popitem(last=False)
+        return opened
+
+    def _row_group(
+        self, segment: Segment, opened: OpenSegment, number: int, names: Sequence[str]
+    ) -> pa.RecordBatch:
+        columns = self._cache.get(
+            (segment.id, number), names, lambda missing: opened.columns(number, missing)
+        )
+        return opened.batch(columns)
+
+    def _read_ahead(
+        self, segment: Segment, opened: OpenSegment, number: int, names: Sequence[str]
+    ) -> None:
+        """Decode a row group in the background, if there is one and the cache has room for it."""
+        if number == len(opened.index.row_groups) or self._cache.holds((segment.id, number)):
+            return
+        if _AHEAD_ROOM * opened.decoded_bytes(number) <= self._cache.bytes_max:
+            self._ahead.start(lambda: self._row_group(segment, opened, number, names))
+
+    def _records_from(
+        self,
+        segment: Segment,
+        opened: OpenSegment,
+        number: int,
+        names: Sequence[str],
+        offset: int,
+    ) -> pa.RecordBatch:
+        """Give the records of a row group from `offset` on."""
+        group = opened.index.row_groups[number]
+        if offset <= group.first:
+            # Somebody who begins at its beginning probably comes from the one before, and goes on.
+            self._read_ahead(segment, opened, number + 1, names)
+        batch = self._row_group(segment, opened, number, names)
+        if offset <= group.first:
+            return batch
+        if group.dense:
+            return batch.slice(offset - group.first)
+        offsets = column_numbers(self._row_group(segment, opened, number, ("offset",)), "offset")
+        return batch.slice(int(np.searchsorted(offsets, offset)))
+
+
+def _row_group_at(opened: OpenSegment, offset: int) -> int:
+    """Give the number of the first row group that has a record at `offset` or behind it."""
+    return bisect.bisect_left(opened.index.row_groups, offset, key=lambda group: group.last)
+
+
+def _fitting(rows: int, size_bytes: int, max_records: int, max_bytes: int) -> int:
+    """Give how many of so many rows may be taken; 0 if not even one fits."""
+    if size_bytes <= max_bytes:
+        return min(rows, max_records)
+    return min(rows, max_records, max_bytes * rows // size_bytes)

@@ -1,0 +1,87 @@
+"""Where the Parquet library writes a segment: a file of the disk, whose end is held back.
+
+The end of the file names positions and checksums that are known only when all else is written. So
+from `hold` on nothing reaches the file; the bytes are kept for the writer to complete.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lakebed import limits
+from lakebed.errors import from_os_error
+from lakebed.host import File, write_all
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_GATHER_BYTES: Final = 64 * limits.KIB
+"""Small pieces (page headers) are gathered, so that a write is worth its call."""
+
+
+class Sink:
+    """A file object for the Parquet library. One thread at a time."""
+
+    closed = False
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._pieces: list[Buffer] = []
+        self._gathered = 0
+        self._written = 0
+        self._holding = False
+        self._abandoned = False
+
+    def write(self, data: Buffer) -> int:
+        """Take bytes; they are in the file after `flush`, unless held back."""
+        length = memoryview(data).nbytes
+        if self._abandoned:
+            return length
+        self._pieces.append(data)
+        self._gathered += length
+        if self._gathered >= _GATHER_BYTES and not self._holding:
+            self._write_gathered()
+        return length
+
+    def tell(self) -> int:
+        """Give the position behind everything taken so far."""
+        return self._written + self._gathered
+
+    def flush(self) -> None:
+        """Do nothing: the library flushes at its own times, `sync` writes what is gathered."""
+
+    def close(self) -> None:
+        """Do nothing: the file is closed by whoever opened it."""
+
+    def sync(self) -> None:
+        """Make everything so far survive a power cut, before more of it piles up."""
+        self._write_gathered()
+        try:
+            self._file.sync_data()
+        except OSError as error:
+            raise from_os_error(error, "syncing a segment", self._file.path) from error
+
+    def hold(self) -> None:
+        """Keep what comes from here on out of the file."""
+        self._write_gathered()
+        self._holding = True
+
+    def held(self) -> bytes:
+        """Give what was held back."""
+        return b"".join(self._pieces)
+
+    def abandon(self) -> None:
+        """Take nothing more: the library closes its files even when writing has failed."""
+        self._abandoned = True
+        self._pieces.clear()
+
+    def _write_gathered(self) -> None:
+        if not self._pieces:
+            return
+        try:
+            write_all(self._file, self._pieces, self._written, self._gathered)
+        except OSError as error:
+            raise from_os_error(error, "writing a segment", self._file.path) from error
+        self._written += self._gathered
+        self._gathered = 0
+        self._pieces.clear()

@@ -1,0 +1,1 @@
+"""Commands, the state machine they drive, and its snapshot."""

@@ -1,0 +1,405 @@
+"""Commands: every change of the log's state, as the payload of an entry.
+
+    version u8 | kind u8 | reserved u16 | envelope length u32 | envelope, msgpack | zeros to 64 |
+    body 0 | zeros to 64 | body 1 | ...
+
+The envelope is the command's fields in order, all little-endian numbers, text, bytes and lists of
+these. Bodies are Arrow IPC messages of one record batch each; the envelope's parts say how long
+each is. Everything that a command needs to be applied comes with it: times and names are chosen by
+whoever writes it, ids and offsets follow from the state. Bodies begin at multiples of 64 bytes, so
+that Arrow's buffers can be used where they lie.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgpack
+
+from lakebed.errors import CorruptionError, FormatTooNewError
+from lakebed.state.values import Part, Run, Segment
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+VERSION: Final = 1
+_HEAD: Final = struct.Struct("<BBHI")
+_PADDING: Final = tuple(bytes(-length & 63) for length in range(64))
+
+
+class CreateTopic(NamedTuple):
+    """Make a topic. Result: its id."""
+
+    name: str
+    partitions: int
+    schema: bytes
+    config: tuple[tuple[str, int | str], ...]
+    time_us: int
+
+
+class AlterTopic(NamedTuple):
+    """Replace a topic's settings, and add a version of its schema unless that is empty."""
+
+    topic: int
+    config: tuple[tuple[str, int | str], ...]
+    schema: bytes
+    schemas: int
+    """How many versions there were when this was decided."""
+
+
+class AddPartitions(NamedTuple):
+    """Let a topic have so many partitions in all."""
+
+    topic: int
+    partitions: int
+
+
+class DeleteTopic(NamedTuple):
+    """Remove a topic and everything in it."""
+
+    topic: int
+
+
+class PurgeTopic(NamedTuple):
+    """Remove every record of a topic; offsets go on."""
+
+    topic: int
+
+
+class Write(NamedTuple):
+    """Append batches. Result: the base offset of each run of each part, or an error for a part."""
+
+    time_us: int
+    parts: tuple[Part, ...]
+
+
+class ProducerWrite(NamedTuple):
+    """Append one batch under a producer. Result: as for `Write`."""
+
+    time_us: int
+    producer: int
+    epoch: int
+    sequences: tuple[int, ...]
+    """The sequence number of each run's first record."""
+    part: Part
+
+
+class RegisterProducer(NamedTuple):
+    """Take over a producer's name. Result: (id, epoch)."""
+
+    name: str
+    time_us: int
+
+
+class BeginTransaction(NamedTuple):
+    """Take over a transaction's name; an open one of that name is dropped. Result: (id, epoch)."""
+
+    name: str
+    timeout_us: int
+    time_us: int
+
+
+class TransactionWrite(NamedTuple):
+    """Add batches to an open transaction."""
+
+    producer: int
+    epoch: int
+    time_us: int
+    parts: tuple[Part, ...]
+
+
+class CommitTransaction(NamedTuple):
+    """Make a transaction visible, with last batches and consumer offsets. Result: as `Write`."""
+
+    producer: int
+    epoch: int
+    time_us: int
+    parts: tuple[Part, ...]
+    offsets: tuple[tuple[str, str, int, int, int], ...]
+
+
+class AbortTransaction(NamedTuple):
+    """Drop a transaction."""
+
+    producer: int
+    epoch: int
+    reason: str
+
+
+class ExpireProducers(NamedTuple):
+    """Forget producers that have written nothing since."""
+
+    before_us: int
+
+
+class CommitOffsets(NamedTuple):
+    """Remember how far a group has come: (topic, partition, offset)."""
+
+    group: str
+    member: str
+    offsets: tuple[tuple[int, int, int], ...]
+    time_us: int
+
+
+class ChangeGroup(NamedTuple):
+    """Say who holds which partition from now on: (topic, partition, member). Result: generation."""
+
+    group: str
+    owners: tuple[tuple[int, int, str], ...]
+
+
+class DeleteGroup(NamedTuple):
+    """Forget a group and its offsets."""
+
+    group: str
+
+
+class StagedFile(NamedTuple):
+    """Bodies of an open transaction that were copied out of the WAL."""
+
+    id: int
+    producer: int
+    epoch: int
+    bodies: tuple[tuple[int, int, int, int], ...]
+    """(entry, part, position in the file, checksum)."""
+
+
+class Flush(NamedTuple):
+    """Segments that hold what was in memtables: (topic, partition, segment); staged files."""
+
+    added: tuple[tuple[int, int, Segment], ...]
+    staged: tuple[StagedFile, ...]
+
+
+class ReplaceSegments(NamedTuple):
+    """Let new segments stand for old ones of the same offsets."""
+
+    topic: int
+    partition: int
+    removed: tuple[int, ...]
+    added: tuple[Segment, ...]
+    compacted_to: int
+
+
+class Trim(NamedTuple):
+    """Raise low watermarks: (partition, offset)."""
+
+    topic: int
+    lows: tuple[tuple[int, int], ...]
+
+
+Command = (
+    CreateTopic
+    | AlterTopic
+    | AddPartitions
+    | DeleteTopic
+    | PurgeTopic
+    | Write
+    | ProducerWrite
+    | RegisterProducer
+    | BeginTransaction
+    | TransactionWrite
+    | CommitTransaction
+    | AbortTransaction
+    | ExpireProducers
+    | CommitOffsets
+    | ChangeGroup
+    | DeleteGroup
+    | Flush
+    | ReplaceSegments
+    | Trim
+)
+
+_KINDS: Final[dict[int, type]] = {
+    1: CreateTopic,
+    2: AlterTopic,
+    3: AddPartitions,
+    4: DeleteTopic,
+    5: PurgeTopic,
+    6: Write,
+    7: ProducerWrite,
+    8: RegisterProducer,
+    9: BeginTransaction,
+    10: TransactionWrite,
+    11: CommitTransaction,
+    12: AbortTransaction,
+    13: ExpireProducers,
+    14: CommitOffsets,
+    15: ChangeGroup,
+    16: DeleteGroup,
+    17: Flush,
+    18: ReplaceSegments,
+    19: Trim,
+}
+_NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
+
+
+def encode(command: Command, bodies: Sequence[Buffer] = ()) -> list[Buffer]:
+    """Give a command as the parts of an entry's payload; bodies are not copied."""
+    envelope = msgpack.packb(command)
+    head = _HEAD.pack(VERSION, _NUMBERS[type(command)], 0, len(envelope))
+    parts: list[Buffer] = [head + envelope + _PADDING[(len(head) + len(envelope)) & 63]]
+    for body in bodies:
+        parts.append(body)
+        padding = _PADDING[memoryview(body).nbytes & 63]
+        if padding:
+            parts.append(padding)
+    return parts
+
+
+def decode(payload: memoryview) -> tuple[Command, list[memoryview]]:
+    """Give the command of an entry and its bodies, which are views."""
+    if len(payload) < _HEAD.size:
+        raise CorruptionError("an entry is too short for a command", bytes=len(payload))
+    version, number, _, length = _HEAD.unpack_from(payload)
+    if version > VERSION:
+        raise FormatTooNewError("a command was written by a newer version", version=version)
+    kind = _KINDS.get(number)
+    if version != VERSION or kind is None or _HEAD.size + length > len(payload):
+        raise CorruptionError("an entry is not a command", version=version, kind=number)
+    try:
+        fields = msgpack.unpackb(payload[_HEAD.size : _HEAD.size + length], use_list=False)
+        command = _build(kind, fields)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise CorruptionError(
+            "a command cannot be read", kind=kind.__name__, cause=error
+        ) from error
+    start = (_HEAD.size + length + 63) & -64
+    return command, _bodies(payload, start, parts_of(command))
+
+
+def parts_of(command: Command) -> tuple[Part, ...]:
+    """Give the parts whose bodies an entry holds."""
+    if isinstance(command, ProducerWrite):
+        return (command.part,)
+    if isinstance(command, Write | TransactionWrite | CommitTransaction):
+        return command.parts
+    return ()
+
+
+def _bodies(payload: memoryview, start: int, parts: tuple[Part, ...]) -> list[memoryview]:
+    bodies = []
+    for part in parts:
+        end = start + part.body_bytes
+        if end > len(payload):
+            raise CorruptionError(
+                "an entry is shorter than its parts", bytes=len(payload), needed=end
+            )
+        bodies.append(payload[start:end])
+        start = (end + 63) & -64
+    return bodies
+
+
+def _build(kind: type, fields: Any) -> Command:
+    """Make a command of plain data, checking that it has the shape of one."""
+    if kind is Write:
+        time_us, parts = fields
+        return Write(_whole(time_us), tuple(_part(each) for each in parts))
+    shape = _SHAPES[kind]
+    if not isinstance(fields, tuple) or len(fields) != len(shape):
+        raise ValueError("wrong number of fields")
+    command: Command = kind(*(check(field) for check, field in zip(shape, fields, strict=True)))
+    return command
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("not a whole number")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError("not an integer")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError("not text")
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise ValueError("not bytes")
+    return value
+
+
+def _setting(value: Any) -> int | str:
+    return value if type(value) is str else _integer(value)
+
+
+Check = Callable[[Any], Any]
+
+
+def _tuple_of(*checks: Check) -> Check:
+    def check(value: Any) -> tuple[Any, ...]:
+        if type(value) is not tuple or len(value) != len(checks):
+            raise ValueError("wrong number of fields")
+        return tuple(each(field) for each, field in zip(checks, value, strict=True))
+
+    return check
+
+
+def _many(check: Check) -> Check:
+    def check_all(value: Any) -> tuple[Any, ...]:
+        if type(value) is not tuple:
+            raise ValueError("not a list")
+        return tuple(map(check, value))
+
+    return check_all
+
+
+def _part(value: Any) -> Part:
+    topic, schema, runs, body_bytes = value
+    checked = tuple(Run(_whole(partition), _whole(records)) for partition, records in runs)
+    return Part(_whole(topic), _whole(schema), checked, _whole(body_bytes))
+
+
+def segment(value: Any) -> Segment:
+    """Make a segment of plain data."""
+    made = Segment(*value)
+    for field in made[:7]:
+        _whole(field)
+    _integer(made.time_min_us)
+    _integer(made.time_max_us)
+    return made
+
+
+def _staged(value: Any) -> StagedFile:
+    number, producer, epoch, bodies = value
+    checked = _many(_tuple_of(_whole, _whole, _whole, _whole))(bodies)
+    return StagedFile(_whole(number), _whole(producer), _whole(epoch), checked)
+
+
+_SETTINGS: Final = _many(_tuple_of(_text, _setting))
+_OWNERS: Final = _many(_tuple_of(_whole, _whole, _text))
+_SHAPES: Final[dict[type, tuple[Check, ...]]] = {
+    CreateTopic: (_text, _whole, _bytes, _SETTINGS, _integer),
+    AlterTopic: (_whole, _SETTINGS, _bytes, _whole),
+    AddPartitions: (_whole, _whole),
+    DeleteTopic: (_whole,),
+    PurgeTopic: (_whole,),
+    ProducerWrite: (_integer, _whole, _whole, _many(_whole), _part),
+    RegisterProducer: (_text, _integer),
+    BeginTransaction: (_text, _whole, _integer),
+    TransactionWrite: (_whole, _whole, _integer, _many(_part)),
+    CommitTransaction: (
+        _whole,
+        _whole,
+        _integer,
+        _many(_part),
+        _many(_tuple_of(_text, _text, _whole, _whole, _whole)),
+    ),
+    AbortTransaction: (_whole, _whole, _text),
+    ExpireProducers: (_integer,),
+    CommitOffsets: (_text, _text, _many(_tuple_of(_whole, _whole, _whole)), _integer),
+    ChangeGroup: (_text, _OWNERS),
+    DeleteGroup: (_text,),
+    Flush: (_many(_tuple_of(_whole, _whole, segment)), _many(_staged)),
+    ReplaceSegments: (_whole, _whole, _many(_whole), _many(segment), _whole),
+    Trim: (_whole, _many(_tuple_of(_whole, _whole))),
+}

@@ -1,0 +1,169 @@
+"""The state of a log as plain data: dictionaries of values that never change themselves.
+
+A copy is therefore a copy of a few dictionaries, quick enough to be taken while writers wait, and
+stays as it was while the original goes on. As bytes (a snapshot):
+
+    magic 8 bytes | version u32 | msgpack document | length u64 | CRC32C u32 | magic 8 bytes
+
+Everything in the document is sorted, so equal states give equal bytes. Length and checksum cover
+all that stands before them.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgpack
+from crc32c import crc32c
+
+from lakebed.errors import CorruptionError, FormatTooNewError
+from lakebed.state.commands import segment
+from lakebed.state.values import (
+    Committed,
+    Group,
+    Part,
+    Partition,
+    Pending,
+    Producer,
+    Run,
+    Sequences,
+    Topic,
+    Transaction,
+)
+
+MAGIC: Final = b"LKBSNAP\n"
+VERSION: Final = 1
+_HEAD: Final = struct.Struct("<8sI")
+_TAIL: Final = struct.Struct("<QI8s")
+
+
+@dataclass
+class State:
+    """Everything that the log knows, except records. Changed by the machine alone."""
+
+    topics: dict[int, Topic] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
+    """Topics by name."""
+    partitions: dict[tuple[int, int], Partition] = field(default_factory=dict)
+    producers: dict[int, Producer] = field(default_factory=dict)
+    producer_names: dict[tuple[bool, str], int] = field(default_factory=dict)
+    """Producers by (transactional, name)."""
+    sequences: dict[tuple[int, int, int], Sequences] = field(default_factory=dict)
+    """By producer, topic and partition."""
+    transactions: dict[int, Transaction] = field(default_factory=dict)
+    """The open ones, by producer."""
+    groups: dict[str, Group] = field(default_factory=dict)
+    offsets: dict[tuple[str, int, int], Committed] = field(default_factory=dict)
+    """Committed offsets by group, topic and partition."""
+    numbers: dict[str, int] = field(
+        default_factory=lambda: {"applied": 0, "topic": 1, "producer": 1, "segment": 1, "staged": 1}
+    )
+    """The last applied index, and the next id of each kind."""
+
+    def copy(self) -> State:
+        """Take a copy that stays as it is."""
+        return State(**{name: dict(value) for name, value in vars(self).items()})
+
+    def topic(self, name: str) -> Topic | None:
+        """Find a topic by its name."""
+        number = self.names.get(name)
+        return None if number is None else self.topics.get(number)
+
+
+def encode_state(state: State) -> bytes:
+    """Give a state as bytes: equal states give equal bytes."""
+    document = {
+        "topics": [state.topics[key] for key in sorted(state.topics)],
+        "partitions": [[*key, *state.partitions[key]] for key in sorted(state.partitions)],
+        "producers": [state.producers[key] for key in sorted(state.producers)],
+        "sequences": [[*key, *state.sequences[key]] for key in sorted(state.sequences)],
+        "transactions": [state.transactions[key] for key in sorted(state.transactions)],
+        "groups": [[key, *state.groups[key]] for key in sorted(state.groups)],
+        "offsets": [[*key, *state.offsets[key]] for key in sorted(state.offsets)],
+        "numbers": [[key, state.numbers[key]] for key in sorted(state.numbers)],
+    }
+    body: bytes = _HEAD.pack(MAGIC, VERSION) + msgpack.packb(document)
+    return body + _TAIL.pack(len(body), crc32c(body), MAGIC)
+
+
+def decode_state(data: bytes, source: object) -> State:
+    """Give the state of a snapshot's bytes; `source` names them in an error."""
+    document = _document(data, source)
+    try:
+        return _state(document)
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise CorruptionError("a snapshot cannot be read", file=source, cause=error) from error
+
+
+def _document(data: bytes, source: object) -> dict[str, Any]:
+    if len(data) < _HEAD.size + _TAIL.size:
+        raise CorruptionError("a snapshot is too short", file=source, bytes=len(data))
+    magic, version = _HEAD.unpack_from(data)
+    length, checksum, end = _TAIL.unpack_from(data, len(data) - _TAIL.size)
+    body = memoryview(data)[: -_TAIL.size]
+    if end != MAGIC or length != len(body):
+        raise CorruptionError(
+            "a snapshot is cut short", file=source, bytes=len(body), bytes_written=length
+        )
+    if crc32c(body) != checksum:
+        raise CorruptionError("a snapshot is damaged", file=source, checksum=f"{checksum:08x}")
+    if magic != MAGIC:
+        raise CorruptionError("this is not a snapshot", file=source)
+    if version > VERSION:
+        raise FormatTooNewError(
+            "a snapshot was written by a newer version", file=source, version=version
+        )
+    try:
+        document = msgpack.unpackb(
+            body[_HEAD.size :], use_list=False, max_str_len=len(data), max_bin_len=len(data)
+        )
+    except (ValueError, msgpack.UnpackException) as error:
+        raise CorruptionError("a snapshot cannot be read", file=source, cause=error) from error
+    if not isinstance(document, dict):
+        raise CorruptionError("a snapshot is not a document", file=source)
+    return document
+
+
+def _state(document: dict[str, Any]) -> State:
+    state = State()
+    for values in document["topics"]:
+        topic = Topic(*values)
+        state.topics[topic.id] = topic
+        state.names[topic.name] = topic.id
+    for number, partition, low, end, flushed, segments, compacted_to in document["partitions"]:
+        state.partitions[(number, partition)] = Partition(
+            low, end, flushed, tuple(map(segment, segments)), compacted_to
+        )
+    for values in document["producers"]:
+        producer = Producer(*values)
+        state.producers[producer.id] = producer
+        state.producer_names[(producer.transactional, producer.name)] = producer.id
+    for producer_id, number, partition, epoch, batches in document["sequences"]:
+        state.sequences[(producer_id, number, partition)] = Sequences(epoch, batches)
+    for values in document["transactions"]:
+        transaction = _transaction(values)
+        state.transactions[transaction.producer] = transaction
+    for name, generation, owners in document["groups"]:
+        state.groups[name] = Group(generation, owners)
+    for name, number, partition, offset, time_us in document["offsets"]:
+        state.offsets[(name, number, partition)] = Committed(offset, time_us)
+    state.numbers = dict(document["numbers"])
+    if set(state.numbers) != set(State().numbers):
+        raise ValueError("numbers are missing")
+    return state
+
+
+def _transaction(values: Any) -> Transaction:
+    producer, epoch, started_us, timeout_us, pending, offsets = values
+    return Transaction(
+        producer, epoch, started_us, timeout_us, tuple(map(_pending, pending)), offsets
+    )
+
+
+def _pending(values: Any) -> Pending:
+    index, number, part, staged, position, checksum = values
+    topic, schema, runs, body_bytes = part
+    made = Part(topic, schema, tuple(Run(*run) for run in runs), body_bytes)
+    return Pending(index, number, made, staged, position, checksum)

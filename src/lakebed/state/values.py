@@ -1,0 +1,129 @@
+"""The values of the state machine. None of them changes: a new state refers to new values."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Segment(NamedTuple):
+    """A sealed Parquet file of one partition.
+
+    It answers for every offset from `base` up to, not including, `end`; after a compaction some of
+    these have no record any more.
+    """
+
+    id: int
+    base: int
+    end: int
+    records: int
+    file_bytes: int
+    tail_bytes: int
+    """Length of the file's end behind the last column chunk: page index, footer, magic."""
+    tail_checksum: int
+    """CRC32C of that end. The footer in it holds the checksum of every column chunk."""
+    time_min_us: int
+    time_max_us: int
+    """The least and the greatest timestamp of its records."""
+
+
+class Topic(NamedTuple):
+    """A topic, without its records."""
+
+    id: int
+    name: str
+    partitions: int
+    schemas: tuple[bytes, ...]
+    """Every version of its schema, encoded; none for a raw topic."""
+    config: tuple[tuple[str, int | str], ...]
+    """The settings that differ from the defaults, sorted by name."""
+    created_us: int
+
+
+class Partition(NamedTuple):
+    """Where a partition begins and ends, and what of it is sealed."""
+
+    low: int = 0
+    """The low watermark: records below it are gone."""
+    end: int = 0
+    """The offset of the next record."""
+    flushed: int = 0
+    """Records below it are in segments (or gone), the others in the memtable."""
+    segments: tuple[Segment, ...] = ()
+    compacted_to: int = 0
+    """The last compaction by key saw everything below this."""
+
+
+class Producer(NamedTuple):
+    """Somebody who writes under a name: only the latest of that name may."""
+
+    id: int
+    name: str
+    epoch: int
+    seen_us: int
+    transactional: bool
+    outcome: str = ""
+    """Of a transactional one: how the last transaction ended."""
+
+
+class Sequences(NamedTuple):
+    """The last batches of a producer in one partition: (first sequence, records, base offset)."""
+
+    epoch: int
+    batches: tuple[tuple[int, int, int], ...]
+
+
+class Run(NamedTuple):
+    """Consecutive rows of a part that go to one partition."""
+
+    partition: int
+    records: int
+
+
+class Part(NamedTuple):
+    """One batch of one topic within an entry; its rows stand partition by partition."""
+
+    topic: int
+    schema: int
+    """Which version of the topic's schema; 0 for a raw topic."""
+    runs: tuple[Run, ...]
+    body_bytes: int
+
+
+class Pending(NamedTuple):
+    """A part of an open transaction: where its body lies, and what it will become."""
+
+    index: int  # type: ignore[assignment]  # the word is worth more than tuple.index
+    number: int
+    """Which part of the entry."""
+    part: Part
+    staged: int = 0
+    """The staged file that holds the body; 0 if it is in the WAL still."""
+    position: int = 0
+    checksum: int = 0
+
+
+class Transaction(NamedTuple):
+    """An open transaction: its data is invisible until it commits."""
+
+    producer: int
+    epoch: int
+    started_us: int
+    timeout_us: int
+    pending: tuple[Pending, ...] = ()
+    offsets: tuple[tuple[str, str, int, int, int], ...] = ()
+    """Consumer offsets that commit with it: (group, member, topic, partition, offset)."""
+
+
+class Group(NamedTuple):
+    """A consumer group: how often its partitions changed hands, and who holds them now."""
+
+    generation: int = 0
+    owners: tuple[tuple[int, int, str], ...] = ()
+    """(topic, partition, member), sorted."""
+
+
+class Committed(NamedTuple):
+    """The next offset that a group will read in a partition, and when it said so."""
+
+    offset: int
+    time_us: int

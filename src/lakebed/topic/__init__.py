@@ -1,0 +1,1 @@
+"""What a topic is made of: records, routing, memtables, consumer groups, retention."""

@@ -1,0 +1,130 @@
+"""What becomes of a partition's segments in time: removed, merged, compacted. Plans, no acts.
+
+Each plan is a function of the segment list and the topic's settings, so that it can be asked as
+often as one likes: what was done is seen in the next segment list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from lakebed import limits
+from lakebed.config import TopicConfig
+from lakebed.state.values import Segment
+
+MERGE_GROWTH_MIN: Final = 2
+"""A merge makes a segment at least this many times as large as the largest that goes into it.
+
+More would rewrite equal flushes a little less often, and leave many more segments of unequal ones.
+"""
+
+
+def plan_retention(
+    segments: Sequence[Segment], config: TopicConfig, *, low: int, now_us: int
+) -> int:
+    """Give the new low watermark: the end of the last segment that is to go, or `low` as it is.
+
+    Segments go whole, the oldest first, up to the first that is neither too old nor beyond the
+    size. A segment is too old when its newest record is; it is beyond the size when the others have
+    at least `retention_bytes` without it, so that a partition keeps what it was promised.
+    """
+    if "delete" not in _cleanups(config):
+        return low
+    living = [segment for segment in segments if segment.end > low]
+    bytes_left = sum(segment.file_bytes for segment in living)
+    for segment in living:
+        bytes_left -= segment.file_bytes
+        if not (_too_old(segment, config, now_us) or _beyond_size(bytes_left, config)):
+            break
+        low = segment.end
+    return low
+
+
+def _too_old(segment: Segment, config: TopicConfig, now_us: int) -> bool:
+    age_max_us = config.retention_ms * 1000
+    return config.retention_ms >= 0 and segment.time_max_us < now_us - age_max_us
+
+
+def _beyond_size(bytes_without: int, config: TopicConfig) -> bool:
+    return 0 <= config.retention_bytes <= bytes_without
+
+
+def plan_merge(segments: Sequence[Segment], config: TopicConfig) -> list[list[Segment]]:
+    """Give runs of neighbours, each to be merged into one segment, none in two runs.
+
+    A run has at least MERGE_SEGMENTS_MIN segments without a gap between their offsets, each smaller
+    than `segment_bytes` divided by that number, together no larger than `segment_bytes`, and at
+    least MERGE_GROWTH_MIN times as large as the largest of them.
+
+    The last condition keeps the work logarithmic. Whenever a byte is written again, the segment it
+    is in grows at least by that factor, and it can grow only from the size of a flush to
+    `segment_bytes`: a byte is written again at most log2(segment_bytes / flush bytes) times, and
+    not once for every eight flushes that come after it. So it is segments of similar size that
+    merge, as tiers. Of flushes of similar size it leaves logarithmically many small segments too:
+    where no merge is left, the largest of any eight neighbours outweighs the others together, so
+    that behind it there is room only for one half as large, and so on down to the last flushes.
+    """
+    plan: list[list[Segment]] = []
+    for run in _small_neighbours(segments, config.segment_bytes // limits.MERGE_SEGMENTS_MIN):
+        start = 0
+        while start <= len(run) - limits.MERGE_SEGMENTS_MIN:
+            end = _merge_end(run, start, config.segment_bytes)
+            if end > start:
+                plan.append(run[start:end])
+            start = max(end, start + 1)
+    return plan
+
+
+def _small_neighbours(segments: Sequence[Segment], bytes_max: int) -> Iterator[list[Segment]]:
+    """Give the longest runs of segments below a size, without a gap between them."""
+    run: list[Segment] = []
+    for segment in segments:
+        small = segment.file_bytes < bytes_max
+        if run and not (small and segment.base == run[-1].end):
+            yield run
+            run = []
+        if small:
+            run.append(segment)
+    yield run
+
+
+def _merge_end(run: Sequence[Segment], start: int, bytes_max: int) -> int:
+    """Give where the longest merge that begins at `start` ends, or `start` if there is none."""
+    end = start
+    total = largest = 0
+    for place in range(start, len(run)):
+        total += run[place].file_bytes
+        largest = max(largest, run[place].file_bytes)
+        if total > bytes_max:
+            break
+        count = place + 1 - start
+        if count >= limits.MERGE_SEGMENTS_MIN and total >= MERGE_GROWTH_MIN * largest:
+            end = place + 1
+    return end
+
+
+def plan_compaction(
+    segments: Sequence[Segment],
+    config: TopicConfig,
+    *,
+    compacted_to: int,
+    now_us: int,  # noqa: ARG001  # plans are asked alike; no setting of compaction looks at age
+) -> list[Segment]:
+    """Give the segments of a compaction by key: all of them, or none.
+
+    A compaction begins when, of all their bytes, the share of segments that hold offsets at or
+    above `compacted_to`, where the last one ended, has reached `compact_dirty_percent`.
+    """
+    if "compact" not in _cleanups(config):
+        return []
+    dirty = [segment for segment in segments if segment.end > compacted_to]
+    dirty_bytes = sum(segment.file_bytes for segment in dirty)
+    total_bytes = sum(segment.file_bytes for segment in segments)
+    if not dirty or dirty_bytes * 100 < total_bytes * config.compact_dirty_percent:
+        return []
+    return list(segments)
+
+
+def _cleanups(config: TopicConfig) -> list[str]:
+    return config.cleanup.split(",")
