@@ -6,7 +6,7 @@ import random
 import tracemalloc
 from collections.abc import Callable
 
-import msgpack  # type: ignore[import-untyped]
+import msgpack
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

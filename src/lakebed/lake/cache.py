@@ -40,7 +40,7 @@ class RowGroupCache:
     """Columns of row groups. Any thread. Arrays that callers hold outlive their place here."""
 
     def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
+        self._bytes_max = bytes_max
         self._guard = threading.Lock()
         self._groups: OrderedDict[Key, _Group] = OrderedDict()
         self._hits = self._misses = self._bytes = 0
@@ -69,11 +69,6 @@ class RowGroupCache:
         self._account(key, group, hit=not missing)
         return found
 
-    def holds(self, key: Key) -> bool:
-        """Tell whether a row group is here, or being decoded."""
-        with self._guard:
-            return key in self._groups
-
     def forget(self, segment: int) -> None:
         """Drop the row groups of a segment."""
         with self._guard:
@@ -94,9 +89,9 @@ class RowGroupCache:
                 return  # dropped meanwhile
             self._bytes += group.decoded_bytes - group.counted_bytes
             group.counted_bytes = group.decoded_bytes
-            if group.counted_bytes > self.bytes_max:
+            if group.counted_bytes > self._bytes_max:
                 self._drop(key)  # the others need not go for one that cannot stay
-            while self._bytes > self.bytes_max:
+            while self._bytes > self._bytes_max:
                 self._drop(next(iter(self._groups)))
 
     def _drop(self, key: Key) -> None:

@@ -70,10 +70,6 @@ class OpenSegment:
             self._schemas[names] = schema
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
 
-    def decoded_bytes(self, number: int) -> int:
-        """Estimate the size of a decoded row group."""
-        return int(self._metadata.row_group(number).total_byte_size)
-
     def _check(self, number: int, names: Sequence[str]) -> None:
         chunks = self.index.row_groups[number].chunks
         for leaf, name in enumerate(self.leaves):

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.errors import ClosedError, InvalidArgumentError
-from lakebed.lake.ahead import ReadAhead
 from lakebed.lake.cache import CacheStats, RowGroupCache
 from lakebed.lake.columns import column_numbers
 from lakebed.lake.folder import LakeFolder
@@ -23,9 +22,6 @@ from lakebed.state.values import Segment
 
 OPEN_SEGMENTS_MAX: Final = 128
 """How many segments stay mapped."""
-
-_AHEAD_ROOM: Final = 4
-"""Row groups are decoded ahead only if the cache could hold this many of them."""
 
 
 class SegmentReader:
@@ -38,7 +34,6 @@ class SegmentReader:
     def __init__(self, folder: LakeFolder, cache_bytes: int) -> None:
         self._folder = folder
         self._cache = RowGroupCache(cache_bytes)
-        self._ahead = ReadAhead()
         self._guard = threading.Lock()
         self._open: OrderedDict[int, OpenSegment] = OrderedDict()
         self._closed = False
@@ -125,7 +120,6 @@ class SegmentReader:
         with self._guard:
             self._closed = True
             self._open.clear()
-        self._ahead.close()
         self._cache.clear()
 
     def _opened(self, topic: int, partition: int, segment: Segment) -> OpenSegment:
@@ -154,15 +148,6 @@ class SegmentReader:
         )
         return opened.batch(columns)
 
-    def _read_ahead(
-        self, segment: Segment, opened: OpenSegment, number: int, names: Sequence[str]
-    ) -> None:
-        """Decode a row group in the background, if there is one and the cache has room for it."""
-        if number == len(opened.index.row_groups) or self._cache.holds((segment.id, number)):
-            return
-        if _AHEAD_ROOM * opened.decoded_bytes(number) <= self._cache.bytes_max:
-            self._ahead.start(lambda: self._row_group(segment, opened, number, names))
-
     def _records_from(
         self,
         segment: Segment,
@@ -173,9 +158,6 @@ class SegmentReader:
     ) -> pa.RecordBatch:
         """Give the records of a row group from `offset` on."""
         group = opened.index.row_groups[number]
-        if offset <= group.first:
-            # Somebody who begins at its beginning probably comes from the one before, and goes on.
-            self._read_ahead(segment, opened, number + 1, names)
         batch = self._row_group(segment, opened, number, names)
         if offset <= group.first:
             return batch

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgpack  # type: ignore[import-untyped]  # it ships no types
+import msgpack  # it ships no types
 
 from lakebed import limits
 from lakebed.errors import CorruptionError, FormatTooNewError, InvalidArgumentError

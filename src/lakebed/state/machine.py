@@ -45,7 +45,6 @@ from lakebed.state.values import (
     Transaction,
 )
 
-
 GONE: Final = object()
 """The value of a change that takes a key out."""
 
