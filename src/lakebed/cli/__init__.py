@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
+from lakebed.cli.completion import completion
+from lakebed.cli.consume import consume
+from lakebed.cli.group import group
+from lakebed.cli.look import checkpoint, retain, stats
 from lakebed.cli.output import LakebedGroup
+from lakebed.cli.produce import produce
+from lakebed.cli.settings import config_command
+from lakebed.cli.topic import topic
 from lakebed.cli.wal import wal
 from lakebed.version import __version__
 
@@ -17,7 +24,19 @@ def cli() -> None:
     """Run a durable event log, and look after it."""
 
 
-cli.add_command(wal)
+for command in (
+    topic,
+    produce,
+    consume,
+    group,
+    checkpoint,
+    retain,
+    stats,
+    config_command,
+    completion,
+    wal,
+):
+    cli.add_command(command)
 
 
 def main() -> None:

@@ -31,6 +31,8 @@ _INTERRUPTED: Final = 128 + 2
 """The exit code of a program that Ctrl-C ended."""
 _QUIET_SECONDS: Final = 2.0
 """Work shorter than this says nothing about its progress, unless somebody watches."""
+_BLINK_SECONDS: Final = 0.2
+"""How often a line on a terminal is written anew."""
 _WIDE: Final = 400
 """Columns of a table that goes into a file or a pipe: it is never wrapped."""
 
@@ -117,6 +119,19 @@ def write_line(text: str) -> None:
         raise OutputError("standard output is closed")
     try:
         sys.stdout.write(text + "\n")
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(error.strerror) from error
+
+
+def write_bytes(data: bytes) -> None:
+    """Write bytes as they are, behind what was written before."""
+    if sys.stdout is None:
+        raise OutputError("standard output is closed")
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -225,6 +240,7 @@ class Meter:
         self._terminal = sys.stderr.isatty()
         self._said_at = time.monotonic()
         self._bar: Bar | None = None
+        self._tallied = False
 
     def __enter__(self) -> Self:
         return self
@@ -237,6 +253,8 @@ class Meter:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if self._tallied:
+            click.echo("\r\x1b[K", err=True, nl=False)
 
     def __call__(self, doing: str, done: int, total: int) -> None:
         """Say how far the work has come."""
@@ -247,6 +265,18 @@ class Meter:
         elif time.monotonic() - self._said_at > _QUIET_SECONDS:
             self._said_at = time.monotonic()
             click.echo(f"{doing}: {done * 100 // max(1, total)} % of {size(total)}", err=True)
+
+    def tally(self, text: str) -> None:
+        """Say how much is done, where nobody knows how much there is; nothing in the first 2 s."""
+        wait = _BLINK_SECONDS if self._tallied else _QUIET_SECONDS
+        if self._silent or time.monotonic() - self._said_at <= wait:
+            return
+        self._said_at = time.monotonic()
+        if self._terminal:
+            self._tallied = True
+            click.echo(f"\r{text}\x1b[K", err=True, nl=False)
+        else:
+            click.echo(text, err=True)
 
     def _draw(self, doing: str, done: int, total: int) -> None:
         from rich.console import Console

@@ -11,14 +11,16 @@ The WAL counts as well: a checkpoint begins at `wal_bytes`, and at twice as much
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from lakebed.config import LogConfig
 from lakebed.engine.core import Core
-from lakebed.errors import LakebedError, OverloadedError
+from lakebed.errors import ClosedError, LakebedError, OverloadedError
 
 _SLOWEST_SECONDS: Final = 0.02
 """How long a write waits when nearly all is used."""
@@ -35,6 +37,8 @@ class Budget:
         self._frozen_wal_bytes = frozen_wal_bytes
         self._room = threading.Condition()
         self._waiting = 0
+        self._closed = False
+        self._watchers: list[Callable[[], None]] = []
         self.failure: LakebedError | None = None
         """Why the last checkpoint failed, for the error of those who wait for it."""
         self.throttled_seconds = 0.0
@@ -44,7 +48,7 @@ class Budget:
     def used(self) -> float:
         """Give the share of the budget in use: 1 means that writers wait."""
         memory = self._core.used["memory_bytes"] / self._memory
-        wal = (self._core.wal_bytes - self._frozen_wal_bytes()) / (2 * self._wal)
+        wal = (self._core.used["wal_bytes"] - self._frozen_wal_bytes()) / (2 * self._wal)
         return max(memory, wal)
 
     def checkpoint_due(self) -> bool:
@@ -58,35 +62,70 @@ class Budget:
             return
         if relieve is not None:
             relieve()
-            used = self.used()
-        if used < 0.75:
+        pause = self.pause()
+        if pause == 0:
             return
         started = time.monotonic()
-        if used < 1:
-            time.sleep(_SLOWEST_SECONDS * (used - 0.75) * 4)
+        if pause < math.inf:
+            time.sleep(pause)
         else:
             self._wait(started)
         self.throttled_seconds += time.monotonic() - started
+
+    def pause(self) -> float:
+        """Give how many seconds a write waits: 0 for not at all, infinity until there is room."""
+        used = self.used()
+        if used < 0.75:
+            return 0.0
+        return _SLOWEST_SECONDS * (used - 0.75) * 4 if used < 1 else math.inf
 
     def _wait(self, started: float) -> None:
         self.stopped_writes += 1
         with self._room:
             self._waiting += 1
             try:
-                if self._room.wait_for(lambda: self.used() < 1, self._timeout):
-                    return
+                in_time = self._room.wait_for(
+                    lambda: self._closed or self.used() < 1, self._timeout
+                )
             finally:
                 self._waiting -= 1
+        if self._closed:
+            raise ClosedError("the log was closed while a write waited for room")
+        if in_time:
+            return
+        raise self.overloaded(started)
+
+    def overloaded(self, started: float) -> OverloadedError:
+        """Count a write that waited in vain; give its error."""
         self.rejected_writes += 1
-        raise OverloadedError(
+        return OverloadedError(
             "the memtable is full, and no checkpoint made room in time",
             waited_ms=int((time.monotonic() - started) * 1000),
             memtable_bytes=self._core.used["memory_bytes"],
             cause=self.failure,
         )
 
+    @contextlib.contextmanager
+    def watched(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Have `callback` called whenever there is room, until the end of the block."""
+        with self._room:
+            self._watchers = [*self._watchers, callback]
+        try:
+            yield
+        finally:
+            with self._room:
+                self._watchers = [each for each in self._watchers if each != callback]
+
+    def close(self) -> None:
+        """Let nobody wait any more."""
+        self._closed = True
+        with self._room:
+            self._room.notify_all()
+
     def changed(self) -> None:
         """Wake writers that wait, if there is room now."""
-        if self._waiting and self.used() < 1:
+        if (self._waiting or self._watchers) and self.used() < 1:
             with self._room:
                 self._room.notify_all()
+            for callback in self._watchers:
+                callback()

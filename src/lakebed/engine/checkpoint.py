@@ -69,12 +69,14 @@ class Checkpointer:
         lake: LakeFolder,
         snapshots: SnapshotFolder,
         submit: Callable[[Command], object],
+        forget: Callable[[int], None],
     ) -> None:
         self._core = core
         self._wal = wal
         self._lake = lake
         self._snapshots = snapshots
         self._submit = submit
+        self._forget = forget
         self._running = threading.Lock()
         self._kept: dict[int, set[int]] = {}
         """The snapshots that recovery may begin with, and the staged files each refers to."""
@@ -126,8 +128,18 @@ class Checkpointer:
 
     # Segments
 
-    def _segments(self, frozen: Frozen) -> Iterator[tuple[int, int, Segment]]:
+    def _segments(self, frozen: Frozen) -> list[tuple[int, int, Segment]]:
         written: list[tuple[int, int, Segment]] = []
+        try:
+            self._write_all(frozen, written)
+        except BaseException:
+            # The log knows nothing of them, and the next attempt writes its own.
+            for topic, partition, segment in written:
+                self._remove(topic, partition, segment.id)
+            raise
+        return written
+
+    def _write_all(self, frozen: Frozen, written: list[tuple[int, int, Segment]]) -> None:
         topics = set()
         for key in sorted(frozen.chunks):
             topic = frozen.state.topics[key[0]]
@@ -138,7 +150,6 @@ class Checkpointer:
                 written.append((*key, self._write(topic, key, chunks)))
         for number in sorted(topics):
             self._lake.sync(number)  # the names must survive before an entry speaks of them
-        yield from written
 
     def _write(self, topic: Topic, key: Key, chunks: list[Chunk]) -> Segment:
         number = self.new_segment_id()
@@ -183,6 +194,7 @@ class Checkpointer:
         carry_out(decide(state, index, flush).changes)
         data = encode_state(state)
         if index not in self._kept:
+            self._wal.flush()  # a log that syncs later must not end before its snapshot
             self._snapshots.write(index, data)
         _SNAPSHOT.hit()
         self._kept[index] = _staged_of(state)
@@ -207,11 +219,15 @@ class Checkpointer:
         """Remove the files of segments that the log has dropped; give how many."""
         dropped, self._core.dropped = self._core.dropped, []
         for topic, partition, segment in dropped:
-            try:
-                self._lake.remove(topic, partition, segment)
-            except LakebedError as error:
-                _log.warning("a segment could not be removed yet: %s", error)
+            self._forget(segment)
+            self._remove(topic, partition, segment)
         return len(dropped)
+
+    def _remove(self, topic: int, partition: int, segment: int) -> None:
+        try:
+            self._lake.remove(topic, partition, segment)
+        except LakebedError as error:
+            _log.warning("a segment could not be removed yet: %s", error)
 
 
 def _cut(chunks: list[Chunk], segment_bytes: int) -> Iterator[list[Chunk]]:
@@ -220,7 +236,7 @@ def _cut(chunks: list[Chunk], segment_bytes: int) -> Iterator[list[Chunk]]:
     size = 0
     for chunk in chunks:
         run.append(chunk)
-        size += chunk.memory_bytes
+        size += chunk.size_bytes
         if size >= segment_bytes:
             yield run
             run, size = [], 0

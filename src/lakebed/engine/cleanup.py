@@ -63,7 +63,10 @@ class Cleanup:
     def run(self, topics: list[Topic]) -> CleanupReport:
         """Do everything that is due for these topics."""
         report = CleanupReport()
-        for topic in topics:
+        for each in topics:
+            topic = self._core.topic(each.id)
+            if topic is None:
+                continue  # deleted since it was asked for
             config = TopicConfig.of(dict(topic.config))
             self._retain(topic, config, report)
             for number in range(topic.partitions):

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -22,6 +22,14 @@ _HEARTBEATS: Final = 3
 """How often a waiting consumer says that it lives within its session."""
 
 Callback = Callable[[list[TopicPartition]], None]
+
+
+class Fetched(NamedTuple):
+    """Records that were read, and where the consumer is once it has given them out."""
+
+    table: pa.Table | None
+    following: dict[TopicPartition, int]
+    given: dict[TopicPartition, int]
 
 
 class Consumer(Closing):
@@ -64,12 +72,14 @@ class Consumer(Closing):
         self._given: dict[TopicPartition, int] = {}
         self._turn = 0
         self._woken = threading.Event()
+        self._ring: Callable[[], None] = self._woken.set
+        """Wakes whoever waits for this consumer."""
         self._stopping = False
         self._closed = False
         self._beat_at = 0.0
         self._topics = tuple(topics)
         if partitions is not None:
-            self._take([TopicPartition(*each) for each in partitions])
+            self._positions = self._starts([TopicPartition(*each) for each in partitions])
         else:
             self.member = groups.join(str(group), topics, session_seconds, strategy)
             groups.watch(str(group), self._regroup)
@@ -86,7 +96,7 @@ class Consumer(Closing):
         deadline = None if wait_ms is None else time.monotonic() + wait_ms / 1000
         while True:
             self.heartbeat()
-            table = self._fetch()
+            table = self._give(self._fetch())
             if table is not None:
                 return table
             left = None if deadline is None else deadline - time.monotonic()
@@ -106,13 +116,16 @@ class Consumer(Closing):
     def wake(self) -> None:
         """End the iteration or the waiting of another thread."""
         self._stopping = True
-        self._woken.set()
+        self._ring()
 
-    def _fetch(self) -> pa.Table | None:
-        """Take turns among the partitions that have something."""
-        places = sorted(self._positions)
+    def _fetch(self) -> Fetched:
+        """Take turns among the partitions that have something; nothing is given out yet."""
+        positions = dict(self._positions)
+        following: dict[TopicPartition, int] = {}
+        given: dict[TopicPartition, int] = {}
+        places = sorted(positions)
         if not places:
-            return None
+            return Fetched(None, following, given)
         self._turn = (self._turn + 1) % len(places)
         tables: list[pa.Table] = []
         topic_name = ""
@@ -120,24 +133,26 @@ class Consumer(Closing):
         for place in places[self._turn :] + places[: self._turn]:
             if tables and (place.topic != topic_name or records <= 0 or size <= 0):
                 continue
-            table = self._read(place, Bounds(records, size))
+            table, following[place] = self._read(place, positions[place], Bounds(records, size))
             if table.num_rows:
+                given[place] = following[place]
                 topic_name = place.topic
                 tables.append(table)
                 records -= table.num_rows
                 size -= table.nbytes
-        return pa.concat_tables(tables) if tables else None
+        return Fetched(pa.concat_tables(tables) if tables else None, following, given)
 
-    def _read(self, place: TopicPartition, bounds: Bounds) -> pa.Table:
-        position = self._positions[place]
+    def _give(self, fetched: Fetched) -> pa.Table | None:
+        """Give out what was fetched; from here on a commit counts it as read."""
+        self._positions.update(fetched.following)
+        self._given.update(fetched.given)
+        return fetched.table
+
+    def _read(self, place: TopicPartition, position: int, bounds: Bounds) -> tuple[pa.Table, int]:
         try:
-            table, following = self._read_at(place, position, bounds)
+            return self._read_at(place, position, bounds)
         except OffsetOutOfRangeError:
-            table, following = self._read_at(place, self._skip(place, position), bounds)
-        self._positions[place] = following
-        if table.num_rows:
-            self._given[place] = following
-        return table
+            return self._read_at(place, self._skip(place, position), bounds)
 
     def _read_at(self, place: TopicPartition, at: int, bounds: Bounds) -> tuple[pa.Table, int]:
         topic = self._reading.topic(place.topic)
@@ -172,10 +187,8 @@ class Consumer(Closing):
 
     def _wait(self, left: float | None) -> None:
         """Sleep until there are records, the group changes, or it is time for a heartbeat."""
-        if self.member:
-            beat = self._session_seconds / _HEARTBEATS
-            left = beat if left is None else min(left, beat)
-        wanted = {self._key(place): offset for place, offset in self._positions.items()}
+        left = self._at_most_a_beat(left)
+        wanted = self._wanted()
         stop = self._reading.watch(wanted, self._woken.set)
         try:
             if not self._reading.ready(wanted):
@@ -183,6 +196,17 @@ class Consumer(Closing):
             self._woken.clear()
         finally:
             stop()
+
+    def _at_most_a_beat(self, left: float | None) -> float | None:
+        """Give how long a member may sleep before it has to say that it lives."""
+        if not self.member:
+            return left
+        beat = self._session_seconds / _HEARTBEATS
+        return beat if left is None else min(left, beat)
+
+    def _wanted(self) -> dict[Key, int]:
+        """Give the offset that is wanted next of each partition."""
+        return {self._key(place): offset for place, offset in self._positions.items()}
 
     def _key(self, place: TopicPartition) -> Key:
         return self._reading.key(self._reading.topic(place.topic), place.partition)
@@ -197,27 +221,35 @@ class Consumer(Closing):
         if not self.member:
             return
         held = frozenset(self._positions)
-        allowed = self._groups.heartbeat(str(self.group), self.member, held)
+        allowed = self._beat()
         lost = sorted(held - allowed)
         if lost:
             if self._on_revoke is not None:
                 self._on_revoke(lost)
-            for place in lost:
-                self._positions.pop(place, None)
-                self._given.pop(place, None)
-            allowed = self._groups.heartbeat(
-                str(self.group), self.member, frozenset(self._positions)
-            )
+            self._give_up(lost)
+            allowed = self._beat()
         gained = sorted(allowed - held)
         if gained:
-            self._take(gained)
+            self._positions.update(self._starts(gained))
             if self._on_assign is not None:
                 self._on_assign(gained)
 
-    def _regroup(self) -> None:
-        self._woken.set()
+    def _beat(self) -> frozenset[TopicPartition]:
+        """Tell the group what this member holds; give what it may hold."""
+        held = frozenset(self._positions)
+        return self._groups.heartbeat(str(self.group), self.member, held)
 
-    def _take(self, places: list[TopicPartition]) -> None:
+    def _give_up(self, places: list[TopicPartition]) -> None:
+        for place in places:
+            self._positions.pop(place, None)
+            self._given.pop(place, None)
+
+    def _regroup(self) -> None:
+        self._ring()
+
+    def _starts(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Give where to begin in each of these partitions."""
+        starts: dict[TopicPartition, int] = {}
         committed = self._groups.committed(self.group) if self.group else {}
         for place in places:
             topic = self._reading.topic(place.topic)
@@ -228,7 +260,8 @@ class Consumer(Closing):
                 position = low if self._start == EARLIEST else end
             elif not low <= position <= end:
                 position = self._skip(place, position)
-            self._positions[place] = position
+            starts[place] = position
+        return starts
 
     def assignment(self) -> list[TopicPartition]:
         """List the partitions that this consumer reads."""

@@ -66,6 +66,9 @@ class _Redo(NamedTuple):
     changes: list[Change]
     touched: tuple[Key, ...]
     dropped: tuple[Dropped, ...]
+    request: Request | None
+    """Who is told the result; None for an entry of a log that is being recovered."""
+    result: Any
 
 
 class Core:
@@ -78,13 +81,13 @@ class Core:
         self.memtables: dict[Key, Memtable] = {}
         self.bodies: dict[tuple[int, int], Body] = {}
         """Of open transactions, by entry and part."""
-        self.used: dict[str, int] = {"memory_bytes": 0, "records": 0}
-        """Bytes held in memory until they are flushed; records written since the log was opened."""
+        self.used: dict[str, int] = {"memory_bytes": 0, "records": 0, "wal_bytes": 0}
+        """Bytes held in memory until they are flushed; records and bytes of entries since the log was
+        opened.
+        """
         self.dropped: list[Dropped] = []
         """Segments whose files can be removed."""
         self.broken: LakebedError | None = None
-        self.wal_bytes = 0
-        """Bytes of entries applied since the log was opened."""
         self._gate = threading.Lock()
         self._redo: _Redo | None = None
         self._schemas: dict[tuple[int, int], pa.Schema] = {}
@@ -112,8 +115,7 @@ class Core:
         if self.broken is not None:
             request.error = self.broken
         elif request.index > self.state.numbers["applied"]:
-            request.result = self._decide(request.index, prepared)
-            self.wal_bytes += request.span
+            self._decide(request.index, prepared, request)
             self._carry_out()
 
     def freeze(self) -> Frozen:
@@ -121,15 +123,15 @@ class Core:
         with self._gate:
             self._carry_out()
             chunks = {key: memtable.chunks() for key, memtable in self.memtables.items()}
-            return Frozen(self.state.copy(), chunks, dict(self.bodies), self.wal_bytes)
+            return Frozen(self.state.copy(), chunks, dict(self.bodies), self.used["wal_bytes"])
 
     def apply(self, index: int, prepared: Prepared) -> None:
         """Apply one entry of a log that is being recovered."""
-        self._decide(index, prepared)
+        self._decide(index, prepared, None)
         self._carry_out()
 
-    def _decide(self, index: int, prepared: Prepared) -> Any:
-        """Work out what an entry changes; give its result."""
+    def _decide(self, index: int, prepared: Prepared, request: Request | None) -> None:
+        """Work out what an entry changes and what its writer is told."""
         state = self.state
         touched: tuple[Key, ...] = ()
         try:
@@ -139,8 +141,9 @@ class Core:
         except RejectedError as error:
             result, changes, dropped = error, [], ()
         changes.append((state.numbers, "applied", index))
-        self._redo = _Redo(changes, touched, dropped)
-        return result
+        if request is not None:
+            changes.append((self.used, "wal_bytes", self.used["wal_bytes"] + request.span))
+        self._redo = _Redo(changes, touched, dropped, request, result)
 
     def _carry_out(self) -> None:
         redo = self._redo
@@ -149,9 +152,12 @@ class Core:
         carry_out(redo.changes)
         if redo.dropped:
             self.dropped += redo.dropped
-        self._redo = None
+        if redo.request is not None:
+            redo.request.result = redo.result
         if self._watchers:
             self._tell(redo.touched)
+        # Last: whatever strikes before, all of it is done again.
+        self._redo = None
 
     def _data(
         self, index: int, prepared: Prepared, decision: Decision, changes: list[Change]
@@ -169,7 +175,8 @@ class Core:
         if isinstance(command, commands.CommitTransaction):
             ledger.release(command.producer, committed=True)
         elif isinstance(command, commands.AbortTransaction):
-            ledger.release(command.producer, committed=False)
+            if changes:  # one of an epoch that was taken over aborts nothing
+                ledger.release(command.producer, committed=False)
         elif isinstance(command, commands.BeginTransaction):
             ledger.release(decision.result[0], committed=False)
         elif isinstance(command, commands.DeleteTopic):
@@ -188,6 +195,7 @@ class Core:
         for request in group:
             if request.index > self.state.numbers["applied"] and request.error is None:
                 request.error = self.broken
+        self.wake_all()
 
     # Looking
 
@@ -213,7 +221,7 @@ class Core:
         staging, length = self.staging, pending.part.body_bytes
         number, position, checksum = pending.staged, pending.position, pending.checksum
         return Body(
-            lambda: staging.load(number, position, length, checksum), schema, 0, staged=number
+            lambda: staging.load(number, position, length, checksum), schema, length, staged=number
         )
 
     def staged_needed(self) -> set[int]:
@@ -226,10 +234,12 @@ class Core:
 
     def body_of(self, part: Part, raw: Any) -> Body:
         """Make the body of a part from its bytes."""
+        return Body(lambda: raw, self.schema_of(part), part.body_bytes)
+
+    def schema_of(self, part: Part) -> pa.Schema:
+        """Give the storage schema of a part; empty if its topic is gone, as nobody will read it."""
         topic = self.state.topics.get(part.topic)
-        # Of a topic that is gone nobody will read it.
-        schema = pa.schema([]) if topic is None else self.schema(topic, part.schema)
-        return Body(lambda: raw, schema, part.body_bytes)
+        return pa.schema([]) if topic is None else self.schema(topic, part.schema)
 
     # Waiting
 
@@ -297,8 +307,8 @@ class _Ledger:
 
     def _put(self, placed: Placed, body: Body, rows: int) -> Key:
         key = (placed.topic, placed.partition)
-        share = body.memory_bytes * (placed.start + placed.records) // rows
-        share -= body.memory_bytes * placed.start // rows
+        share = body.size_bytes * (placed.start + placed.records) // rows
+        share -= body.size_bytes * placed.start // rows
         chunk = Chunk(placed.base, placed.records, body, placed.start, share)
         memtable = self._made.get(key)
         if memtable is None:

@@ -132,8 +132,14 @@ class Groups:
         """End that."""
         with self._guard:
             self._watchers[group] = [
-                each for each in self._watchers.get(group, ()) if each is not callback
+                each for each in self._watchers.get(group, ()) if each != callback
             ]
+
+    def wake_all(self) -> None:
+        """Tell every consumer to look again: the log is being closed."""
+        for callbacks in list(self._watchers.values()):
+            for callback in callbacks:
+                callback()
 
     def _membership(self, group: str) -> Membership:
         membership = self._memberships.get(group)

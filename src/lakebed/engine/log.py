@@ -18,11 +18,11 @@ from lakebed.engine.budget import Budget
 from lakebed.engine.checkpoint import Checkpointer, CheckpointReport
 from lakebed.engine.cleanup import Cleanup, CleanupReport
 from lakebed.engine.consumer import Callback, Consumer, checked_start
-from lakebed.engine.core import Core
+from lakebed.engine.core import Core, Key
 from lakebed.engine.groups import GroupInfo, Groups, Offsets
 from lakebed.engine.maintenance import Maintenance
 from lakebed.engine.producer import Producer
-from lakebed.engine.reading import Reading, checked_bounds, microseconds
+from lakebed.engine.reading import Bounds, Reading, checked_bounds, microseconds
 from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
 from lakebed.engine.staging import Staging
 from lakebed.engine.stats import LogStats
@@ -124,7 +124,12 @@ class Log(Closing):
         self._topics = Topics(core, submit, config.default_partitions)
         self._groups = Groups(core, self._reading, submit)
         self._checkpointer = Checkpointer(
-            core, self._wal, self._lake, self._snapshots, self._writing.submit
+            core,
+            self._wal,
+            self._lake,
+            self._snapshots,
+            self._writing.submit,
+            self._segments.forget,
         )
         self._checkpointer.start_from(self._recovered.snapshots)
         self._budget = Budget(core, config, lambda: self._checkpointer.frozen_wal_bytes)
@@ -316,18 +321,27 @@ class Log(Closing):
         ever).
         """
         self._check_open()
+        seconds = checked_wait(wait_ms)
         bounds = checked_bounds(max_records, max_bytes)
+        table, wanted = self._read_now(topic, partition, offset, bounds, columns)
+        if table.num_rows or seconds == 0 or not self._reading.wait(wanted, seconds):
+            return table
+        following = next(iter(wanted.values()))
+        return self._read_now(topic, partition, following, bounds, columns)[0]
+
+    def _read_now(
+        self,
+        topic: str,
+        partition: int,
+        offset: int | str,
+        bounds: Bounds,
+        columns: Sequence[str] | None,
+    ) -> tuple[pa.Table, dict[Key, int]]:
+        """Give what there is from `offset` on, and where the next record would be."""
         found = self._reading.topic(topic)
         start = self._reading.start(found, partition, offset)
         table, following = self._reading.read(found, partition, start, bounds, columns)
-        if table.num_rows or wait_ms == 0:
-            return table
-        _check_wait(wait_ms)
-        wanted = {self._reading.key(found, partition): following}
-        if self._reading.wait(wanted, None if wait_ms is None else wait_ms / 1000):
-            found = self._reading.topic(topic)
-            table, _ = self._reading.read(found, partition, following, bounds, columns)
-        return table
+        return table, {self._reading.key(found, partition): following}
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """Give earliest offset and end of each partition; the end is exclusive."""
@@ -373,6 +387,8 @@ class Log(Closing):
             topics = [topics]
         if topics is not None and (group is None or not topics):
             raise InvalidArgumentError("a consumer of topics needs a group and at least one topic")
+        if partitions is not None and not partitions:
+            raise InvalidArgumentError("a consumer of partitions needs at least one")
         _check_range("session_timeout_ms", session_timeout_ms, 1, 86_400_000)
         return Consumer(
             self._reading,
@@ -502,9 +518,11 @@ class Log(Closing):
         if self._closed:
             return
         self._closed = True
+        self._budget.close()
         self._maintenance.stop()
         self._reading.closed = True
         self._core.wake_all()
+        self._groups.wake_all()
         try:
             self._wal.close()
         finally:
@@ -523,6 +541,8 @@ class Log(Closing):
     def _admit(self) -> None:
         if self._core.broken is not None:
             raise self._core.broken
+        if self._wal.in_callback:
+            return  # waiting there would hold up the commit that makes room
         self._budget.admit(None if self._threaded else self._maintenance.tick)
 
     def _after_apply(self) -> None:
@@ -547,9 +567,12 @@ def _check_range(name: str, value: Any, low: int, high: int) -> None:
         raise InvalidArgumentError(f"{name} must be from {low} to {high}", got=repr(value))
 
 
-def _check_wait(wait_ms: Any) -> None:
-    if wait_ms is not None:
-        _check_range("wait_ms", wait_ms, 0, 86_400_000)
+def checked_wait(wait_ms: Any) -> float | None:
+    """Give how many seconds a read may wait; None for ever."""
+    if wait_ms is None:
+        return None
+    _check_range("wait_ms", wait_ms, 0, 86_400_000)
+    return float(wait_ms) / 1000
 
 
 def _say_nothing(doing: str, done: int, total: int) -> None:

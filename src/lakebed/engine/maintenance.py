@@ -113,6 +113,7 @@ class Maintenance:
             self.members_expelled += len(self._groups.expire())
             if self._budget.checkpoint_due() or self._too_old():
                 self._checkpointer.run()
+                self._budget.changed()
             now = self._core.clock.monotonic()
             if now - self._cleaned_at >= self._config.retention_interval_ms / 1000:
                 self._cleaned_at = now
@@ -126,7 +127,9 @@ class Maintenance:
     def checkpoint(self) -> Any:
         """Take a checkpoint now."""
         with self._working:
-            return self._checkpointer.run()
+            report = self._checkpointer.run()
+            self._budget.changed()
+            return report
 
     def _clean_all(self) -> None:
         self._cleanup.run(list(self._core.state.topics.values()))

@@ -8,39 +8,45 @@ the log recognises a repeat; whoever opens a producer of the same name later fen
 
 from __future__ import annotations
 
+import itertools
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from time import time_ns
+from types import TracebackType
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.core import Core
-from lakebed.engine.writing import Encoded, Target, Writing, no_partition
-from lakebed.errors import (
-    ClosedError,
-    InvalidArgumentError,
-    LakebedError,
-    RecordTooLargeError,
-)
+from lakebed.engine.writing import Encoded, Target, Writing
+from lakebed.errors import ClosedError, InvalidArgumentError, LakebedError
 from lakebed.state.commands import ProducerWrite
 from lakebed.state.machine import Written
 from lakebed.topic.records import from_columns, normalize
 from lakebed.topic.routing import Routed, partitions_of, split
 from lakebed.types import Closing
 
+_log = logging.getLogger("lakebed.engine")
+
+_ITEMS: Final = 4
+"""Items of a batch's list that make one record."""
+_LARGE_BYTES: Final = 256 * 1024
+"""A record above this gets a batch of its own, so that a batch always fits into an entry."""
+_RECORD_BYTES: Final = 32
+"""What a record takes besides its key and value, about."""
+
 
 class Sent:
     """A record that was sent: `result` gives its place once it is on disk."""
 
-    __slots__ = ("_batch", "_row")
-
-    def __init__(self, batch: _Batch, row: int) -> None:
-        self._batch = batch
-        self._row = row
+    __slots__ = ("_batch", "_ticket")
+    _batch: _Batch
+    _ticket: int
 
     def done(self) -> bool:
         """Tell whether the outcome is known."""
@@ -48,7 +54,7 @@ class Sent:
 
     def result(self, timeout: float | None = None) -> Ack:
         """Wait for the record to be on disk and give its place, or raise why it is not."""
-        return self._batch.wait(timeout)[self._row]
+        return self._batch.wait(timeout)[self._batch.row_of(self._ticket)]
 
     def exception(self, timeout: float | None = None) -> LakebedError | None:
         """Wait for the outcome and give the error, if it is one."""
@@ -63,44 +69,91 @@ class Sent:
         self._batch.call_when_settled(lambda: callback(self))
 
 
+class _Extra(NamedTuple):
+    """What only some records have."""
+
+    headers: Mapping[str, Any] | None
+    partition: int | None
+
+
 class _Batch:
-    """Records of one topic on their way; the columns grow until the batch is closed."""
+    """Records of one topic on their way.
+
+    A record is four items of one list (value, key, time in nanoseconds, ticket), added in one step:
+    any thread may add without a lock. Whoever closes the batch first says so (`closing`), then
+    counts what is in it. Whoever adds a record looks at `closing` afterwards, and if it is set
+    finds out under the lock whether the record was counted. A `Sent` knows its ticket; that the
+    batch does not know the `Sent` lets those that nobody keeps vanish at once, which spares the
+    garbage collector most of its work.
+    """
 
     __slots__ = (
         "_acks",
         "_callbacks",
         "_error",
         "_guard",
+        "_rows",
         "_settled",
-        "closed_at",
-        "headers",
-        "keyed",
-        "keys",
+        "closing",
+        "extend",
+        "extras",
+        "items",
         "opened_at",
-        "partitions",
+        "record_bytes_max",
         "settled",
         "size",
+        "taken",
         "target",
-        "times",
-        "values",
+        "ticket",
+        "tickets",
     )
 
     def __init__(self, target: Target, opened_at: float) -> None:
         self.target = target
         self.opened_at = opened_at
-        self.values: list[Any] = []
-        self.keys: list[bytes | None] = []
-        self.times: list[int] = []
-        self.headers: dict[int, Mapping[str, Any]] = {}
-        self.partitions: dict[int, int] = {}
-        self.keyed = False
+        self.record_bytes_max = (
+            min(target.config.record_bytes_max, _LARGE_BYTES) if target.raw else -1
+        )
+        """The largest record that may be added without a further look."""
+        self.items: list[Any] = []
+        self.extend = self.items.extend
+        self.extras: dict[int, _Extra] = {}
         self.size = 0
+        """About how many bytes; threads that add at once may each miss the other's."""
+        self.closing = False
+        self.taken = 0
+        """How many records it has; known once it is closed."""
+        self.ticket = itertools.count().__next__
+        self.tickets: list[int] = []
+        """The ticket of each row; known once it is closed."""
         self.settled = False
+        self._rows: dict[int, int] | None = None
         self._acks: Acks | None = None
         self._error: LakebedError | None = None
         self._guard = threading.Lock()
         self._settled = threading.Condition(self._guard)
         self._callbacks: list[Callable[[], None]] = []
+
+    def close(self) -> None:
+        """Take no further records."""
+        self.closing = True
+        self.taken = len(self.items) // _ITEMS
+        self.tickets = self.items[3 : self.taken * _ITEMS : _ITEMS]
+
+    def columns(self) -> tuple[list[Any], list[bytes | None], list[int]]:
+        """Give values, keys and times in nanoseconds, and keep nothing but the tickets."""
+        items, count = self.items, self.taken * _ITEMS
+        columns = items[0:count:_ITEMS], items[1:count:_ITEMS], items[2:count:_ITEMS]
+        items.clear()
+        return columns
+
+    def row_of(self, ticket: int) -> int:
+        """Give the row of a record: its ticket's number, unless threads overtook each other."""
+        if self.tickets[ticket : ticket + 1] == [ticket]:
+            return ticket
+        if self._rows is None:
+            self._rows = {each: row for row, each in enumerate(self.tickets)}
+        return self._rows[ticket]
 
     def settle(self, acks: Acks | None, error: LakebedError | None) -> None:
         """Say what became of it."""
@@ -110,7 +163,10 @@ class _Batch:
             callbacks, self._callbacks = self._callbacks, []
             self._settled.notify_all()
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:  # the caller's own; others still have to be told
+                _log.exception("a callback of a sent record failed")
 
     def wait(self, timeout: float | None) -> Acks:
         """Wait for the outcome."""
@@ -182,36 +238,33 @@ class Producer(Closing):
         """Send a record; it is on disk when the result's `result()` returns, or after `flush`."""
         batch = self._open.get(topic)
         if (
-            batch is None
-            or type(value) is not bytes
-            or (key is not None and type(key) is not bytes)
-            or headers is not None
-            or partition is not None
-            or timestamp is not None
-            or self._error is not None
+            batch is not None
+            and type(value) is bytes
+            and (key is None or type(key) is bytes)
+            and headers is None
+            and partition is None
+            and timestamp is None
         ):
-            return self._send_checked(topic, value, key, headers, partition, timestamp)
-        size = len(value) + (0 if key is None else len(key))
-        if size > batch.target.config.record_bytes_max or not batch.target.raw:
-            return self._send_checked(topic, value, key, headers, partition, timestamp)
-        with self._guard:
-            if self._open.get(topic) is batch:
-                return self._add(batch, value, key, size, time.time_ns() // 1000)
+            size = len(value) if key is None else len(value) + len(key)
+            if size <= batch.record_bytes_max:
+                sent = Sent()
+                sent._batch = batch
+                sent._ticket = ticket = batch.ticket()
+                batch.extend((value, key, time_ns(), ticket))
+                batch.size = total = batch.size + size + _RECORD_BYTES
+                if not batch.closing and total < self._batch_bytes:
+                    return sent
+                if self._settle_in(batch, ticket):
+                    return sent
         return self._send_checked(topic, value, key, headers, partition, timestamp)
 
-    def _add(self, batch: _Batch, value: Any, key: bytes | None, size: int, time_us: int) -> Sent:
-        """Put a checked record into an open batch; the guard is held."""
-        values = batch.values
-        sent = Sent(batch, len(values))
-        values.append(value)
-        batch.keys.append(key)
-        batch.times.append(time_us)
-        if key is not None:
-            batch.keyed = True
-        batch.size += size + 32
-        if batch.size >= self._batch_bytes:
-            self._close_batch(batch)
-        return sent
+    def _settle_in(self, batch: _Batch, ticket: int) -> bool:
+        """Close a batch that is full; tell whether a record is in it, if it was closed before."""
+        with self._guard:
+            if not batch.closing:
+                self._close_batch(batch)
+                return True
+            return ticket in batch.tickets
 
     def _send_checked(
         self,
@@ -224,20 +277,24 @@ class Producer(Closing):
     ) -> Sent:
         """Check a record that is not the plain case, and make room for it."""
         record = self._writing.record(topic, value, key, headers, partition, timestamp)
-        if record.size > record.target.config.record_bytes_max:
-            raise RecordTooLargeError("a record is too large", bytes=record.size)
+        sent = Sent()
         with self._guard:
             self._check_usable()
             self._wait_for_memory()
             batch = self._open_batch(topic, record.target)
-            row = len(batch.values)
-            if partition is not None:
-                batch.partitions[row] = partition
-            if record.batch is not None:
-                return self._add(batch, record.batch, None, record.size, 0)
-            if record.headers:
-                batch.headers[row] = record.headers
-            return self._add(batch, record.value, record.key, record.size, record.time_us)
+            if batch.size and record.size > _LARGE_BYTES:
+                self._close_batch(batch)
+                batch = self._open_batch(topic, record.target)
+            sent._batch = batch
+            sent._ticket = ticket = batch.ticket()
+            if record.headers or partition is not None:
+                batch.extras[ticket] = _Extra(record.headers, partition)
+            item = record.value if record.batch is None else record.batch
+            batch.extend((item, record.key, record.time_us * 1000, ticket))
+            batch.size += record.size + _RECORD_BYTES
+            if batch.size >= self._batch_bytes:
+                self._close_batch(batch)
+        return sent
 
     def _open_batch(self, topic: str, target: Target) -> _Batch:
         batch = self._open.get(topic)
@@ -256,6 +313,7 @@ class Producer(Closing):
         return batch
 
     def _close_batch(self, batch: _Batch) -> None:
+        batch.close()
         self._open.pop(batch.target.topic.name, None)
         self._ready.append(batch)
         self._held_bytes += batch.size
@@ -327,36 +385,33 @@ class Producer(Closing):
 
     def _encode(self, batch: _Batch) -> Encoded:
         target, count = batch.target, batch.target.topic.partitions
-        # Ctrl-C in the middle of a `send` may have left its record in some of the columns only.
-        rows = min(len(batch.values), len(batch.keys), len(batch.times))
-        del batch.values[rows:], batch.keys[rows:], batch.times[rows:]
+        values, keys, times = batch.columns()
+        extras = [batch.extras.get(ticket) for ticket in batch.tickets] if batch.extras else []
         if target.raw:
-            headers = [batch.headers.get(row) for row in range(rows)] if batch.headers else None
             data = from_columns(
-                batch.values,
-                batch.keys if batch.keyed else None,
-                headers,
-                batch.times,
+                values,
+                None if keys.count(None) == len(keys) else keys,
+                [each and each.headers for each in extras] if extras else None,
+                np.array(times, np.int64) // 1000,
                 target.value_type,
                 target.config.record_bytes_max,
             )
         else:
             data = normalize(
-                pa.Table.from_batches(batch.values),
+                pa.Table.from_batches(values),
                 target.value_type,
                 now_us=self._core.clock.time_us(),
                 record_bytes_max=target.config.record_bytes_max,
             )
-        if not batch.partitions:
+        if not any(each is not None and each.partition is not None for each in extras):
             return self._writing.encode_batch(target, data, None)
         partitions = partitions_of(data.column("key"), count)
         keyless = np.flatnonzero(partitions < 0)
         partitions[keyless] = (np.arange(len(keyless)) + self._turn) % count
         self._turn += len(keyless)
-        for row, partition in batch.partitions.items():
-            if not 0 <= partition < count:
-                raise no_partition(target.topic, partition)
-            partitions[row] = partition
+        for row, each in enumerate(extras):
+            if each is not None and each.partition is not None:
+                partitions[row] = each.partition
         return self._writing.encode_routed(target, Routed(*split(data, partitions)))
 
     def _fail(self, batch: _Batch, error: LakebedError) -> None:
@@ -402,6 +457,22 @@ class Producer(Closing):
             self._thread.join()
         for batch in waiting:
             batch.wait(None)
+        if self._error is not None:
+            raise self._error
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Write what was sent, and end; an error of the block itself is the one that is raised."""
+        try:
+            self.close()
+        except LakebedError as failure:
+            if error is None:
+                raise
+            error.add_note(f"closing the producer failed too: {failure}")
 
     def _check_usable(self) -> None:
         if self._closed:

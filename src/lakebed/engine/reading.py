@@ -29,6 +29,8 @@ from lakebed.topic.schema import evolve, reader_schema
 COLUMNS: Final = ("partition", "offset", "timestamp", "key", "headers", "value")
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+_SMALL_ROWS: Final = 1_000
+"""Batches with fewer rows than this, on average, are copied together for their reader."""
 
 
 class Bounds(NamedTuple):
@@ -166,22 +168,29 @@ class Reading:
         memtable = self._core.memtables.get(key)
         if memtable is None:
             return None
-        batches: list[pa.RecordBatch] = []
-        records, size = bounds
+        value_type = self._core.schema(topic, len(topic.schemas)).field("value").type
+        pieces: list[pa.RecordBatch] = []
+        base, (records, size) = offset, bounds
         for chunk in memtable.starting(offset):
             last = min(chunk.end, offset + records, end)
-            if chunk.records and chunk.memory_bytes > size:
+            if chunk.size_bytes > size:
                 # About as many as fit, and at least one.
-                fit = max(1, size * chunk.records // chunk.memory_bytes)
+                fit = max(1, size * chunk.records // chunk.size_bytes)
                 last = min(last, offset + fit)
-            batch = with_position(chunk.batch(offset, last), key[1], offset)
-            batches.append(self._fitted(topic, batch, names))
+            pieces.append(evolve(chunk.batch(offset, last), value_type))
             records -= last - offset
-            size -= chunk.memory_bytes * (last - offset) // max(1, chunk.records)
+            size -= chunk.size_bytes * (last - offset) // chunk.records
             offset = last
             if records <= 0 or size <= 0 or offset >= end:
                 break
-        return (batches, offset) if batches else None
+        if not pieces:
+            return None
+        batches = []
+        at = base
+        for batch in _fewer(pieces):
+            batches.append(self._fitted(topic, with_position(batch, key[1], at), names))
+            at += batch.num_rows
+        return batches, offset
 
     def _fitted(
         self, topic: Topic, batch: pa.RecordBatch, names: tuple[str, ...] | None
@@ -190,10 +199,8 @@ class Reading:
         schema = self._schema(topic, names)
         if names is not None and batch.schema.names != list(names):
             batch = batch.select(list(names))
-        if "value" in schema.names:
+        if names is None or "value" in names:
             batch = evolve(batch, schema.field("value").type)
-        if not batch.schema.equals(schema, check_metadata=False):
-            batch = batch.cast(schema)
         return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
     def _schema(self, topic: Topic, names: tuple[str, ...] | None) -> pa.Schema:
@@ -253,20 +260,41 @@ class Reading:
     def offset_for_time(self, topic: Topic, partition: int, time_us: int) -> int:
         """Give the first offset whose record is of that time or later; the end if there is none."""
         key = self.key(topic, partition)
-        found = self._partition(topic, key)
+        while True:
+            before = self._partition(topic, key)
+            try:
+                offset = self._offset_for_time(key, before, time_us)
+            except Exception:
+                if self._partition(topic, key).segments == before.segments:
+                    raise
+                continue  # a segment was replaced or removed a moment ago
+            if self._partition(topic, key).flushed == before.flushed:
+                return offset
+            # Records went from the memtable into segments meanwhile, and may have been missed.
+
+    def _offset_for_time(self, key: Key, found: Partition, time_us: int) -> int:
         for segment in found.segments:
             if segment.time_max_us >= time_us:
                 offset = self._segments.offset_for_time(*key, segment, time_us)
                 if offset is not None and offset >= found.low:
                     return offset
         memtable = self._core.memtables.get(key)
-        if memtable is not None:
-            for chunk in memtable.chunks():
-                times = chunk.batch(chunk.base, chunk.end).column("timestamp")
-                late = np.flatnonzero(np.asarray(times.cast(pa.int64())) >= time_us)
-                if len(late):
-                    return max(found.low, chunk.base + int(late[0]))
-        return self._partition(topic, key).end
+        end = found.end
+        for chunk in memtable.chunks() if memtable is not None else ():
+            times = chunk.batch(chunk.base, chunk.end).column("timestamp")
+            late = np.flatnonzero(np.asarray(times.cast(pa.int64())) >= time_us)
+            if len(late):
+                return max(found.low, chunk.base + int(late[0]))
+            end = max(end, chunk.end)
+        return end
+
+
+def _fewer(pieces: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Copy many small batches together; leave large ones as they are."""
+    if len(pieces) == 1 or sum(piece.num_rows for piece in pieces) >= _SMALL_ROWS * len(pieces):
+        return pieces
+    batches: list[pa.RecordBatch] = pa.Table.from_batches(pieces).combine_chunks().to_batches()
+    return batches
 
 
 def _segment_at(partition: Partition, offset: int) -> Segment | None:

@@ -92,17 +92,15 @@ def replay(core: Core, wal: Wal, found: Recovered, progress: Callable[[int, int]
             )
     for transaction in core.state.transactions.values():
         for pending in transaction.pending:
-            topic = core.state.topics.get(pending.part.topic)
-            if topic is not None:
-                schema = core.schema(topic, pending.part.schema)
-                core.bodies[(pending.index, pending.number)] = core.staged(pending, schema)
+            body = core.staged(pending, core.schema_of(pending.part))
+            core.bodies[(pending.index, pending.number)] = body
     for entry in wal.entries(first):
         command, raw = decode(entry.payload)
         bodies = [
             core.body_of(part, body) for part, body in zip(parts_of(command), raw, strict=True)
         ]
         core.apply(entry.index, Prepared(command, bodies))
-        core.wal_bytes += len(entry.payload)
+        core.used["wal_bytes"] += len(entry.payload)
         found.replayed_entries += 1
         if not found.replayed_entries % 1000:
             progress(entry.index - first + 1, last - first + 1)

@@ -36,6 +36,10 @@ _WRITE_BYTES: Final = 4 * 1024 * 1024
 """Collected bytes that are written before the commit, so that they are not held twice."""
 
 
+_RECORD_BYTES: Final = 32
+"""What a record takes besides its key and value, about."""
+
+
 class Transaction(Closing):
     """An open transaction. As a context manager it commits, or aborts if the block raises."""
 
@@ -77,6 +81,9 @@ class Transaction(Closing):
     ) -> None:
         """Add a record; it is visible when the transaction is committed."""
         record = self._writing.record(topic, value, key, headers, partition, timestamp)
+        self._add_record(topic, record)
+
+    def _add_record(self, topic: str, record: Record) -> None:
         with self._guard:
             self._check_open()
             known = self._records.setdefault(topic, [])
@@ -84,7 +91,20 @@ class Transaction(Closing):
                 self._encode_collected(topic)
                 known = self._records.setdefault(topic, [])
             known.append(record)
-            self._collect(record.size + 32)
+            self._collect(record.size + _RECORD_BYTES)
+
+    def _add_at_once(self, topic: str, record: Record) -> bool:
+        """Add a record if that takes no time; tell whether it was added."""
+        if not self._guard.acquire(blocking=False):
+            return False
+        try:
+            room = _WRITE_BYTES - self._collected_bytes
+            if record.size + _RECORD_BYTES >= room:
+                return False
+            self._add_record(topic, record)
+            return True
+        finally:
+            self._guard.release()
 
     def append_batch(self, topic: str, rows: Any, *, partition: int | None = None) -> None:
         """Add a batch; it is visible when the transaction is committed."""
@@ -222,10 +242,9 @@ class Transaction(Closing):
 
     def _check_written(self) -> None:
         """Raise what a write of this transaction was refused for, as soon as it is known."""
-        done = [future for future in self._written if future.done()]
-        self._written = [future for future in self._written if not future.done()]
-        for future in done:
-            future.result()
+        for future in [each for each in self._written if each.done()]:
+            future.result()  # one that was refused stays, so that the commit is refused too
+            self._written.remove(future)
 
     def _check_open(self) -> None:
         if self.outcome != "open":

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from lakebed import limits
 from lakebed.config import TopicConfig
 from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.core import Core, Prepared
 from lakebed.errors import (
+    EntryTooLargeError,
     InvalidArgumentError,
     LakebedError,
     PartitionNotFoundError,
@@ -42,7 +44,9 @@ if TYPE_CHECKING:
 _GATHERED_RECORDS_MAX: Final = 65_536
 """The most records gathered into one entry."""
 _GATHERED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The most bytes of them."""
+"""The most bytes of them, unless it is one record."""
+_RECORD_BYTES: Final = 32
+"""About what a record takes besides key, headers and value."""
 
 Rows = Any
 """A `pyarrow.Table`, a `pyarrow.RecordBatch`, or a list of rows."""
@@ -81,6 +85,8 @@ class Writing:
         self._turns = itertools.count()
         self._gathering = threading.Lock()
         self._open: _Gathered | None = None
+        # What gathers must fit into an entry, whatever encoding adds to it.
+        self.gathered_bytes_max = min(_GATHERED_BYTES_MAX, wal.config.entry_bytes_max // 4)
 
     # Batches
 
@@ -94,6 +100,22 @@ class Writing:
         command = Write(self._core.clock.time_us(), (encoded.part,))
         written: Written = self.submit(command, (encoded.body,))
         return Acks(target.topic.name, _accepted(written.parts[0]), encoded.order)
+
+    def append_batch_async(self, topic: str, rows: Rows, partition: int | None) -> Future[Acks]:
+        """Append a batch atomically; the future gives where it is, when it is durable."""
+        target = self.target(topic)
+        encoded = self.encode_rows(target, rows, partition)
+        if encoded is None:
+            empty = _running()
+            empty.set_result(Acks(topic, (), None))
+            return empty
+        self._admit()
+        order = encoded.order
+        return self.submit_async(
+            Write(self._core.clock.time_us(), (encoded.part,)),
+            (encoded.body,),
+            lambda written: Acks(target.topic.name, _accepted(written.parts[0]), order),
+        )
 
     def encode_rows(self, target: Target, rows: Rows, partition: int | None) -> Encoded | None:
         """Check, route and encode rows; None if there are none."""
@@ -151,55 +173,62 @@ class Writing:
     def append(self, record: Record) -> Ack:
         """Append one record, together with those of whoever else is appending."""
         self._admit()
-        rider = Waiter()
+        self._wal.check_may_wait()
+        rider, own = Waiter(), _Gathered(self)
         rider.make_gate()
-        gathered, row, first = self._join(record, rider)
-        if first:
-            self._write(gathered, self._wal.commit)
-        else:
-            self._wal.ride(rider)
+        try:
+            gathered, row = self._join(record, rider, own)
+            if gathered is own:
+                self._wal.commit(own.request)
+            else:
+                self._wal.ride(rider)
+        except BaseException as error:
+            rider.abandon()
+            self._give_up(own, error)
+            raise
         return gathered.ack(row)
 
     def append_async(self, record: Record) -> Future[Ack]:
         """Append one record; the future gives its place when it is durable."""
         self._admit()
-        rider = Waiter()
         future: Future[Ack] = _running()
-        gathered, _, first = self._join(record, rider, future)
-        if first:
-            self._write(gathered, self._wal.post)
+        self.post(record, future)
         return future
 
+    def post(self, record: Record, future: Future[Ack]) -> None:
+        """Append one record, for which there is room; the future is told its place."""
+        own = _Gathered(self)
+        try:
+            gathered, _ = self._join(record, Waiter(), own, future)
+            if gathered is own:
+                self._wal.post(own.request)
+        except BaseException as error:
+            self._give_up(own, error)
+            raise
+
     def _join(
-        self, record: Record, rider: Waiter, future: Future[Ack] | None = None
-    ) -> tuple[_Gathered, int, bool]:
-        """Put a record into the open entry, or open one."""
+        self, record: Record, rider: Waiter, own: _Gathered, future: Future[Ack] | None = None
+    ) -> tuple[_Gathered, int]:
+        """Put a record into the open entry, or open `own`; give which, and the record's number."""
         with self._gathering:
             gathered = self._open
-            first = gathered is None or gathered.full
-            if gathered is None or gathered.full:
-                gathered = self._open = _Gathered(self)
-                gathered.request = self._wal.request(gathered.encode, Prepared(Write(0, ())))
+            if gathered is None or not gathered.takes(record):
+                own.request = self._wal.request(own.encode, Prepared(Write(0, ())))
+                gathered = self._open = own
             row = gathered.add(record)
             if future is not None:
                 rider.future = future
                 rider.answer = lambda: gathered.ack(row)
-            if not first or future is not None:
+            if gathered is not own or future is not None:
                 gathered.riders.append(rider)
-        return gathered, row, first
+        return gathered, row
 
-    def _write(self, gathered: _Gathered, write: Callable[[Request], None]) -> None:
-        """Hand the open entry over; whatever happens, nobody who rides on it waits in vain."""
-        request = gathered.request
-        try:
-            write(request)
-        except BaseException as error:
-            if not self._wal.holds(request):
-                self._abandon(gathered, error)
-            raise
-
-    def _abandon(self, gathered: _Gathered, error: BaseException) -> None:
-        """Tell the others of an entry that was never taken."""
+    def _give_up(self, gathered: _Gathered, error: BaseException) -> None:
+        """See to it that nobody waits in vain for an entry that will never be written."""
+        if self._open is not gathered and not gathered.records:
+            return  # it was never opened
+        if self._wal.holds(gathered.request):
+            return
         self.close_gathered(gathered)
         told = (
             error
@@ -233,8 +262,17 @@ class Writing:
             parts.append(encoded.part)
             bodies.append(encoded.body)
         command = Write(self._core.clock.time_us(), tuple(parts))
+        payload = encode(command, [body.raw() for body in bodies])
+        self._check_fits(payload)
         gathered.request.command = Prepared(command, bodies)
-        return encode(command, [body.raw() for body in bodies])
+        return payload
+
+    def _check_fits(self, payload: Sequence[Buffer]) -> None:
+        size, most = sum(memoryview(each).nbytes for each in payload), self._wal.config
+        if size > most.entry_bytes_max:
+            raise EntryTooLargeError(
+                "the record does not fit into an entry", bytes=size, bytes_max=most.entry_bytes_max
+            )
 
     def encode_records(self, records: list[Record]) -> Encoded:
         """Make a batch of checked records of one topic, each to its own partition."""
@@ -244,16 +282,18 @@ class Writing:
         else:
             batches = [record.batch for record in records]
             batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-        if len(records) == 1:
-            count, only = target.topic.partitions, records[0].partition
+        count, given = target.topic.partitions, {record.partition for record in records}
+        if len(given) == 1:
             start = next(self._turns)
-            return self.encode_routed(target, route(batch, count, partition=only, start=start))
-        partitions = partitions_of(batch.column("key"), target.topic.partitions)
+            return self.encode_routed(
+                target, route(batch, count, partition=given.pop(), start=start)
+            )
+        partitions = partitions_of(batch.column("key"), count)
         for row, record in enumerate(records):
             if record.partition is not None:
                 partitions[row] = record.partition
             elif partitions[row] < 0:
-                partitions[row] = next(self._turns) % target.topic.partitions
+                partitions[row] = next(self._turns) % count
         return self.encode_routed(target, Routed(*split(batch, partitions)))
 
     # Topics
@@ -261,7 +301,7 @@ class Writing:
     def target(self, name: str) -> Target:
         """Give a topic as writers need it; `TopicNotFoundError` if there is none."""
         state = self._core.state
-        number = state.names.get(name)
+        number = state.names.get(name) if isinstance(name, str) else None
         topic = None if number is None else state.topics.get(number)
         if topic is None:
             raise no_topic(name)
@@ -342,6 +382,7 @@ class _Gathered:
 
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
+        self._bytes_max = writing.gathered_bytes_max
         self.records: list[Record] = []
         self.places: dict[int, tuple[int, int]] = {}
         """For each record: its part, and its row among those of the part's topic."""
@@ -356,19 +397,21 @@ class _Gathered:
         riders = self.request.riders
         return riders if isinstance(riders, list) else list(riders)
 
-    @property
-    def full(self) -> bool:
-        """Tell whether the next record needs another entry."""
-        return len(self.records) >= _GATHERED_RECORDS_MAX or self._bytes >= _GATHERED_BYTES_MAX
+    def takes(self, record: Record) -> bool:
+        """Tell whether there is room for a record; the first may be as large as it likes."""
+        fits = self._bytes + record.size + _RECORD_BYTES <= self._bytes_max
+        return fits and len(self.records) < _GATHERED_RECORDS_MAX
 
     def add(self, record: Record) -> int:
         """Take a record; give its number."""
         self.records.append(record)
-        self._bytes += record.size
+        self._bytes += record.size + _RECORD_BYTES
         return len(self.records) - 1
 
     def by_topic(self) -> list[list[int]]:
         """Give the records of each topic (and version of its schema), in the order they came."""
+        if len({id(record.target) for record in self.records}) == 1:
+            return [list(range(len(self.records)))]
         found: dict[tuple[int, int], list[int]] = {}
         for row, record in enumerate(self.records):
             topic = record.target.topic
@@ -407,11 +450,11 @@ def _columns(target: Target, records: list[Record]) -> pa.RecordBatch:
     headers = [record.headers for record in records]
     return from_columns(
         [record.value for record in records],
-        keys if any(key is not None for key in keys) else None,
-        headers if any(headers) else None,
+        None if keys.count(None) == len(keys) else keys,
+        None if headers.count(None) == len(headers) else headers,
         [record.time_us for record in records],
         target.value_type,
-        target.config.record_bytes_max,
+        limits.RECORD_BYTES_MAX,  # each was checked, perhaps while another limit held
     )
 
 

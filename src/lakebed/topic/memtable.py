@@ -20,18 +20,23 @@ from lakebed.topic.records import deserialize
 class Body:
     """The batch of one part, decoded when it is first needed and kept from then on."""
 
-    __slots__ = ("_batch", "memory_bytes", "raw", "schema", "staged")
+    __slots__ = ("_batch", "raw", "schema", "size_bytes", "staged")
 
     def __init__(
-        self, raw: Callable[[], Any], schema: pa.Schema, memory_bytes: int, staged: int = 0
+        self, raw: Callable[[], Any], schema: pa.Schema, size_bytes: int, staged: int = 0
     ) -> None:
         self.raw = raw
         """Gives the encoded bytes."""
         self._batch: pa.RecordBatch | None = None
         self.schema = schema
-        self.memory_bytes = memory_bytes
+        self.size_bytes = size_bytes
         self.staged = staged
         """The staged file it comes from, 0 if none."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Give what of it is held in memory: nothing if it comes from a file."""
+        return 0 if self.staged else self.size_bytes
 
     def batch(self) -> pa.RecordBatch:
         """Give the rows. Two threads may decode at once; both get the same."""
@@ -48,7 +53,12 @@ class Chunk(NamedTuple):
     records: int
     body: Body
     start: int
-    memory_bytes: int
+    size_bytes: int
+
+    @property
+    def memory_bytes(self) -> int:
+        """Give what of it is held in memory."""
+        return 0 if self.body.staged else self.size_bytes
 
     @property
     def end(self) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -61,7 +62,7 @@ def from_columns(
     values: Sequence[Any],
     keys: Sequence[Any] | None,
     headers: Sequence[Any] | None,
-    timestamps: Sequence[int] | int,
+    timestamps: Sequence[int] | npt.NDArray[np.int64] | int,
     value_type: pa.DataType,
     record_bytes_max: int,
 ) -> pa.RecordBatch:
@@ -107,9 +108,11 @@ def _assembled(
     return pa.RecordBatch.from_arrays(arrays, schema=storage_schema(value.type))
 
 
-def _timestamps(timestamps: Sequence[int] | int, count: int) -> pa.Array:
+def _timestamps(timestamps: Sequence[int] | npt.NDArray[np.int64] | int, count: int) -> pa.Array:
     if isinstance(timestamps, int):
         return columns.constant_timestamps(timestamps, count)
+    if isinstance(timestamps, np.ndarray):
+        return pa.array(timestamps).view(TIMESTAMP)
     array = rows.array(timestamps, TIMESTAMP, "timestamp")
     if array.null_count:
         raise columns.mismatch("timestamp", TIMESTAMP, "null")

@@ -141,7 +141,8 @@ class Committer:
     def holds(self, request: Request) -> bool:
         """Tell whether a request was taken, for whoever was interrupted while handing it over."""
         with self._mutex:
-            return request.done or any(each is request for each in (*self._queue, *self._group))
+            taken = (*self._queue, *self._group, *self._finished)
+            return request.done or any(each is request for each in taken)
 
     def post(self, request: Request) -> None:
         """Queue a request for the committer thread and return."""
@@ -215,9 +216,14 @@ class Committer:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
+    @property
+    def queue_is_full(self) -> bool:
+        """Tell whether the next request waits for space."""
+        return self._queued_bytes > limits.QUEUE_BYTES_MAX and self._refusal is None
+
     def _admit(self, requests: tuple[Request, ...]) -> None:
-        while self._queued_bytes > limits.QUEUE_BYTES_MAX and self._refusal is None:
-            if self._finishing == threading.get_ident():
+        while self.queue_is_full:
+            if self.in_callback:
                 break  # a callback runs in the thread that makes space
             self._wait_for_space()
         if self._refusal is not None:
@@ -227,9 +233,14 @@ class Committer:
         for request in requests:
             self._queued_bytes += request.span
 
+    @property
+    def in_callback(self) -> bool:
+        """Tell whether this thread is running a future's callback within a commit."""
+        return self._finishing == threading.get_ident()
+
     def check_not_in_callback(self) -> None:
         """Refuse to wait, in a callback of a future, for the commit that runs the callback."""
-        if self._finishing == threading.get_ident():
+        if self.in_callback:
             raise InvalidArgumentError(
                 "a future's callback cannot wait for the log; use append_async there"
             )

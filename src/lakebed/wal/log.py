@@ -188,6 +188,20 @@ class Wal(Closing):
         """Write a prepared entry soon; its future tells when it is on disk and applied."""
         self._committer.post(request)
 
+    @property
+    def queue_is_full(self) -> bool:
+        """Tell whether the next entry would have to wait for space in the queue."""
+        return self._committer.queue_is_full
+
+    def check_may_wait(self) -> None:
+        """Refuse to wait for a commit in a callback that the commit itself runs."""
+        self._committer.check_not_in_callback()
+
+    @property
+    def in_callback(self) -> bool:
+        """Tell whether this is the committing thread, running a future's callback."""
+        return self._committer.in_callback
+
     def ride(self, rider: Waiter) -> None:
         """Wait for an entry that somebody else writes and that holds something of this caller."""
         self._committer.ride(rider)

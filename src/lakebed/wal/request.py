@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from crc32c import crc32c
 
 from lakebed import limits
-from lakebed.errors import EntryTooLargeError, InvalidArgumentError, LakebedError
+from lakebed.errors import EntryTooLargeError, InvalidArgumentError
 from lakebed.wal.frame import ENTRY, HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -54,12 +54,15 @@ class Waiter:
             gate.acquire()
             self.pass_on()
         except BaseException:
-            # Ctrl-C: whoever comes to wake this one must wake the next instead.
-            self.abandoned = True
-            if self.done:
-                self.pass_on()
+            self.abandon()
             raise
         _unlock(gate)
+
+    def abandon(self) -> None:
+        """Wait no more (Ctrl-C): whoever comes to wake this one must wake the next instead."""
+        self.abandoned = True
+        if self.done:
+            self.pass_on()
 
     def wake(self) -> None:
         """Wake whoever waits for it; if nobody does, the next one that somebody waits for."""
@@ -87,7 +90,7 @@ class Waiter:
                     raise self.error
                 answer = self.answer
                 future.set_result(self.value() if answer is None else answer())
-            except LakebedError as error:
+            except Exception as error:  # whatever it is, whoever waits must learn of it
                 future.set_exception(error)
         self.future = None
 

@@ -1,0 +1,183 @@
+"""Consumers for asyncio: waiting for records holds no thread, and cancelling loses none."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+
+import pyarrow as pa
+
+from lakebed.aio.loop import AsyncClosing, Bell
+from lakebed.engine.consumer import Consumer, Fetched
+from lakebed.engine.groups import Offsets
+from lakebed.types import TopicPartition
+
+AsyncCallback = Callable[[list[TopicPartition]], Awaitable[None] | None]
+Run = Callable[..., Awaitable[Any]]
+
+
+class AsyncConsumer(AsyncClosing):
+    """Reads what a group has not read yet. One task at a time; `wake` from anywhere.
+
+    Iterating waits for new records and never ends by itself (`break`, cancel the task, or `wake`).
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        run: Run,
+        on_assign: AsyncCallback | None,
+        on_revoke: AsyncCallback | None,
+    ) -> None:
+        self._consumer = consumer
+        self._run = run
+        self._on_assign = on_assign
+        self._on_revoke = on_revoke
+        self._bell = Bell(asyncio.get_running_loop())
+        consumer._ring = self._bell.ring
+
+    @property
+    def group(self) -> str | None:
+        """The group it commits to."""
+        return self._consumer.group
+
+    @property
+    def member(self) -> str:
+        """Its id in the group; empty for one with given partitions."""
+        return self._consumer.member
+
+    @property
+    def skipped_records(self) -> int:
+        """Records that were removed before this consumer could read them."""
+        return self._consumer.skipped_records
+
+    # Reading
+
+    async def poll(self, wait_ms: int | None = 0) -> pa.Table:
+        """Give the next records, waiting for them at most so long (None: for ever).
+
+        The table is empty if none came. It is also what tells the group that this member lives.
+        """
+        consumer = self._consumer
+        consumer._check_open()
+        deadline = None if wait_ms is None else time.monotonic() + wait_ms / 1000
+        while True:
+            table = consumer._give(await self._beat_and_fetch())
+            if table is not None:
+                return table
+            left = None if deadline is None else deadline - time.monotonic()
+            if consumer._stopping or (left is not None and left <= 0):
+                return await self._run(consumer._empty)
+            await self._wait(left)
+
+    async def __aiter__(self) -> AsyncIterator[pa.Table]:
+        """Give batch after batch, waiting for new records."""
+        while True:
+            table = await self.poll(None)
+            if table.num_rows:
+                yield table
+            elif self._consumer._stopping:
+                return
+
+    def wake(self) -> None:
+        """End the iteration or the waiting of another task. Any thread."""
+        self._consumer.wake()
+
+    async def _wait(self, left: float | None) -> None:
+        """Sleep until there are records, the group changes, or it is time for a heartbeat."""
+        reading, wanted = self._consumer._reading, self._consumer._wanted()
+        stop = reading.watch(wanted, self._bell.ring)
+        try:
+            if not reading.ready(wanted):
+                await self._bell.wait(self._consumer._at_most_a_beat(left))
+            self._bell.clear()
+        finally:
+            stop()
+
+    # The group
+
+    async def heartbeat(self) -> None:
+        """Tell the group that this member lives; take and give up partitions as it says."""
+        if self.member:
+            held = frozenset(self._consumer._positions)
+            await self._take_over(held, await self._run(self._consumer._beat))
+
+    async def _beat_and_fetch(self) -> Fetched:
+        """Heartbeat and read, in one turn of a thread unless partitions change hands."""
+        consumer = self._consumer
+        held = frozenset(consumer._positions)
+
+        def call() -> tuple[frozenset[TopicPartition], Fetched | None]:
+            allowed = consumer._beat() if consumer.member else held
+            return allowed, consumer._fetch() if allowed == held else None
+
+        allowed, fetched = await self._run(call)
+        if fetched is None:
+            await self._take_over(held, allowed)
+            return cast(Fetched, await self._run(consumer._fetch))
+        return cast(Fetched, fetched)
+
+    async def _take_over(
+        self, held: frozenset[TopicPartition], allowed: frozenset[TopicPartition]
+    ) -> None:
+        """Give up what is not allowed any more, then take what is new."""
+        consumer = self._consumer
+        lost = sorted(held - allowed)
+        if lost:
+            await _tell(self._on_revoke, lost)
+            consumer._give_up(lost)
+            allowed = await self._run(consumer._beat)
+        gained = sorted(allowed - held)
+        if gained:
+            consumer._positions.update(await self._run(consumer._starts, gained))
+            await _tell(self._on_assign, gained)
+
+    async def assignment(self) -> list[TopicPartition]:
+        """List the partitions that this consumer reads."""
+        return self._consumer.assignment()
+
+    # Positions
+
+    async def positions(self) -> dict[TopicPartition, int]:
+        """Give the next offset of each partition."""
+        return self._consumer.positions()
+
+    async def seek(self, topic: str, partition: int, offset: int | str) -> None:
+        """Go on elsewhere in a partition that this consumer reads."""
+        self._consumer.seek(topic, partition, offset)
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """Count the records of each partition that this consumer has not been given yet."""
+        return self._consumer.lag()
+
+    async def commit(self, offsets: Offsets | None = None) -> None:
+        """Remember how far the group has come; durable when this returns.
+
+        Without `offsets`: everything given out so far.
+        """
+        self._consumer._check_open()
+        if offsets is None:
+            offsets = self._consumer.given()
+        await self._run(self._consumer.commit, offsets)
+
+    async def given(self) -> dict[TopicPartition, int]:
+        """Give the offsets behind everything that was given out so far."""
+        return self._consumer.given()
+
+    async def close(self) -> None:
+        """Leave the group, so that its other members take over at once."""
+        if not self._consumer._closed:
+            await self._run(self._consumer.close)
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._consumer)[1:]}"
+
+
+async def _tell(callback: AsyncCallback | None, places: list[TopicPartition]) -> None:
+    if callback is not None:
+        answer = callback(places)
+        if inspect.isawaitable(answer):
+            await answer

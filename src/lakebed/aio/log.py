@@ -1,0 +1,464 @@
+"""The embedded log for asyncio: `Log`, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+import os
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from lakebed import limits
+from lakebed.aio.consumer import AsyncCallback, AsyncConsumer
+from lakebed.aio.loop import AsyncClosing, Bell, Mailbox, Opening, Reply, Threads
+from lakebed.aio.producer import AsyncProducer
+from lakebed.aio.transaction import AsyncTransaction
+from lakebed.config import LogConfig
+from lakebed.engine.acks import Ack, Acks
+from lakebed.engine.checkpoint import CheckpointReport
+from lakebed.engine.cleanup import CleanupReport
+from lakebed.engine.core import Key
+from lakebed.engine.groups import GroupInfo, Offsets
+from lakebed.engine.log import Log, Progress, checked_wait
+from lakebed.engine.reading import checked_bounds
+from lakebed.engine.stats import LogStats
+from lakebed.engine.topics import TopicInfo
+from lakebed.engine.writing import Record, Rows
+from lakebed.errors import InvalidArgumentError
+from lakebed.types import TopicPartition
+
+Result = TypeVar("Result")
+
+
+def open(  # noqa: A001  # as lakebed.open
+    target: str | os.PathLike[str],
+    config: LogConfig | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Opening[AsyncLog]:
+    """Open the log in a folder, making it if the folder is new or empty.
+
+    `await` it, or enter it with `async with`. `progress` is called in the event loop.
+    """
+    return Opening(_open(target, config, progress))
+
+
+async def _open(
+    target: str | os.PathLike[str], config: LogConfig | None, progress: Progress | None
+) -> AsyncLog:
+    if isinstance(target, str) and "://" in target:
+        raise InvalidArgumentError(
+            "a log is opened by its folder; served logs are not built yet", target=target
+        )
+    loop, threads = asyncio.get_running_loop(), Threads()
+    tell: Progress | None = None
+    if progress is not None:
+        tell = functools.partial(_tell, loop, progress)
+    try:
+        log = await threads.open(
+            functools.partial(Log.open, target, config, progress=tell), Log.close
+        )
+    except BaseException:
+        threads.close()
+        raise
+    return AsyncLog(log, threads)
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, progress: Progress, doing: str, done: int, total: int
+) -> None:
+    loop.call_soon_threadsafe(progress, doing, done, total)
+
+
+class AsyncLog(AsyncClosing):
+    """A durable event log in a folder that this process owns, for the tasks of one event loop."""
+
+    def __init__(self, log: Log, threads: Threads) -> None:
+        self._log = log
+        self._threads = threads
+        self._loop = asyncio.get_running_loop()
+        self._mailbox = Mailbox(self._loop)
+        self._room = Bell(self._loop)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the log."""
+        return self._log.folder
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings it was opened with."""
+        return self._log.config
+
+    # Topics
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        schema: pa.Schema | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> TopicInfo:
+        """Make a topic: raw without a schema (values are bytes), typed with one."""
+        return await self._run(self._log.create_topic, name, partitions, schema, config)
+
+    async def get_or_create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        schema: pa.Schema | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> TopicInfo:
+        """Give a topic as it is, or make it if there is none of that name."""
+        return await self._run(self._log.get_or_create_topic, name, partitions, schema, config)
+
+    async def topics(self) -> list[str]:
+        """List the names of the topics."""
+        return self._log.topics()
+
+    async def describe_topic(self, name: str) -> TopicInfo:
+        """Give partitions, schema and settings of a topic."""
+        return await self._run(self._log.describe_topic, name)
+
+    async def alter_topic(
+        self,
+        name: str,
+        config: Mapping[str, object] | None = None,
+        schema: pa.Schema | None = None,
+        partitions: int | None = None,
+    ) -> TopicInfo:
+        """Change settings, add nullable fields to the schema, add partitions."""
+        return await self._run(self._log.alter_topic, name, config, schema, partitions)
+
+    async def add_partitions(self, name: str, partitions: int) -> TopicInfo:
+        """Let a topic have so many partitions in all. Keys written from now on may go elsewhere."""
+        return await self._run(self._log.add_partitions, name, partitions)
+
+    async def purge_topic(self, name: str) -> None:
+        """Remove every record of a topic; offsets go on where they were."""
+        await self._run(self._log.purge_topic, name)
+
+    async def delete_topic(self, name: str) -> None:
+        """Remove a topic with everything in it; one made later under its name begins empty."""
+        await self._run(self._log.delete_topic, name)
+
+    # Writing
+
+    async def append(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        partition: int | None = None,
+        timestamp: Any = None,
+    ) -> Ack:
+        """Append a record and return where it is, when it is durable.
+
+        Tasks that append at the same time share entries and syncs. If the call is cancelled, the
+        record may still be written.
+        """
+        return await self.append_async(
+            topic, value, key, headers=headers, partition=partition, timestamp=timestamp
+        )
+
+    def append_async(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        partition: int | None = None,
+        timestamp: Any = None,
+    ) -> asyncio.Future[Ack]:
+        """Append a record; the future gives where it is, when it is durable.
+
+        It is appended whether or not the future is awaited.
+        """
+        self._log._check_open()
+        record = self._log._writing.record(topic, value, key, headers, partition, timestamp)
+        if self._must_wait():
+            task = self._loop.create_task(self._append_later(record))
+            self._tasks.add(task)  # a loop alone does not keep its tasks alive
+            task.add_done_callback(self._tasks.discard)
+            return task
+        return self._post(record)
+
+    def _post(self, record: Record) -> asyncio.Future[Ack]:
+        future: asyncio.Future[Ack] = self._loop.create_future()
+        try:
+            self._log._writing.post(record, Reply(self._mailbox, future))
+        except BaseException:
+            future.cancel()
+            raise
+        return future
+
+    async def append_batch(self, topic: str, rows: Rows, *, partition: int | None = None) -> Acks:
+        """Append a table, a record batch or a list of rows; all of it or nothing.
+
+        Returns when it is durable. If the call is cancelled, the batch may still be written.
+        """
+        self._log._check_open()
+        await self._admit()
+        # A thread checks and encodes; nobody holds one while the disk works.
+        posted = await self._run(self._log._writing.append_batch_async, topic, rows, partition)
+        return await asyncio.wrap_future(posted)
+
+    def producer(
+        self,
+        name: str | None = None,
+        *,
+        linger_ms: float = 5.0,
+        batch_bytes: int = 1 * limits.MIB,
+        memory_bytes: int = 64 * limits.MIB,
+    ) -> Opening[AsyncProducer]:
+        """Open a producer: it batches what is sent one by one, and writes each batch once."""
+
+        async def opening() -> AsyncProducer:
+            self._log._check_open()
+            producer = await self._threads.open(
+                lambda: self._log.producer(
+                    name, linger_ms=linger_ms, batch_bytes=batch_bytes, memory_bytes=memory_bytes
+                ),
+                lambda opened: opened.close(),
+            )
+            return AsyncProducer(producer, self._threads, self._mailbox)
+
+        return Opening(opening())
+
+    def transaction(
+        self, name: str | None = None, *, timeout_ms: int = 60_000
+    ) -> Opening[AsyncTransaction]:
+        """Begin a transaction: records and consumer offsets that become visible together.
+
+        An open one of the same `name` is aborted and its owner fenced.
+        """
+
+        async def opening() -> AsyncTransaction:
+            self._log._check_open()
+            transaction = await self._threads.open(
+                lambda: self._log.transaction(name, timeout_ms=timeout_ms),
+                lambda opened: opened.close(),
+            )
+            return AsyncTransaction(transaction, self._run, self._admit)
+
+        return Opening(opening())
+
+    # Reading
+
+    async def read(
+        self,
+        topic: str,
+        partition: int = 0,
+        offset: int | str = 0,
+        *,
+        max_records: int = 10_000,
+        max_bytes: int = 16 * limits.MIB,
+        columns: Sequence[str] | None = None,
+        wait_ms: int | None = 0,
+    ) -> pa.Table:
+        """Give records of a partition from `offset` on, as one table; empty at the end.
+
+        With `wait_ms` an empty answer waits that long for a record (None: for ever), without
+        holding a thread.
+        """
+        self._log._check_open()
+        seconds = checked_wait(wait_ms)
+        bounds = checked_bounds(max_records, max_bytes)
+        read = self._log._read_now
+        table, wanted = await self._run(read, topic, partition, offset, bounds, columns)
+        if table.num_rows or seconds == 0 or not await self._arrival(wanted, seconds):
+            return table
+        following = next(iter(wanted.values()))
+        table, _ = await self._run(read, topic, partition, following, bounds, columns)
+        return table
+
+    async def _arrival(self, wanted: dict[Key, int], seconds: float | None) -> bool:
+        """Wait until a partition has a record at the offset named; False if none came in time."""
+        reading, bell = self._log._reading, Bell(self._loop)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        stop = reading.watch(wanted, bell.ring)
+        try:
+            while not reading.ready(wanted):
+                left = None if deadline is None else deadline - time.monotonic()
+                if not await bell.wait(left):
+                    return False
+                bell.clear()
+            return True
+        finally:
+            stop()
+
+    async def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Give earliest offset and end of each partition; the end is exclusive."""
+        return self._log.offsets(topic)
+
+    async def offset_for_time(self, topic: str, partition: int = 0, *, timestamp: Any) -> int:
+        """Give the first offset whose record is of that time or later; the end if there is none."""
+        return await self._run(self._log.offset_for_time, topic, partition, timestamp=timestamp)
+
+    def consumer(
+        self,
+        group: str | None = None,
+        topics: Collection[str] | None = None,
+        *,
+        partitions: Collection[tuple[str, int]] | None = None,
+        start: str = "earliest",
+        max_records: int = 10_000,
+        max_bytes: int = 16 * limits.MIB,
+        columns: Collection[str] | None = None,
+        session_timeout_ms: int = 60_000,
+        strategy: str = "sticky",
+        on_assign: AsyncCallback | None = None,
+        on_revoke: AsyncCallback | None = None,
+    ) -> Opening[AsyncConsumer]:
+        """Open a consumer: a member of `group` that reads its share of `topics`.
+
+        Callbacks run in the event loop, and may be coroutine functions.
+        """
+
+        async def opening() -> AsyncConsumer:
+            self._log._check_open()
+            consumer = await self._threads.open(
+                lambda: self._log.consumer(
+                    group,
+                    topics,
+                    partitions=partitions,
+                    start=start,
+                    max_records=max_records,
+                    max_bytes=max_bytes,
+                    columns=columns,
+                    session_timeout_ms=session_timeout_ms,
+                    strategy=strategy,
+                ),
+                lambda opened: opened.close(),
+            )
+            return AsyncConsumer(consumer, self._run, on_assign, on_revoke)
+
+        return Opening(opening())
+
+    # Groups
+
+    async def groups(self) -> list[str]:
+        """List the names of the consumer groups."""
+        return self._log.groups()
+
+    async def describe_group(self, name: str) -> GroupInfo:
+        """Give members, committed offsets and lag of a group."""
+        return await self._run(self._log.describe_group, name)
+
+    async def committed(self, group: str) -> dict[TopicPartition, int]:
+        """Give the committed offsets of a group."""
+        return await self._run(self._log.committed, group)
+
+    async def commit_offsets(self, group: str, offsets: Offsets) -> None:
+        """Commit offsets for a group, whoever its members are."""
+        await self._run(self._log.commit_offsets, group, offsets)
+
+    async def reset_group(self, name: str, offsets: Offsets) -> None:
+        """Let a group without members go on from other offsets."""
+        await self._run(self._log.reset_group, name, offsets)
+
+    async def delete_group(self, name: str) -> None:
+        """Forget a group that has no members."""
+        await self._run(self._log.delete_group, name)
+
+    # Looking after it
+
+    async def checkpoint(self) -> CheckpointReport:
+        """Put what is in memory into segments, write a snapshot, free WAL files."""
+        return await self._run_slowly(self._log.checkpoint)
+
+    async def retain(self, topic: str | None = None) -> CleanupReport:
+        """Apply retention, compaction and merging now, to one topic or all."""
+        return await self._run_slowly(self._log.retain, topic)
+
+    async def verify(self, topic: str | None = None) -> int:
+        """Read every byte of every segment; give how many there are. Raises at the first damage."""
+        return await self._run_slowly(self._log.verify, topic)
+
+    async def stats(self) -> LogStats:
+        """Give counters and a picture of the log."""
+        return await self._run(self._log.stats)
+
+    async def tick(self) -> None:
+        """Do what maintenance would do now: timeouts, due checkpoints, retention."""
+        await self._run_slowly(self._log.tick)
+
+    async def close(self) -> None:
+        """Finish what was appended and release the folder. A second call does nothing.
+
+        Tasks that wait for records or for room get `ClosedError`.
+        """
+        if self._log._closed:
+            return
+        # Not in a thread of the log: those may all be waiting for something that closing ends.
+        closing = asyncio.to_thread(self._log.close)
+        try:
+            await asyncio.shield(closing)
+        finally:
+            self._room.ring()
+            self._threads.close()
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._log)[1:]}"
+
+    # Inside
+
+    async def _run(self, call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+        self._log._check_open()
+        return await self._threads.run(call, *args, **kwargs)
+
+    async def _run_slowly(self, call: Callable[..., Result], *args: Any) -> Result:
+        self._log._check_open()
+        return await self._threads.run_slowly(call, *args)
+
+    # Room
+
+    def _must_wait(self) -> bool:
+        """Tell whether a write has to wait, or has something to be told instead."""
+        log = self._log
+        return bool(log._core.broken or log._budget.pause() or log._wal.queue_is_full)
+
+    async def _append_later(self, record: Record) -> Ack:
+        await self._admit()
+        if self._log._wal.queue_is_full:
+            future: asyncio.Future[Ack] = self._loop.create_future()
+            reply = Reply(self._mailbox, future)
+            await self._run_slowly(self._log._writing.post, record, reply)
+            return await future
+        return await self._post(record)
+
+    async def _admit(self) -> None:
+        """Let a write pass, or make it wait: as `Budget.admit`, without a thread."""
+        if self._log._core.broken is not None:
+            raise self._log._core.broken
+        budget = self._log._budget
+        pause = budget.pause()
+        if pause == 0:
+            return
+        started = time.monotonic()
+        if pause < math.inf:
+            await asyncio.sleep(pause)
+        else:
+            await self._wait_for_room(started)
+        budget.throttled_seconds += time.monotonic() - started
+
+    async def _wait_for_room(self, started: float) -> None:
+        budget = self._log._budget
+        deadline = started + self.config.write_timeout_ms / 1000
+        budget.stopped_writes += 1
+        with budget.watched(self._room.ring):
+            while budget.used() >= 1:
+                self._room.clear()
+                left = deadline - time.monotonic()
+                if budget.used() >= 1 and (left <= 0 or not await self._room.wait(left)):
+                    raise budget.overloaded(started)
+                self._log._check_open()

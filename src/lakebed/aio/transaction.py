@@ -1,0 +1,121 @@
+"""Transactions for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from lakebed.aio.consumer import AsyncConsumer, Run
+from lakebed.aio.loop import AsyncClosing
+from lakebed.engine.acks import Acks
+from lakebed.engine.groups import Offsets
+from lakebed.engine.transaction import Transaction
+from lakebed.errors import LakebedError
+
+
+class AsyncTransaction(AsyncClosing):
+    """An open transaction. `async with` commits it, or aborts it if the block raises.
+
+    A commit that is cancelled may have happened: `outcome` says so once it is known.
+    """
+
+    def __init__(
+        self, transaction: Transaction, run: Run, admit: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._transaction = transaction
+        self._run = run
+        self._admit = admit
+
+    @property
+    def name(self) -> str:
+        """The name it was begun under."""
+        return self._transaction.name
+
+    @property
+    def id(self) -> int:
+        """The id that the log gave to the name."""
+        return self._transaction.id
+
+    @property
+    def epoch(self) -> int:
+        """How often the name was taken over, this time included."""
+        return self._transaction.epoch
+
+    @property
+    def outcome(self) -> str:
+        """`open`, `committed` or `aborted`."""
+        return self._transaction.outcome
+
+    async def append(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        partition: int | None = None,
+        timestamp: Any = None,
+    ) -> None:
+        """Add a record; it is visible when the transaction is committed."""
+        transaction = self._transaction
+        record = transaction._writing.record(topic, value, key, headers, partition, timestamp)
+        if not transaction._add_at_once(topic, record):
+            await self._admit()
+            await self._run(transaction._add_record, topic, record)
+
+    async def append_batch(self, topic: str, rows: Any, *, partition: int | None = None) -> None:
+        """Add a batch; it is visible when the transaction is committed."""
+        await self._admit()
+        await self._run(self._transaction.append_batch, topic, rows, partition=partition)
+
+    async def commit_offsets(
+        self, group: str | AsyncConsumer, offsets: Offsets | None = None
+    ) -> None:
+        """Commit consumer offsets with the transaction: as far as the group has come.
+
+        Given a consumer, its partitions must still be its own when the transaction commits, and
+        `offsets` may be left out: everything that the consumer gave out so far.
+        """
+        if isinstance(group, AsyncConsumer):
+            offsets = await group.given() if offsets is None else offsets
+            await self._run(self._transaction.commit_offsets, group._consumer, offsets)
+        else:
+            await self._run(self._transaction.commit_offsets, group, offsets)
+
+    async def commit(self) -> list[Acks]:
+        """Make everything visible at once; return when that is durable."""
+        await self._admit()
+        acks: list[Acks] = await self._run(self._transaction.commit)
+        return acks
+
+    async def abort(self) -> None:
+        """Drop everything. An aborted transaction leaves nothing behind."""
+        await self._run(self._transaction.abort)
+
+    async def close(self) -> None:
+        """Abort it, unless it has ended before."""
+        if self.outcome == "open":
+            await self._run(self._transaction.close)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Commit if the block came to its end, abort if it raised."""
+        if self.outcome != "open":
+            return
+        if kind is None:
+            await self.commit()
+            return
+        try:
+            # Also right behind a commit that was cancelled under way: then it waits for that one.
+            await self.close()
+        except LakebedError as failure:
+            if error is not None:
+                error.add_note(f"aborting the transaction failed too: {failure}")
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._transaction)[1:]}"

@@ -1,0 +1,140 @@
+"""`lakebed consume`: records of a topic on stdout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+import numpy as np
+import pyarrow as pa
+
+import lakebed
+from lakebed.cli.completion import complete_group, complete_topic
+from lakebed.cli.data import data_option, opened
+from lakebed.cli.formats import NAMES, format_of
+from lakebed.cli.output import flush, json_option, write_bytes
+from lakebed.cli.positions import Position, PositionType, check_offset, chosen, offset_of
+from lakebed.topic.schema import value_type
+
+_BATCH_RECORDS: Final = 10_000
+
+
+@click.command(short_help="Write records of a topic to stdout.")
+@click.argument("topic", shell_complete=complete_topic)
+@data_option
+@click.option(
+    "--partition",
+    "partitions",
+    metavar="N",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Read this partition; may be repeated. All, if none is named.",
+)
+@click.option(
+    "--from",
+    "start",
+    type=PositionType(),
+    default="earliest",
+    show_default=True,
+    help="Where to begin; with --group, where a group begins that has committed nothing.",
+)
+@click.option("--max", "limit", metavar="N", type=click.IntRange(min=1), help="End after N records.")
+@click.option("--follow", is_flag=True, help="At the end, wait for more.")
+@click.option(
+    "--group",
+    metavar="NAME",
+    shell_complete=complete_group,
+    help="Go on where this group is, and commit what was written out.",
+)
+@click.option(
+    "--format",
+    "name",
+    type=click.Choice(NAMES),
+    default="value",
+    show_default=True,
+    help="How records are shown.",
+)
+@json_option
+def consume(
+    topic: str,
+    folder: Path,
+    *,
+    partitions: tuple[int, ...],
+    start: Position,
+    limit: int | None,
+    follow: bool,
+    group: str | None,
+    name: str,
+    as_json: bool,
+) -> None:
+    """Write the records of TOPIC to stdout, and end where the topic ends.
+
+    value: a line for each value. key-value: key, tab, value. table: also place and time, long
+    values cut. json: everything, as --json. raw: the bytes of the values, nothing between them.
+
+    With --group, offsets are committed when what was written out is out of our hands; after a crash
+    the last records may be written again.
+    """
+    if group is not None and start not in ("earliest", "latest"):
+        raise click.UsageError("a group begins where it is: see `lakebed group reset`")
+    as_json = as_json or name == "json"
+    with opened(folder, silent=as_json) as log:
+        info = log.describe_topic(topic)
+        numbers = chosen(log, topic, partitions)
+        check_offset(start, numbers, named=bool(partitions))
+        show = format_of(
+            "json" if as_json else name, value_type(info.schema), terminal=sys.stdout.isatty()
+        )
+        with _consumer(log, topic, numbers, start, group, limit) as consumer:
+            for table in _tables(consumer, limit, follow=follow):
+                write_bytes(show(table))
+                flush()
+                if group is not None:
+                    consumer.commit(_behind(topic, table))
+
+
+def _consumer(
+    log: lakebed.Log,
+    topic: str,
+    partitions: list[int],
+    start: Position,
+    group: str | None,
+    limit: int | None,
+) -> lakebed.Consumer:
+    """Open a consumer of exactly these partitions, at its place."""
+    consumer = log.consumer(
+        group,
+        partitions=[(topic, each) for each in partitions],
+        start=start if start == "latest" else "earliest",
+        max_records=_BATCH_RECORDS if limit is None else min(limit, _BATCH_RECORDS),
+    )
+    if group is None and start not in ("earliest", "latest"):
+        for each in partitions:
+            consumer.seek(topic, each, offset_of(log, topic, each, start))
+    return consumer
+
+
+def _tables(consumer: lakebed.Consumer, limit: int | None, *, follow: bool) -> Iterator[pa.Table]:
+    """Give batches up to the end, or for ever, and no more records than asked for."""
+    left = limit
+    while left is None or left > 0:
+        table = consumer.poll(None if follow else 0)
+        if not table.num_rows:
+            return
+        if left is not None:
+            table = table.slice(0, left)
+            left -= table.num_rows
+        yield table
+
+
+def _behind(topic: str, table: pa.Table) -> dict[tuple[str, int], int]:
+    """Give the offsets behind the last record of each partition in a batch."""
+    partitions = np.asarray(table.column("partition"))
+    offsets = np.asarray(table.column("offset"))
+    return {
+        (topic, int(each)): int(offsets[partitions == each].max()) + 1
+        for each in np.unique(partitions)
+    }

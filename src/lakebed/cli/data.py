@@ -1,0 +1,81 @@
+"""The log that a command works on: the option `--data`, and opening it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+import lakebed
+from lakebed.cli.output import Meter
+from lakebed.errors import NotALogError, from_os_error
+from lakebed.host import OsDisk
+from lakebed.wal.folder import Layout, is_log
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+data_option = click.option(
+    "--data",
+    "folder",
+    metavar="DIR",
+    envvar="LAKEBED_DATA",
+    show_envvar=True,
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The log's folder.",
+)
+"""Give a command the option `--data`."""
+
+
+def yes_option(command: _Command) -> _Command:
+    """Give a command the option `--yes`."""
+    return click.option("--yes", is_flag=True, help="Do not ask.")(command)
+
+
+@contextlib.contextmanager
+def opened(folder: Path, *, make: bool = False, silent: bool) -> Iterator[lakebed.Log]:
+    """Own the log in a folder for a while; recovery that takes long shows how far it is.
+
+    Only with `make` is a log made where there is none: a mistyped folder is an error.
+    """
+    if not make:
+        check_log(folder)
+    with Meter(silent=silent) as meter:
+        log = lakebed.open(os.fspath(folder), progress=meter)
+    with log:
+        yield log
+
+
+def check_log(folder: Path) -> None:
+    """Refuse a folder that holds no log."""
+    try:
+        found = is_log(OsDisk(), Layout(folder))
+    except OSError as error:
+        raise from_os_error(error, "looking for the log", folder) from error
+    if not found:
+        raise NotALogError("there is no log in this folder", path=folder)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only if somebody says so: on a terminal when asked, otherwise with `--yes`."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here: say --yes")
+    click.confirm(question, abort=True, err=True)
+
+
+def settings(given: tuple[str, ...]) -> dict[str, object]:
+    """Take `name=value` pairs apart."""
+    found: dict[str, object] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="'--config'")
+        found[name] = value
+    return found

@@ -1,0 +1,154 @@
+"""How records are shown: each format turns a batch into the bytes that go to stdout."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lakebed.cli.json_values import compact, shown_bytes, shown_time, to_json
+
+Format = Callable[[pa.Table], bytes]
+"""Gives a batch as bytes."""
+
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_BACKSLASHED: Final = "backslashreplace"
+_TOMBSTONE: Final = "null"
+_SHORT: Final = 60
+"""The longest key or value in a table."""
+_TABLE_LINE: Final = "{:>9}  {:>12}  {:<27}  {:<16}  {}\n"
+
+NAMES: Final = ("value", "key-value", "table", "json", "raw")
+
+
+def format_of(name: str, value: pa.DataType, *, terminal: bool) -> Format:
+    """Make a format for a topic's values."""
+    text = _Text(value, terminal=terminal)
+    if name == "json":
+        return _Json(value)
+    if name == "raw":
+        return _raw if pa.types.is_binary(value) else text.values
+    if name == "key-value":
+        return text.pairs
+    return _Table(text) if name == "table" else text.values
+
+
+def _raw(table: pa.Table) -> bytes:
+    """Give values exactly as they are, with nothing between them."""
+    return b"".join(value for value in table.column("value").to_pylist() if value is not None)
+
+
+class _Text:
+    """Values as lines of text; what is not UTF-8 is shown as `\\xff`."""
+
+    def __init__(self, value: pa.DataType, *, terminal: bool) -> None:
+        self._convert = None if pa.types.is_binary(value) else (to_json(value) or (lambda v: v))
+        self._terminal = terminal
+
+    def values(self, table: pa.Table) -> bytes:
+        """Give a line for each value."""
+        return self.lines(self.texts(table.column("value")))
+
+    def pairs(self, table: pa.Table) -> bytes:
+        """Give a line for each record: key, tab, value."""
+        keys = [b"" if key is None else key for key in table.column("key").to_pylist()]
+        values = self.texts(table.column("value"))
+        return self.lines([b"%s\t%s" % pair for pair in zip(keys, values, strict=True)])
+
+    def texts(self, column: pa.ChunkedArray) -> list[bytes]:
+        """Give values as they are, typed ones as JSON."""
+        values, convert = column.to_pylist(), self._convert
+        if convert is not None:
+            return [compact(convert(value)).encode() for value in values]
+        if column.null_count:
+            return [_TOMBSTONE.encode() if value is None else value for value in values]
+        return values  # type: ignore[no-any-return]
+
+    def lines(self, texts: list[bytes]) -> bytes:
+        """Join lines, all of them at once unless something must be escaped."""
+        whole = b"\n".join(texts) + b"\n"
+        try:
+            shown = whole.decode()
+        except UnicodeDecodeError:
+            shown = whole.decode(errors=_BACKSLASHED)
+        # A record must not be able to command the terminal of whoever looks at it.
+        return self.harmless(shown).encode()
+
+    def harmless(self, text: str) -> str:
+        """Escape control characters on a terminal."""
+        return _CONTROL.sub(_escaped, text) if self._terminal else text
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\x{ord(match[0]):02x}"
+
+
+class _Json:
+    """A JSON object for each record."""
+
+    def __init__(self, value: pa.DataType) -> None:
+        self._convert = to_json(value) or (lambda each: each)
+        self._encode = json.JSONEncoder().encode
+
+    def __call__(self, table: pa.Table) -> bytes:
+        """Give the records of a batch."""
+        topic = table.schema.metadata[b"topic"].decode()
+        columns = [column.to_pylist() for column in table.columns]
+        lines = [self._line(topic, *row) for row in zip(*columns, strict=True)]
+        return ("\n".join(lines) + "\n").encode()
+
+    def _line(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp: Any,
+        key: bytes | None,
+        headers: Any,
+        value: Any,
+    ) -> str:
+        return self._encode(
+            {
+                "type": "record",
+                "topic": topic,
+                "partition": partition,
+                "offset": offset,
+                "timestamp": shown_time(timestamp),
+                "key": shown_bytes(key),
+                "headers": {name: shown_bytes(each) for name, each in headers or ()},
+                "value": self._convert(value),
+            }
+        )
+
+
+class _Table:
+    """A line for each record, with its place and time; long keys and values are cut."""
+
+    def __init__(self, text: _Text) -> None:
+        self._text = text
+        self._begun = False
+
+    def __call__(self, table: pa.Table) -> bytes:
+        """Give the records of a batch, at first with a heading."""
+        out = io.StringIO()
+        if not self._begun:
+            out.write(_TABLE_LINE.format("partition", "offset", "time", "key", "value"))
+        self._begun = True
+        columns = [table.column(name).to_pylist() for name in ("partition", "offset", "timestamp")]
+        keys = [b"-" if key is None else key for key in table.column("key").to_pylist()]
+        values = self._text.texts(table.column("value"))
+        for partition, offset, time, key, value in zip(*columns, keys, values, strict=True):
+            shown = _short(key), _short(value)
+            out.write(_TABLE_LINE.format(partition, offset, shown_time(time), *shown))
+        return out.getvalue().encode()
+
+
+def _short(text: bytes) -> str:
+    """Give the beginning of a text on one line."""
+    shown = text[: 4 * _SHORT].decode(errors=_BACKSLASHED)
+    shown = _CONTROL.sub(_escaped, shown).replace("\n", "\\n").replace("\t", "\\t")
+    return shown if len(shown) <= _SHORT else shown[: _SHORT - 1] + "…"

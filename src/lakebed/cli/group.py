@@ -1,0 +1,167 @@
+"""`lakebed group`: consumer groups, how far each has come, and setting that anew."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from lakebed.cli.completion import complete_group, complete_topic
+from lakebed.cli.data import confirm, data_option, opened, yes_option
+from lakebed.cli.output import (
+    json_option,
+    number,
+    write_facts,
+    write_json,
+    write_line,
+    write_table,
+)
+from lakebed.cli.positions import Position, PositionType, check_offset, chosen, offset_of
+from lakebed.engine.groups import GroupInfo
+from lakebed.errors import OffsetOutOfRangeError
+from lakebed.types import TopicPartition
+
+_name = click.argument("name", shell_complete=complete_group)
+
+
+@click.group()
+def group() -> None:
+    """See how far consumer groups have come; set that anew."""
+
+
+@group.command("list", short_help="List the consumer groups.")
+@data_option
+@json_option
+def list_command(folder: Path, *, as_json: bool) -> None:
+    """List the consumer groups with their lag: how many records each has not committed yet."""
+    with opened(folder, silent=as_json) as log:
+        found = [log.describe_group(name) for name in log.groups()]
+    if as_json:
+        for each in found:
+            write_json("group", _values(each))
+    elif found:
+        write_table(("group", "topics", ">partitions", ">lag"), map(_row, found))
+    else:
+        write_line("no groups")
+
+
+def _row(info: GroupInfo) -> tuple[str, ...]:
+    topics = ", ".join(sorted({each.topic for each in info.partitions}))
+    return info.name, topics or "-", str(len(info.partitions)), str(info.lag)
+
+
+@group.command("describe", short_help="Show how far a group has come.")
+@_name
+@data_option
+@json_option
+def describe_command(name: str, folder: Path, *, as_json: bool) -> None:
+    """Show how far the group NAME has come in each partition, and what lies before it."""
+    with opened(folder, silent=as_json) as log:
+        info = log.describe_group(name)
+    if as_json:
+        write_json("group", _values(info))
+        return
+    write_facts([("group", info.name), ("lag", str(info.lag))])
+    if info.partitions:
+        write_line("")
+        columns = ("topic", ">partition", ">committed", ">earliest", ">end", ">lag")
+        rows = [
+            (
+                each.topic,
+                str(each.partition),
+                number(each.committed),
+                str(each.earliest),
+                str(each.end),
+                str(each.lag),
+            )
+            for each in info.partitions
+        ]
+        write_table(columns, rows)
+
+
+def _values(info: GroupInfo) -> dict[str, object]:
+    return {
+        "group": info.name,
+        "lag": info.lag,
+        "generation": info.generation,
+        "partitions": [asdict(each) for each in info.partitions],
+    }
+
+
+@group.command("reset", short_help="Let a group go on from elsewhere.")
+@_name
+@data_option
+@click.option("--topic", required=True, shell_complete=complete_topic, help="Of this topic.")
+@click.option("--to", "target", required=True, type=PositionType(), help="Where to go on.")
+@click.option(
+    "--partition",
+    "partitions",
+    metavar="N",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this partition; may be repeated. All, if none is named.",
+)
+@json_option
+def reset_command(
+    name: str,
+    folder: Path,
+    *,
+    topic: str,
+    target: Position,
+    partitions: tuple[int, ...],
+    as_json: bool,
+) -> None:
+    """Let the group NAME go on from elsewhere; a group that does not exist yet is made.
+
+    A TIME means the first record of that time or later.
+    """
+    with opened(folder, silent=as_json) as log:
+        numbers = chosen(log, topic, partitions)
+        check_offset(target, numbers, named=bool(partitions))
+        bounds = log.offsets(topic)
+        before = log.committed(name)
+        after = {each: offset_of(log, topic, each, target) for each in numbers}
+        for each, offset in after.items():
+            _check(topic, each, offset, bounds[each])
+        log.reset_group(name, {(topic, each): offset for each, offset in after.items()})
+    moves = [
+        (each, before.get(TopicPartition(topic, each)), offset) for each, offset in after.items()
+    ]
+    if as_json:
+        for partition, was, now in moves:
+            place = {"group": name, "topic": topic, "partition": partition}
+            write_json("reset", {**place, "before": was, "after": now})
+        return
+    rows = [(topic, str(each), number(was), str(now)) for each, was, now in moves]
+    write_table(("topic", ">partition", ">before", ">after"), rows)
+
+
+def _check(topic: str, partition: int, offset: int, bounds: tuple[int, int]) -> None:
+    earliest, end = bounds
+    if not earliest <= offset <= end:
+        raise OffsetOutOfRangeError(
+            "the partition does not have this offset",
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            earliest=earliest,
+            end=end,
+        )
+
+
+@group.command("delete", short_help="Forget a group.")
+@_name
+@data_option
+@yes_option
+@json_option
+def delete_command(name: str, folder: Path, *, yes: bool, as_json: bool) -> None:
+    """Forget the group NAME and how far it had come; the records stay."""
+    with opened(folder, silent=as_json) as log:
+        log.describe_group(name)
+        confirm(f"Forget the group {name}?", yes=yes)
+        log.delete_group(name)
+    if as_json:
+        write_json("deleted", {"group": name})
+    else:
+        write_line(f"deleted {name}")

@@ -1,0 +1,130 @@
+"""`lakebed checkpoint`, `retain` and `stats`: what a log does for itself, done or looked at now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from lakebed.cli.completion import complete_topic
+from lakebed.cli.data import data_option, opened
+from lakebed.cli.output import counted, json_option, size, write_facts, write_json, write_line
+from lakebed.engine.stats import LogStats
+
+Facts = list[tuple[str, str]]
+
+
+@click.command(short_help="Put what is in memory into segments.")
+@data_option
+@json_option
+def checkpoint(folder: Path, *, as_json: bool) -> None:
+    """Put what is in memory into segments, write a snapshot, and free WAL files.
+
+    A log does this by itself. Done before it is closed, the next opening has less to read.
+    """
+    with opened(folder, silent=as_json) as log:
+        report = log.checkpoint()
+        wal = log.stats().wal
+    if as_json:
+        write_json("checkpoint", {**asdict(report), "wal_files": wal.files})
+        return
+    segments = counted(report.segments, "segment", "segments")
+    written = f"{segments}, {size(report.segment_bytes)}"
+    write_facts(
+        [
+            ("flushed", counted(report.records, "record", "records") + f" into {written}"),
+            ("snapshot", f"at entry {report.index}, {size(report.snapshot_bytes)}"),
+            ("WAL", f"{counted(wal.files, 'file', 'files')}, {size(wal.size_bytes)}"),
+            ("took", f"{report.seconds:.3f} s"),
+        ]
+    )
+
+
+@click.command(short_help="Apply retention, compaction and merging now.")
+@click.argument("topic", required=False, shell_complete=complete_topic)
+@data_option
+@json_option
+def retain(topic: str | None, folder: Path, *, as_json: bool) -> None:
+    """Apply retention, compaction and merging now, to TOPIC or to all topics.
+
+    A log does this by itself once a minute. Records that are in memory only are not touched:
+    `lakebed checkpoint` puts them into segments.
+    """
+    with opened(folder, silent=as_json) as log:
+        report = log.retain(topic)
+    if as_json:
+        write_json("retain", {"topic": topic, **asdict(report)})
+        return
+    removed = counted(report.records_removed, "record", "records")
+    compacted = counted(report.records_compacted, "record", "records")
+    write_facts(
+        [
+            ("retention", f"{removed} removed, {_segments(report.segments_removed)}"),
+            ("compaction", f"{compacted} removed, of {_segments(report.segments_compacted)}"),
+            ("merging", f"{_segments(report.segments_merged)} merged"),
+        ]
+    )
+
+
+def _segments(count: int) -> str:
+    return counted(count, "segment", "segments")
+
+
+@click.command(short_help="Show the size and state of the log.")
+@data_option
+@json_option
+def stats(folder: Path, *, as_json: bool) -> None:
+    """Show how large the log is, what is in memory, and what opening it found."""
+    with opened(folder, silent=as_json) as log:
+        found = log.stats()
+    if as_json:
+        write_json("stats", found.as_dict())
+        return
+    for position, (title, facts) in enumerate(_sections(found)):
+        if position:
+            write_line("")
+        write_line(title)
+        write_facts([(f"  {name}", value) for name, value in facts])
+
+
+def _sections(stats: LogStats) -> Iterator[tuple[str, Facts]]:
+    wal, recovery = stats.wal, stats.wal.recovery
+    yield "log", [("identity", wal.log_id), ("last entry", str(stats.applied_index))]
+    yield (
+        "data",
+        [
+            ("topics", f"{stats.topics}, {counted(stats.partitions, 'partition', 'partitions')}"),
+            ("segments", f"{stats.segments}, {size(stats.segment_bytes)}"),
+            ("groups", str(stats.groups)),
+            ("producers", str(stats.producers)),
+            ("open transactions", str(stats.open_transactions)),
+        ],
+    )
+    budget = size(stats.memtable_budget_bytes)
+    yield (
+        "memory",
+        [
+            ("records", str(stats.memtable_records)),
+            ("memtables", f"{size(stats.memtable_bytes)} of {budget}"),
+        ],
+    )
+    yield (
+        "WAL",
+        [
+            ("files", f"{wal.files}, {size(wal.size_bytes)}"),
+            ("entries", f"{wal.first_index} to {wal.last_index}"),
+        ],
+    )
+    torn = f"{size(recovery.torn_bytes)} cut" if recovery.torn_bytes else "none"
+    yield (
+        "opening",
+        [
+            ("snapshot", f"at entry {stats.snapshot_index}" if stats.snapshot_index else "none"),
+            ("replayed", counted(stats.replayed_entries, "entry", "entries")),
+            ("torn tail", torn),
+            ("snapshots passed over", str(stats.snapshots_passed_over)),
+            ("files put aside", str(stats.files_quarantined)),
+        ],
+    )

@@ -1,0 +1,218 @@
+"""`lakebed produce`: lines of files or of a pipe become records of a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import click
+import pyarrow as pa
+
+import lakebed
+from lakebed.cli.completion import complete_topic
+from lakebed.cli.data import data_option, opened
+from lakebed.cli.lines import LineReader, Lines
+from lakebed.cli.output import Meter, counted, json_option, write_json, write_line, write_table
+from lakebed.cli.records import Batch, JsonRecords, JsonValues, Meaning, Plain
+from lakebed.engine.topics import TopicInfo
+from lakebed.errors import LakebedError, RejectedError, from_os_error
+
+_BATCH_RECORDS: Final = 10_000
+_STDIN: Final = "-"
+
+
+@click.command(short_help="Write lines of files or stdin to a topic.")
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument(
+    "files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True)
+)
+@data_option
+@click.option("--key-separator", metavar="TEXT", help="What stands before it in a line is the key.")
+@click.option("--json-lines", is_flag=True, help="Each line is a JSON object that is a record.")
+@click.option("--whole-files", is_flag=True, help="Each file is one value.")
+@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="For each record.")
+@click.option(
+    "--partition", metavar="N", type=click.IntRange(min=0), help="Write to this partition."
+)
+@click.option(
+    "--batch",
+    metavar="N",
+    type=click.IntRange(min=1, max=1_000_000),
+    default=_BATCH_RECORDS,
+    show_default=True,
+    help="The most records written, and synced, at once.",
+)
+@json_option
+def produce(
+    topic: str,
+    files: tuple[str, ...],
+    folder: Path,
+    *,
+    key_separator: str | None,
+    json_lines: bool,
+    whole_files: bool,
+    headers: tuple[str, ...],
+    partition: int | None,
+    batch: int,
+    as_json: bool,
+) -> None:
+    """Write each line of FILES, or of stdin, to TOPIC: as bytes, or, if the topic has a schema, as
+    the JSON object that it is.
+
+    With --json-lines a line is {"value": ..., "key": ..., "headers": {...}, "timestamp": ...,
+    "partition": ...}, of which only the value is needed; what `lakebed consume --json` writes is
+    taken too.
+
+    Each batch is on disk before the next is read. A bad line ends the command; the error names it,
+    and how many records were written before.
+    """
+    _check_usage(key_separator, json_lines=json_lines, whole_files=whole_files, files=files)
+    common = _headers(headers)
+    with opened(folder, silent=as_json) as log, Meter(silent=as_json) as meter:
+        info = log.describe_topic(topic)
+        writer = _Writer(log, topic, partition, batch, meter)
+        try:
+            if whole_files:
+                writer.write(_files(files, info, common))
+            else:
+                meaning = _meaning(info, key_separator, common, json_lines=json_lines)
+                writer.write(_lines(files or (_STDIN,), info, meaning))
+        except KeyboardInterrupt:
+            click.echo(f"{counted(writer.records, 'record', 'records')} written", err=True)
+            raise
+    _show(topic, writer, as_json=as_json)
+
+
+def _check_usage(
+    separator: str | None, *, json_lines: bool, whole_files: bool, files: tuple[str, ...]
+) -> None:
+    if json_lines + whole_files + (separator is not None) > 1:
+        raise click.UsageError("--key-separator, --json-lines and --whole-files exclude each other")
+    if separator == "":
+        raise click.UsageError("the key separator is empty")
+    if whole_files and not files:
+        raise click.UsageError("--whole-files needs files")
+
+
+def _headers(given: tuple[str, ...]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="'--header'")
+        found[name] = value.encode(errors="surrogateescape")
+    return found
+
+
+def _meaning(
+    info: TopicInfo, separator: str | None, headers: dict[str, bytes], *, json_lines: bool
+) -> Meaning:
+    between = None if separator is None else separator.encode(errors="surrogateescape")
+    if json_lines:
+        return JsonRecords(info.schema, headers)
+    if info.schema is not None:
+        return JsonValues(info.schema, between, headers)
+    return Plain(between, headers)
+
+
+def _lines(files: tuple[str, ...], info: TopicInfo, meaning: Meaning) -> Iterator[Batch]:
+    """Give the records of lines, file after file."""
+    limit = int(info.config["record_bytes_max"])
+    for name in files:
+        try:
+            with click.open_file(name, "rb") as file:
+                for lines in LineReader(file, _shown(name), line_bytes_max=limit):
+                    yield from meaning(lines)
+        except OSError as error:
+            raise from_os_error(error, "reading the input", _shown(name)) from error
+
+
+def _files(files: tuple[str, ...], info: TopicInfo, headers: dict[str, bytes]) -> Iterator[Batch]:
+    """Give one record for each file."""
+    meaning = _meaning(info, None, headers, json_lines=False)
+    for name in files:
+        try:
+            with click.open_file(name, "rb") as file:
+                whole = file.read()
+        except OSError as error:
+            raise from_os_error(error, "reading the input", _shown(name)) from error
+        yield from meaning(Lines(pa.array([whole], pa.binary()), _shown(name), 1))
+
+
+def _shown(name: str) -> str:
+    return "<stdin>" if name == _STDIN else name
+
+
+@dataclass
+class _Reached:
+    """What one partition got."""
+
+    first: int
+    last: int
+    records: int = 0
+
+
+@dataclass
+class _Writer:
+    """Writes batches, and counts what is on disk."""
+
+    log: lakebed.Log
+    topic: str
+    partition: int | None
+    batch: int
+    meter: Meter
+    records: int = 0
+    reached: dict[int, _Reached] = field(default_factory=dict)
+
+    def write(self, batches: Iterator[Batch]) -> None:
+        """Write everything; an error says how much was written before it."""
+        try:
+            for batch in batches:
+                for start in range(0, len(batch.lines), self.batch):
+                    self._write(batch.part(start, start + self.batch))
+        except LakebedError as error:
+            raise _with(error, written=self.records) from error
+
+    def _write(self, batch: Batch) -> None:
+        partition = self.partition if batch.partition is None else batch.partition
+        try:
+            acks = self.log.append_batch(self.topic, batch.rows, partition=partition)
+        except RejectedError as error:
+            row = error.facts.get("row")
+            if not isinstance(row, int):
+                raise _with(error, file=batch.source, line=batch.lines[0]) from error
+            if row:
+                self._write(batch.part(0, row))
+            raise _with(error, file=batch.source, line=batch.lines[row]) from error
+        self.records += len(acks)
+        for number, offsets in acks.offsets.items():
+            reached = self.reached.setdefault(number, _Reached(offsets[0], offsets[-1]))
+            reached.last = offsets[-1]
+            reached.records += len(offsets)
+        self.meter.tally(f"{self.records} records written")
+
+
+def _with(error: LakebedError, **more: object) -> LakebedError:
+    """Give an error with further facts; a row of a batch means nothing to the caller."""
+    facts = {name: value for name, value in error.facts.items() if name != "row"}
+    return type(error)(error.message, **{**more, **facts})
+
+
+def _show(topic: str, writer: _Writer, *, as_json: bool) -> None:
+    reached = sorted(writer.reached.items())
+    if as_json:
+        parts = [
+            {"partition": number, "first": each.first, "last": each.last, "records": each.records}
+            for number, each in reached
+        ]
+        write_json("produced", {"topic": topic, "records": writer.records, "partitions": parts})
+        return
+    write_line(f"{counted(writer.records, 'record', 'records')} written to {topic}")
+    if reached:
+        rows = [
+            (str(number), str(each.records), str(each.first), str(each.last))
+            for number, each in reached
+        ]
+        write_table((">partition", ">records", ">first offset", ">last offset"), rows)

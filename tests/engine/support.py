@@ -1,0 +1,96 @@
+"""What the tests of the engine share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lakebed import Log, LogConfig
+from lakebed.host import Disk, ManualClock, SimDisk, failpoints
+from lakebed.state.image import encode_state
+
+PRICE = pa.schema([pa.field("item", pa.string()), pa.field("price", pa.int64())])
+"""The schema of a typed topic."""
+
+
+def quiet(
+    folder: str | Path = "/log",
+    config: LogConfig | None = None,
+    *,
+    disk: Disk | None = None,
+    clock: ManualClock | None = None,
+) -> Log:
+    """Open a log that does everything in the calling thread, in memory unless told otherwise."""
+    return Log.open(
+        folder,
+        config,
+        disk=SimDisk() if disk is None else disk,
+        clock=ManualClock() if clock is None else clock,
+        threaded=False,
+    )
+
+
+def rows(log: Log, topic: str, partition: int = 0, column: str = "value") -> list[Any]:
+    """Give a column of everything that a partition holds."""
+    found: list[Any] = []
+    offset: int | str = "earliest"
+    while True:
+        table = log.read(topic, partition, offset, columns=["offset", column])
+        if not table.num_rows:
+            return found
+        found += table.column(column).to_pylist()
+        offset = table.column("offset")[-1].as_py() + 1
+
+
+def everything(log: Log, topic: str, column: str = "value") -> list[Any]:
+    """Give a column of every partition, one after the other."""
+    return [each for number in log.offsets(topic) for each in rows(log, topic, number, column)]
+
+
+def state_of(log: Log) -> bytes:
+    """Give the state of a log as bytes."""
+    return encode_state(log._core.state)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that another thread does."""
+    deadline = time.monotonic() + 30
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline
+        pause.wait(0.002)
+
+
+def in_threads(count: int, work: Callable[[int], object]) -> list[Any]:
+    """Do the work in several threads at once; give what each returned or raised."""
+    outcomes: list[Any] = [None] * count
+
+    def run(number: int) -> None:
+        try:
+            outcomes[number] = work(number)
+        except Exception as error:
+            outcomes[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return outcomes
+
+
+@contextmanager
+def armed(text: str) -> Iterator[None]:
+    """Have failpoints act within the block."""
+    failpoints.arm(text)
+    try:
+        yield
+    finally:
+        failpoints.disarm()
