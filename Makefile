@@ -48,6 +48,7 @@ prove: setup ## The long proofs (hours); SEED=n repeats one
 .PHONY: bench
 bench: $(VENV)/.bench-installed ## Measure against the disk and against peers; writes bench/results/
 	$(BIN)/python -m bench.wal
+	$(BIN)/python -m bench.engine
 
 $(VENV)/.bench-installed: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -1,4 +1,4 @@
-"""What the WAL is measured against.
+"""What a log is measured against.
 
 The disk itself, and other stores that a Python program could use.
 """
@@ -7,14 +7,26 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import lmdb
 import rocksdict
 
 RECORD_BYTES = 100
+
+
+class Peer(Protocol):
+    """A store that keeps records in the order they came."""
+
+    def append(self, records: list[bytes]) -> None:
+        """Append a batch; return when it is durable."""
+
+    def scan(self) -> int:
+        """Read every record from the first one on; give how many there were."""
+
+    def close(self) -> None:
+        """Let go of everything."""
 
 
 class Raw:
@@ -64,6 +76,14 @@ class Sqlite:
         self._db.executemany("insert into log (v) values (?)", [(each,) for each in records])
         self._db.execute("commit")
 
+    def scan(self) -> int:
+        """Select every record in the order of the primary key."""
+        cursor = self._db.execute("select i, v from log order by i")
+        count = 0
+        while rows := cursor.fetchmany(10_000):
+            count += len(rows)
+        return count
+
     def close(self) -> None:
         """Close the database."""
         self._db.close()
@@ -88,6 +108,10 @@ class Rocks:
             batch.put(self._next.to_bytes(8, "big"), record)
         self._db.write(batch, self._options)
 
+    def scan(self) -> int:
+        """Iterate over keys and values."""
+        return sum(1 for _ in self._db.items())
+
     def close(self) -> None:
         """Close the database."""
         self._db.close()
@@ -107,14 +131,11 @@ class Lmdb:
                 self._next += 1
                 transaction.put(self._next.to_bytes(8, "big"), record, append=True)
 
+    def scan(self) -> int:
+        """Walk over keys and values with a cursor."""
+        with self._env.begin() as transaction:
+            return sum(1 for _ in transaction.cursor().iternext(keys=True, values=True))
+
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
-
-
-def rate(call: Callable[[], object], count: int) -> float:
-    """Call so often and give calls per second."""
-    started = time.perf_counter()
-    for _ in range(count):
-        call()
-    return count / (time.perf_counter() - started)

@@ -57,7 +57,7 @@ class Row:
         return [
             self.work,
             self.measured,
-            f"{self.value:,.{digits}f} {self.unit}",
+            f"{self.value:,.{digits}f} {self.unit}".rstrip(),
             f"{min(self.rounds):,.{digits}f} to {max(self.rounds):,.{digits}f}",
             "" if self.target is None else f"{sign} {_plain(self.target)}",
             self.reached,
@@ -110,7 +110,7 @@ def run(
     measures: Mapping[str, Measure],
     *,
     about: str | None,
-    add_options: Callable[[argparse.ArgumentParser], None],
+    add_options: Callable[[argparse.ArgumentParser], object],
     rounds: int,
 ) -> None:
     """Run all measures, or those named on the command line; keep and show what they found."""
@@ -128,7 +128,7 @@ def _options(
     name: str,
     measures: Mapping[str, Measure],
     about: str | None,
-    add_options: Callable[[argparse.ArgumentParser], None],
+    add_options: Callable[[argparse.ArgumentParser], object],
     rounds: int,
 ) -> argparse.Namespace:
     parser = argparse.ArgumentParser(

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import shutil
 import statistics
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from bench.load import asynchronously, from_threads, one_core, rate, seconds
+from bench.load import asynchronously, from_threads, memory_mib, one_core, rate
 from bench.peers import RECORD_BYTES, Lmdb, Peer, Raw, Rocks, Sqlite
 from bench.report import GIB, MIB, Rows, run
 from lakebed.host import OsDisk
@@ -67,9 +67,7 @@ def one_writer(options: argparse.Namespace, rows: Rows) -> None:
         peer.close()
     rows.figure(work, "records per second", [each * BATCH for each in rates["ours"]], "/s")
     rows.ratio(work, rates["ours"], rates["growing"], "raw write+fdatasync, growing file", 1.0)
-    rows.ratio(
-        work, rates["ours"], rates["filled"], "raw write+fdatasync, zero-filled file", 0.8
-    )
+    rows.ratio(work, rates["ours"], rates["filled"], "raw write+fdatasync, zero-filled file", 0.8)
     rows.ratio(work, rates["ours"], rates["RocksDB"], "RocksDB", 1.5)
     rows.ratio(work, rates["ours"], rates["LMDB"], "LMDB")
     rows.ratio(work, rates["ours"], rates["SQLite"], "SQLite")
@@ -142,11 +140,11 @@ def recovery(options: argparse.Namespace, rows: Rows) -> None:
         with Wal.open(folder) as log:
             for start in range(0, count, 4096):
                 log.append_many([data] * min(4096, count - start))
-        seconds = []
+        took = []
         for _ in range(options.rounds):
             started = time.perf_counter()
             found = survey(OsDisk(), Layout(folder))
-            seconds.append(time.perf_counter() - started)
+            took.append(time.perf_counter() - started)
             assert found.state.last_index == count
         shutil.rmtree(folder)
         work = f"recovery scan, {name}"
@@ -154,14 +152,12 @@ def recovery(options: argparse.Namespace, rows: Rows) -> None:
             rows.figure(
                 work,
                 "GB per second",
-                [count * size / each / 1e9 for each in seconds],
+                [count * size / each / 1e9 for each in took],
                 "GB/s",
                 1.0,
             )
         else:
-            rows.figure(
-                work, "frames per second", [count / each for each in seconds], "/s", 300_000
-            )
+            rows.figure(work, "frames per second", [count / each for each in took], "/s", 300_000)
 
 
 def history(options: argparse.Namespace, rows: Rows) -> None:
@@ -178,7 +174,7 @@ def history(options: argparse.Namespace, rows: Rows) -> None:
             if written % (512 * MIB) == 0:
                 log.release(log.last_index)
         cost[gib] = [1e6 / rate(lambda: log.append(small), 100) for _ in range(options.rounds)]
-        memory[gib] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        memory[gib] = memory_mib("VmRSS")
     log.close()
     work = f"append of 100 kB after {options.history_gib} GiB of log"
     rows.figure("append of 100 kB after 1 GiB of log", "µs", cost[1], "µs")

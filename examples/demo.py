@@ -1,8 +1,9 @@
-"""Write, get killed, reopen: every acknowledged entry is there.
+"""Write, get killed, reopen, consume: nothing acknowledged is missing, every transaction is whole.
 
-A child process appends from eight threads and reports each acknowledgement; this process kills it
-without warning, three times, and then compares what was acknowledged with what the log holds. Run
-it with `make demo`.
+A child process writes from several threads, with producers and with transactions, and reports what
+was acknowledged; this process kills it without warning, three times. Then a consumer group reads
+everything and compares. At last a checkpoint puts the records into segments, which are read with
+nothing but pyarrow. Run it with `make demo`.
 """
 
 from __future__ import annotations
@@ -15,78 +16,146 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-from lakebed.wal import Wal, WalConfig
+import lakebed
 
-WRITERS = 8
+PRODUCERS = 3
+TRANSACTIONS = 3
 LIVES = 3
-SECONDS = 1.0
-CONFIG = WalConfig(file_bytes=4 * 1024 * 1024)
+SECONDS = 1.5
+GROUP = "audit"
 
 
 def write(folder: str) -> None:
-    """Append for ever, and report each entry that was acknowledged."""
-    log = Wal.open(folder, CONFIG)
+    """Write for ever, and report what was acknowledged: `topic value`, a line each."""
+    log = lakebed.open(folder)
+    log.get_or_create_topic("clicks", partitions=4)
+    for topic in ("debits", "credits"):
+        log.get_or_create_topic(topic, partitions=2)
 
-    def run(name: int) -> None:
+    def produce(name: int) -> None:
+        """Send clicks in batches; each is written once."""
+        with log.producer(f"clicks-{name}") as producer:
+            number = 0
+            while True:
+                clicks = [b"%d/%d/%d" % (os.getpid(), name, number + each) for each in range(100)]
+                sent = [producer.send("clicks", click, key=b"user %d" % name) for click in clicks]
+                sent[-1].result()
+                os.write(1, b"".join(b"clicks %s\n" % click for click in clicks))
+                number += len(clicks)
+
+    def transfer(name: int) -> None:
+        """Write a debit and its credit together."""
         number = 0
         while True:
+            payment = b"%d/%d/%d" % (os.getpid(), name, number)
+            with log.transaction(f"transfer-{name}") as tx:
+                tx.append("debits", payment)
+                tx.append("credits", payment)
+            os.write(1, b"debits %s\ncredits %s\n" % (payment, payment))
             number += 1
-            payload = b"writer %d of process %d, entry %d" % (name, os.getpid(), number)
-            index = log.append(payload)
-            os.write(1, b"%d %s\n" % (index, payload))
 
-    for name in range(WRITERS):
-        threading.Thread(target=run, args=(name,)).start()
+    for name in range(PRODUCERS):
+        threading.Thread(target=produce, args=(name,)).start()
+    for name in range(TRANSACTIONS):
+        threading.Thread(target=transfer, args=(name,)).start()
 
 
-def let_it_write_and_kill_it(folder: Path, acknowledged: dict[int, bytes]) -> int:
-    """Start a writer, collect what it reports, kill it; give the number of reports."""
+def let_it_write_and_kill_it(folder: Path) -> list[tuple[str, bytes]]:
+    """Start a writer, collect what it reports, kill it; give the reports."""
     child = subprocess.Popen([sys.executable, __file__, str(folder)], stdout=subprocess.PIPE)  # noqa: S603
     assert child.stdout is not None
-    killer = threading.Timer(SECONDS, child.send_signal, [signal.SIGKILL])
     first = child.stdout.readline()
+    killer = threading.Timer(SECONDS, child.send_signal, [signal.SIGKILL])
     killer.start()
-    reports = [first, *child.stdout]
+    lines = [first, *child.stdout]
     child.wait()
-    for line in reports:
-        if line.endswith(b"\n"):
-            index, _, payload = line.rstrip(b"\n").partition(b" ")
-            acknowledged[int(index)] = payload
-    return len(reports)
+    killer.join()
+    whole = [line.rstrip(b"\n").partition(b" ") for line in lines if line.endswith(b"\n")]
+    return [(topic.decode(), value) for topic, _, value in whole]
+
+
+def consume(log: lakebed.Log) -> dict[str, Counter[bytes]]:
+    """Read every topic as a group of consumers does, to the end."""
+    found = {name: Counter[bytes]() for name in log.topics()}
+    with log.consumer(GROUP, topics=log.topics()) as consumer:
+        while (batch := consumer.poll()).num_rows:
+            topic = batch.schema.metadata[b"topic"].decode()
+            found[topic].update(batch["value"].to_pylist())
+            consumer.commit()
+    return found
+
+
+def missing_records(
+    found: dict[str, Counter[bytes]], acknowledged: list[tuple[str, bytes]]
+) -> list[tuple[str, bytes]]:
+    """Give what was acknowledged and is not there."""
+    return [(topic, value) for topic, value in acknowledged if not found[topic][value]]
+
+
+def wrong_records(found: dict[str, Counter[bytes]]) -> int:
+    """Count records that are there twice, and halves of transactions."""
+    twice = sum(count - 1 for values in found.values() for count in values.values())
+    halves = found["debits"].keys() ^ found["credits"].keys()
+    return twice + len(halves)
+
+
+def read_segments(folder: Path) -> int:
+    """Count the records in all segments, with nothing but pyarrow."""
+    return sum(pq.read_table(path).num_rows for path in folder.glob("lake/*/*.parquet"))
 
 
 def main() -> int:
-    """Run the demo and say what was found; 0 if nothing is missing."""
+    """Run the demo and say what was found; 0 if everything is as promised."""
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="lakebed-demo-")) / "log"
-    acknowledged: dict[int, bytes] = {}
+    acknowledged: list[tuple[str, bytes]] = []
     table = Table("life", "acknowledged", "then", "found after reopening", "recovery")
     try:
         with console.status("writing and killing…"):
             for life in range(1, LIVES + 1):
-                count = let_it_write_and_kill_it(folder, acknowledged)
+                reports = let_it_write_and_kill_it(folder)
+                acknowledged += reports
                 started = time.perf_counter()
-                with Wal.open(folder, CONFIG) as log:
+                with lakebed.open(folder) as log:
                     took = f"{(time.perf_counter() - started) * 1000:.0f} ms"
-                    found = f"1 to {log.last_index:,}"
-                table.add_row(str(life), f"{count:,} entries", "killed (SIGKILL)", found, took)
-        with Wal.open(folder, CONFIG) as log:
-            held = {entry.index: bytes(entry.payload) for entry in log.entries()}
+                    records = sum(log.describe_topic(name).records for name in log.topics())
+                table.add_row(
+                    str(life),
+                    f"{len(reports):,} records",
+                    "killed (SIGKILL)",
+                    f"{records:,} records",
+                    took,
+                )
+        with lakebed.open(folder) as log:
+            found = consume(log)
+            lag = log.describe_group(GROUP).lag
+            report = log.checkpoint()
         console.print(table)
-        missing = [index for index, payload in acknowledged.items() if held.get(index) != payload]
-        console.print(
-            f"{len(acknowledged):,} entries acknowledged, "
-            f"{len(acknowledged) - len(missing):,} of them found with the same bytes, "
-            f"{len(missing)} missing"
-        )
-        return 1 if missing else 0
+        in_parquet = read_segments(folder)
     finally:
         shutil.rmtree(folder.parent)
+    consumed = sum(values.total() for values in found.values())
+    missing, wrong = missing_records(found, acknowledged), wrong_records(found)
+    console.print(
+        f"{consumed:,} records consumed, lag {lag}; "
+        f"{found['debits'].total():,} transactions, {wrong} of them twice or half"
+    )
+    console.print(
+        f"{in_parquet:,} records read by pyarrow from {report.segments} Parquet files "
+        f"of {report.segment_bytes:,} bytes"
+    )
+    console.print(
+        f"{len(acknowledged):,} records acknowledged, "
+        f"{len(acknowledged) - len(missing):,} of them found, {len(missing)} missing"
+    )
+    return 0 if not missing and not wrong and consumed == in_parquet else 1
 
 
 if __name__ == "__main__":

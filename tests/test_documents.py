@@ -10,19 +10,38 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.wal import SyncMode, WalConfig
+import lakebed
+from lakebed import LogConfig, SyncMode, TopicConfig, WalConfig
+from lakebed.config import LOG_BOUNDS, TOPIC_BOUNDS, WAL_BOUNDS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf8")
 
 
-def test_the_readmes_example_prints_what_the_readme_says(tmp_path: Path) -> None:
-    code, output = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)[0]
+EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_the_readmes_examples_print_what_the_readme_says(tmp_path: Path, number: int) -> None:
+    code, output = EXAMPLES[number]
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr, done.returncode) == (output, "", 0)
-    assert len(code.strip().splitlines()) <= 12
+
+
+def test_the_readmes_first_example_shows_the_main_things_in_one_screen() -> None:
+    assert len(EXAMPLES) == 2
+    code = EXAMPLES[0][0]
+    assert len(code.strip().splitlines()) <= 30
+    for shown in ("create_topic", "append(", ".read(", "transaction", "consumer", "SIGKILL"):
+        assert shown in code
+
+
+def test_every_method_that_the_readme_names_exists() -> None:
+    named = set(re.findall(r"\blog\.([a-z_]+)\(", README))
+    assert named >= {"append", "consumer", "transaction", "producer", "checkpoint"}
+    assert [name for name in named if not hasattr(lakebed.Log, name)] == []
 
 
 def test_the_demo_finds_everything_again() -> None:
@@ -33,10 +52,30 @@ def test_the_demo_finds_everything_again() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.rstrip().endswith(" 0 missing")
-    shown = re.search(r"^([\d,]+) entries acknowledged, ([\d,]+) of them found", done.stdout, re.M)
-    assert shown is not None
-    assert shown[1] == shown[2]
+    acknowledged, found, missing = numbers(
+        r"([\d,]+) records acknowledged, ([\d,]+) of them found, ([\d,]+) missing", done.stdout
+    )
+    assert (found, missing) == (acknowledged, 0)
+    consumed, lag, transactions, wrong = numbers(
+        r"([\d,]+) records consumed, lag ([\d,]+); ([\d,]+) transactions, ([\d,]+) of them twice",
+        done.stdout,
+    )
+    assert consumed >= acknowledged > 1000
+    assert transactions > 10
+    assert (lag, wrong) == (0, 0)
+    in_parquet, files = numbers(
+        r"([\d,]+) records read by pyarrow from ([\d,]+) Parquet files", done.stdout
+    )
+    assert in_parquet == consumed
+    assert files >= 3
+    assert done.stdout.count("killed (SIGKILL)") == 3
+
+
+def numbers(pattern: str, text: str) -> tuple[int, ...]:
+    """Give the numbers that a line of output shows."""
+    shown = re.search(pattern, text)
+    assert shown is not None, text
+    return tuple(int(each.replace(",", "")) for each in shown.groups())
 
 
 def documents() -> list[Path]:
@@ -50,14 +89,65 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert target.startswith("http") or (page.parent / target).exists(), target
 
 
-def test_every_setting_is_in_the_catalogue_with_its_default() -> None:
-    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf8")
-    for setting in fields(WalConfig):
+SETTINGS = (ROOT / "docs" / "settings.md").read_text(encoding="utf8")
+
+
+def catalogue(kind: type) -> dict[str, tuple[str, str]]:
+    """Give default and bounds of each setting in the table of a configuration class."""
+    table = re.search(rf"\(`{kind.__name__}`.*?(?=^## |\Z)", SETTINGS, re.M | re.S)
+    assert table is not None, kind
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| .+ \|$", table[0], re.M)
+    return {name: (default, bounds) for name, default, bounds in rows}
+
+
+@pytest.mark.parametrize("kind", [WalConfig, LogConfig, TopicConfig])
+def test_every_setting_is_in_the_catalogue_with_its_default(kind: type) -> None:
+    listed = catalogue(kind)
+    assert list(listed) == [setting.name for setting in fields(kind)]
+    for setting in fields(kind):
         default = setting.default
-        shown = default.value if isinstance(default, SyncMode) else f"{default:,}"
-        assert re.search(rf"^\| `{setting.name}` \| {re.escape(str(shown))} ", page, re.M), (
-            setting.name
-        )
+        if isinstance(default, int):
+            shown = f"{default:,}"
+        elif isinstance(default, SyncMode):
+            shown = default.value
+        else:
+            shown = "WalConfig()" if isinstance(default, WalConfig) else str(default)
+        assert listed[setting.name][0] == shown, setting.name
+
+
+UNITS = {
+    "byte": 1,
+    "KiB": 2**10,
+    "GiB": 2**30,
+    "MiB": 2**20,
+    "TiB": 2**40,
+    "EiB": 2**60,
+    "years": 365 * 86_400_000,
+    "year": 365 * 86_400_000,
+}
+
+
+def amount(text: str) -> int:
+    number, _, unit = text.strip().replace("one ", "1 ").partition(" ")
+    return int(number.replace(",", "")) * UNITS.get(unit, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bounds"),
+    [(WalConfig, WAL_BOUNDS), (LogConfig, LOG_BOUNDS), (TopicConfig, TOPIC_BOUNDS)],
+)
+def test_every_bound_is_in_the_catalogue(kind: type, bounds: dict[str, tuple[int, int]]) -> None:
+    for name, (low, high) in bounds.items():
+        shown = catalogue(kind)[name][1].partition(", a multiple")[0]
+        assert tuple(map(amount, shown.split(" to "))) == (low, high), name
+
+
+def test_the_example_of_the_settings_page_runs(tmp_path: Path) -> None:
+    code = re.findall(r"```python\n(.*?)```", SETTINGS, re.DOTALL)[0]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
 
 
 def test_the_makefile_lists_its_targets() -> None:

@@ -32,6 +32,7 @@ def test_a_topic_is_described_as_it_was_made() -> None:
         made = log.create_topic("orders", 3, PRICE, {"cleanup": "compact", "segment_ms": "5000"})
         assert made == log.describe_topic("orders")
         assert (made.name, len(made.partitions), made.schema_version) == ("orders", 3, 1)
+        assert made.schema is not None
         assert made.schema.equals(PRICE)
         assert (made.config["cleanup"], made.config["segment_ms"]) == ("compact", 5000)
         assert made.config["compression"] == "zstd"
@@ -202,7 +203,9 @@ def test_a_field_added_later_is_null_in_older_records_wherever_they_are() -> Non
         assert before.schema.field("value").type == pa.struct(list(WIDER))
     with quiet(disk=disk) as log:
         assert rows(log, "prices") == expected
-        assert log.describe_topic("prices").schema.equals(WIDER)
+        found = log.describe_topic("prices").schema
+        assert found is not None
+        assert found.equals(WIDER)
         assert log.verify() == 2
 
 

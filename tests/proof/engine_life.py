@@ -322,6 +322,8 @@ class Worker:
             self._sequences = {}
             if self._producer is None:
                 return
+        if "fixed" not in self.log.topics():
+            return
         rows = self._rows(self.rng.randint(1, 6), "fixed")
         encoded = writing.encode_rows(writing.target("fixed"), [row_of(row) for row in rows], None)
         assert encoded is not None

@@ -6,6 +6,7 @@ import click
 
 from lakebed.cli.completion import completion
 from lakebed.cli.consume import consume
+from lakebed.cli.doctor import doctor
 from lakebed.cli.group import group
 from lakebed.cli.look import checkpoint, retain, stats
 from lakebed.cli.output import LakebedGroup
@@ -32,6 +33,7 @@ for command in (
     checkpoint,
     retain,
     stats,
+    doctor,
     config_command,
     completion,
     wal,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -18,9 +19,15 @@ from lakebed.state.image import State, decode_state
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that lets SHELL complete commands and options, and names of topics and
-    groups as of the last checkpoint.
-    """
+    """Print the script that lets SHELL complete what you type.
+
+    That is commands, options, and the names of topics and groups as of the last checkpoint.
+
+    \b
+    bash:  eval "$(lakebed completion bash)"                  in ~/.bashrc
+    zsh:   eval "$(lakebed completion zsh)"                   in ~/.zshrc
+    fish:  lakebed completion fish >~/.config/fish/completions/lakebed.fish
+    """  # noqa: D301  # click needs that character: it keeps the lines below it as they are
     kind = get_completion_class(shell)
     if kind is None:
         raise click.UsageError(f"there is no completion for {shell}")
@@ -44,7 +51,7 @@ def complete_group(
     return _offered(_newest(ctx).groups, incomplete)
 
 
-def _offered(names: dict[str, int] | dict[str, object], incomplete: str) -> list[CompletionItem]:
+def _offered(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 

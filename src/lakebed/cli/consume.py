@@ -41,7 +41,9 @@ _BATCH_RECORDS: Final = 10_000
     show_default=True,
     help="Where to begin; with --group, where a group begins that has committed nothing.",
 )
-@click.option("--max", "limit", metavar="N", type=click.IntRange(min=1), help="End after N records.")
+@click.option(
+    "--max", "limit", metavar="N", type=click.IntRange(min=1), help="End after N records."
+)
 @click.option("--follow", is_flag=True, help="At the end, wait for more.")
 @click.option(
     "--group",
@@ -108,7 +110,7 @@ def _consumer(
     consumer = log.consumer(
         group,
         partitions=[(topic, each) for each in partitions],
-        start=start if start == "latest" else "earliest",
+        start="latest" if start == "latest" else "earliest",
         max_records=_BATCH_RECORDS if limit is None else min(limit, _BATCH_RECORDS),
     )
     if group is None and start not in ("earliest", "latest"):

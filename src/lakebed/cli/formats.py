@@ -6,15 +6,17 @@ import io
 import json
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
-from lakebed.cli.json_values import compact, shown_bytes, shown_time, to_json
+from lakebed.cli.json_values import compact, plain_values, shown_bytes, to_json
 
 Format = Callable[[pa.Table], bytes]
 """Gives a batch as bytes."""
 
+_json: Final = json.JSONEncoder().encode
+_quoted: Final = json.encoder.encode_basestring_ascii
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BACKSLASHED: Final = "backslashreplace"
 _TOMBSTONE: Final = "null"
@@ -43,7 +45,7 @@ def _raw(table: pa.Table) -> bytes:
 
 
 class _Text:
-    """Values as lines of text; what is not UTF-8 is shown as `\\xff`."""
+    """Values as lines of text; bytes that are not UTF-8 are shown in hexadecimal."""
 
     def __init__(self, value: pa.DataType, *, terminal: bool) -> None:
         self._convert = None if pa.types.is_binary(value) else (to_json(value) or (lambda v: v))
@@ -61,12 +63,12 @@ class _Text:
 
     def texts(self, column: pa.ChunkedArray) -> list[bytes]:
         """Give values as they are, typed ones as JSON."""
-        values, convert = column.to_pylist(), self._convert
+        values, convert = plain_values(column), self._convert
         if convert is not None:
             return [compact(convert(value)).encode() for value in values]
         if column.null_count:
             return [_TOMBSTONE.encode() if value is None else value for value in values]
-        return values  # type: ignore[no-any-return]
+        return values
 
     def lines(self, texts: list[bytes]) -> bytes:
         """Join lines, all of them at once unless something must be escaped."""
@@ -88,41 +90,64 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 class _Json:
-    """A JSON object for each record."""
+    """A JSON object for each record, made of columns of JSON texts."""
 
     def __init__(self, value: pa.DataType) -> None:
+        self._raw = pa.types.is_binary(value)
         self._convert = to_json(value) or (lambda each: each)
-        self._encode = json.JSONEncoder().encode
 
     def __call__(self, table: pa.Table) -> bytes:
         """Give the records of a batch."""
-        topic = table.schema.metadata[b"topic"].decode()
-        columns = [column.to_pylist() for column in table.columns]
-        lines = [self._line(topic, *row) for row in zip(*columns, strict=True)]
-        return ("\n".join(lines) + "\n").encode()
-
-    def _line(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        timestamp: Any,
-        key: bytes | None,
-        headers: Any,
-        value: Any,
-    ) -> str:
-        return self._encode(
-            {
-                "type": "record",
-                "topic": topic,
-                "partition": partition,
-                "offset": offset,
-                "timestamp": shown_time(timestamp),
-                "key": shown_bytes(key),
-                "headers": {name: shown_bytes(each) for name, each in headers or ()},
-                "value": self._convert(value),
-            }
+        topic = _quoted(table.schema.metadata[b"topic"].decode())
+        rows = zip(
+            table.column("partition").to_pylist(),
+            table.column("offset").to_pylist(),
+            times(table.column("timestamp")),
+            _bytes_json(table.column("key")),
+            _headers_json(table.column("headers")),
+            self._values(table.column("value")),
+            strict=True,
         )
+        head = f'{{"type": "record", "topic": {topic}, "partition": '
+        lines = [
+            f'{head}{partition}, "offset": {offset}, "timestamp": "{time}", "key": {key}, '
+            f'"headers": {headers}, "value": {value}}}\n'
+            for partition, offset, time, key, headers, value in rows
+        ]
+        return "".join(lines).encode()
+
+    def _values(self, column: pa.ChunkedArray) -> list[str]:
+        if self._raw:
+            return _bytes_json(column)
+        return [_json(self._convert(value)) for value in plain_values(column)]
+
+
+def times(column: pa.ChunkedArray) -> list[str]:
+    """Give timestamps as text in UTC."""
+    texts = column.cast(pa.timestamp("us")).cast(pa.string()).to_pylist()
+    return [f"{text.replace(' ', 'T', 1)}Z" for text in texts]
+
+
+def _bytes_json(column: pa.ChunkedArray) -> list[str]:
+    """Give bytes as JSON: all of them at once if they are text."""
+    if column.null_count == len(column):
+        return ["null"] * len(column)
+    try:
+        texts = column.cast(pa.string()).to_pylist()
+    except pa.ArrowInvalid:
+        return [_json(shown_bytes(value)) for value in column.to_pylist()]
+    if column.null_count:
+        return ["null" if text is None else _quoted(text) for text in texts]
+    return list(map(_quoted, texts))
+
+
+def _headers_json(column: pa.ChunkedArray) -> list[str]:
+    if column.null_count == len(column):
+        return ["{}"] * len(column)
+    return [
+        _json({name: shown_bytes(value) for name, value in headers or ()})
+        for headers in column.to_pylist()
+    ]
 
 
 class _Table:
@@ -138,12 +163,13 @@ class _Table:
         if not self._begun:
             out.write(_TABLE_LINE.format("partition", "offset", "time", "key", "value"))
         self._begun = True
-        columns = [table.column(name).to_pylist() for name in ("partition", "offset", "timestamp")]
+        columns = [table.column(name).to_pylist() for name in ("partition", "offset")]
+        columns.append(times(table.column("timestamp")))
         keys = [b"-" if key is None else key for key in table.column("key").to_pylist()]
         values = self._text.texts(table.column("value"))
         for partition, offset, time, key, value in zip(*columns, keys, values, strict=True):
             shown = _short(key), _short(value)
-            out.write(_TABLE_LINE.format(partition, offset, shown_time(time), *shown))
+            out.write(_TABLE_LINE.format(partition, offset, time, *shown))
         return out.getvalue().encode()
 
 

@@ -22,6 +22,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import types
 
+from lakebed.errors import InvalidArgumentError
+
 Converter = Callable[[Any], Any]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -37,6 +39,16 @@ class UnfitError(ValueError):
 
 
 # Out
+
+
+def plain_values(column: pa.ChunkedArray) -> list[Any]:
+    """Give a column as Python values."""
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except (ValueError, OverflowError) as error:
+        raise InvalidArgumentError(
+            f"a value holds a time that Python cannot tell: {error}"
+        ) from error
 
 
 def shown_bytes(value: bytes | None) -> object:
@@ -165,10 +177,17 @@ def _simple_in(kind: pa.DataType) -> Converter | None:
     if types.is_date(kind):
         return date.fromisoformat
     if types.is_decimal(kind):
-        return lambda value: Decimal(str(value))
+        return _decimal
     if types.is_floating(kind):
         return lambda value: float(value) if value in _FLOATS else value
     return None
+
+
+def _decimal(value: Any) -> Decimal:
+    try:
+        return Decimal(str(value))
+    except InvalidOperation:
+        raise UnfitError(f"{value!r} is not a number") from None
 
 
 def _naive(value: datetime) -> datetime:

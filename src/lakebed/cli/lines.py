@@ -1,4 +1,4 @@
-"""Files and pipes as lines, many at a time: an Arrow array of lines for each piece that was read."""
+"""Files and pipes as lines, many at a time: an Arrow array for each piece that was read."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import lakebed
 Position = str | int | datetime
 
 
-class PositionType(click.ParamType):
+class PositionType(click.ParamType[Position]):
     """A place in a partition, as it is written on the command line."""
 
     name = "position"
@@ -62,6 +62,5 @@ def chosen(log: lakebed.Log, topic: str, partitions: tuple[int, ...]) -> list[in
 
 def check_offset(position: Position, partitions: list[int], *, named: bool) -> None:
     """Refuse one offset for partitions that nobody chose: offsets of two have nothing in common."""
-    if isinstance(position, int) and not isinstance(position, bool) and len(partitions) > 1:
-        if not named:
-            raise click.UsageError("an offset belongs to one partition: say --partition N too")
+    if isinstance(position, int) and len(partitions) > 1 and not named:
+        raise click.UsageError("an offset belongs to one partition: say --partition N too")

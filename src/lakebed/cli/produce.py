@@ -20,14 +20,13 @@ from lakebed.engine.topics import TopicInfo
 from lakebed.errors import LakebedError, RejectedError, from_os_error
 
 _BATCH_RECORDS: Final = 10_000
+_LINE_BYTES_MIN: Final = 1024 * 1024
 _STDIN: Final = "-"
 
 
 @click.command(short_help="Write lines of files or stdin to a topic.")
 @click.argument("topic", shell_complete=complete_topic)
-@click.argument(
-    "files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True)
-)
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @data_option
 @click.option("--key-separator", metavar="TEXT", help="What stands before it in a line is the key.")
 @click.option("--json-lines", is_flag=True, help="Each line is a JSON object that is a record.")
@@ -58,8 +57,10 @@ def produce(
     batch: int,
     as_json: bool,
 ) -> None:
-    """Write each line of FILES, or of stdin, to TOPIC: as bytes, or, if the topic has a schema, as
-    the JSON object that it is.
+    """Write each line of FILES, or of stdin, to TOPIC as a record.
+
+    If the topic has a schema, each line is a JSON object with its fields; otherwise its bytes are
+    the value.
 
     With --json-lines a line is {"value": ..., "key": ..., "headers": {...}, "timestamp": ...,
     "partition": ...}, of which only the value is needed; what `lakebed consume --json` writes is
@@ -119,7 +120,9 @@ def _meaning(
 
 def _lines(files: tuple[str, ...], info: TopicInfo, meaning: Meaning) -> Iterator[Batch]:
     """Give the records of lines, file after file."""
-    limit = int(info.config["record_bytes_max"])
+    # The topic refuses what is too large, exactly; this only keeps a file without newlines out of
+    # memory. JSON may need many times a record's bytes.
+    limit = _LINE_BYTES_MIN + 8 * int(info.config["record_bytes_max"])
     for name in files:
         try:
             with click.open_file(name, "rb") as file:
@@ -173,7 +176,7 @@ class _Writer:
                 for start in range(0, len(batch.lines), self.batch):
                     self._write(batch.part(start, start + self.batch))
         except LakebedError as error:
-            raise _with(error, written=self.records) from error
+            raise _changed(error, {**error.facts, "written": self.records}) from error
 
     def _write(self, batch: Batch) -> None:
         partition = self.partition if batch.partition is None else batch.partition
@@ -182,10 +185,10 @@ class _Writer:
         except RejectedError as error:
             row = error.facts.get("row")
             if not isinstance(row, int):
-                raise _with(error, file=batch.source, line=batch.lines[0]) from error
+                raise _located(error, batch, 0) from error
             if row:
                 self._write(batch.part(0, row))
-            raise _with(error, file=batch.source, line=batch.lines[row]) from error
+            raise _located(error, batch, row) from error
         self.records += len(acks)
         for number, offsets in acks.offsets.items():
             reached = self.reached.setdefault(number, _Reached(offsets[0], offsets[-1]))
@@ -194,10 +197,14 @@ class _Writer:
         self.meter.tally(f"{self.records} records written")
 
 
-def _with(error: LakebedError, **more: object) -> LakebedError:
-    """Give an error with further facts; a row of a batch means nothing to the caller."""
+def _located(error: LakebedError, batch: Batch, row: int) -> LakebedError:
+    """Give an error with the line in place of the row, which means nothing to the caller."""
     facts = {name: value for name, value in error.facts.items() if name != "row"}
-    return type(error)(error.message, **{**more, **facts})
+    return _changed(error, {"file": batch.source, "line": batch.lines[row], **facts})
+
+
+def _changed(error: LakebedError, facts: dict[str, object]) -> LakebedError:
+    return type(error)(error.message, **facts)
 
 
 def _show(topic: str, writer: _Writer, *, as_json: bool) -> None:

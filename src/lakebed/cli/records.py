@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.cli.json_values import UnfitError, compact, from_json, given_bytes, given_time
+from lakebed.cli.json_values import UnfitError, from_json, given_bytes, given_time
 from lakebed.cli.lines import Lines
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError
 from lakebed.topic.schema import HEADERS
@@ -30,10 +30,9 @@ class Batch(NamedTuple):
 
     def part(self, start: int, stop: int) -> Batch:
         """Give some of them."""
-        rows = self.rows[start:stop] if isinstance(self.rows, list) else None
-        if rows is None:
-            rows = self.rows.slice(start, stop - start)
-        return self._replace(rows=rows, lines=self.lines[start:stop])
+        rows: Any = self.rows
+        part = rows[start:stop] if isinstance(rows, list) else rows.slice(start, stop - start)
+        return self._replace(rows=part, lines=self.lines[start:stop])
 
 
 Meaning = Callable[[Lines], Iterator[Batch]]
@@ -203,6 +202,3 @@ def _by_partition(batch: Batch) -> Iterator[Batch]:
             [batch.lines[number] for number in numbers],
             partition,
         )
-
-
-__all__ = ["Batch", "JsonRecords", "JsonValues", "Meaning", "Plain", "bad_line", "compact"]

@@ -8,7 +8,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 import click
@@ -25,8 +25,10 @@ class Setting:
 
     name: str
     default: object
-    allowed: object
-    """(least, greatest), or the values to choose from."""
+    bounds: tuple[int, int] | None
+    """The least and the greatest value of a number."""
+    choices: tuple[str, ...] | None
+    """The values of anything else."""
     meaning: str
 
 
@@ -74,7 +76,8 @@ def _settings(kind: type[Any], bounds: Mapping[str, tuple[int, int]]) -> list[Se
         Setting(
             field.name,
             field.default.value if isinstance(field.default, enum.Enum) else field.default,
-            bounds.get(field.name) or _CHOICES[field.name],
+            bounds.get(field.name),
+            _CHOICES.get(field.name),
             meanings[field.name],
         )
         for field in fields(kind)
@@ -104,9 +107,7 @@ def _meanings() -> dict[str, dict[str, str]]:
 @click.argument("section", required=False, type=click.Choice(["topic", "log", "wal"]))
 @json_option
 def config_command(section: str | None, *, as_json: bool) -> None:
-    """List every setting, or those of one SECTION, with its default, what it may be, and what it
-    means.
-    """
+    """List every setting, or those of one SECTION: its default, its bounds, and what it means."""
     shown = [each for each in sections() if section in (None, each.name)]
     for position, each in enumerate(shown):
         if not as_json:
@@ -116,15 +117,12 @@ def config_command(section: str | None, *, as_json: bool) -> None:
 
 
 def _show(section: Section, setting: Setting, *, as_json: bool) -> None:
-    ranged = setting.name not in _CHOICES
     if as_json:
-        allowed = dict(zip(("least", "greatest"), setting.allowed, strict=True)) if ranged else None  # type: ignore[call-overload]
-        values = {"section": section.name, "name": setting.name, "default": setting.default}
-        choices = None if ranged else setting.allowed
-        write_json("setting", {**values, "bounds": allowed, "choices": choices, "meaning": setting.meaning})
+        write_json("setting", {"section": section.name, **asdict(setting)})
         return
-    low, high = setting.allowed if ranged else (None, None)  # type: ignore[misc]
-    allowed_text = f"{low} to {high}" if ranged else " | ".join(setting.allowed)  # type: ignore[call-overload]
-    write_line(f"\n  {setting.name} = {setting.default}    ({allowed_text})")
+    allowed = " | ".join(setting.choices or ())
+    if setting.bounds is not None:
+        allowed = "{} to {}".format(*setting.bounds)
+    write_line(f"\n  {setting.name} = {setting.default}    ({allowed})")
     for line in textwrap.wrap(setting.meaning, _WIDTH - 6):
         write_line(f"      {line}")

@@ -113,9 +113,7 @@ def _row(info: TopicInfo) -> tuple[str, ...]:
 @data_option
 @json_option
 def describe_command(name: str, folder: Path, *, as_json: bool) -> None:
-    """Show the partitions of the topic NAME, its schema, and the settings that differ from the
-    defaults.
-    """
+    """Show partitions and schema of the topic NAME, and settings that differ from the defaults."""
     with opened(folder, silent=as_json) as log:
         info = log.describe_topic(name)
     if as_json:
@@ -166,10 +164,10 @@ def alter_command(
     given: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Change settings of the topic NAME, add partitions, or add nullable fields at the end of its
-    schema.
+    """Change settings of the topic NAME, add partitions, or add fields to its schema.
 
-    With more partitions, keys written from now on may go to other ones than before.
+    A schema can get further nullable fields at its end. With more partitions, keys written from now
+    on may go to other ones than before.
     """
     if partitions is None and schema_file is None and not given:
         raise click.UsageError("say what to change: --config, --partitions or --schema")

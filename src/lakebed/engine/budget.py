@@ -114,7 +114,10 @@ class Budget:
             yield
         finally:
             with self._room:
-                self._watchers = [each for each in self._watchers if each != callback]
+                # A new list, and of equal ones only one less: others may watch with the same.
+                rest = list(self._watchers)
+                rest.remove(callback)
+                self._watchers = rest
 
     def close(self) -> None:
         """Let nobody wait any more."""

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from lakebed.config import TopicConfig
 from lakebed.engine.core import Core, Frozen, Key
-from lakebed.errors import LakebedError
+from lakebed.errors import LakebedError, from_os_error
 from lakebed.host import failpoints
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.write import write_segment
@@ -100,6 +100,13 @@ class Checkpointer:
 
     def run(self) -> CheckpointReport:
         """Take a checkpoint and say what it did."""
+        try:
+            return self._run()
+        except OSError as error:
+            folder = self._core.staging.folder.parent
+            raise from_os_error(error, "taking a checkpoint", folder) from error
+
+    def _run(self) -> CheckpointReport:
         with self._running:
             started = time.monotonic()
             frozen = self._core.freeze()

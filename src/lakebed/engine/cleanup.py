@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lakebed.config import TopicConfig
 from lakebed.engine.checkpoint import Checkpointer
 from lakebed.engine.core import Core, Key
+from lakebed.errors import from_os_error
 from lakebed.host import failpoints
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.reader import SegmentReader
@@ -62,6 +63,13 @@ class Cleanup:
 
     def run(self, topics: list[Topic]) -> CleanupReport:
         """Do everything that is due for these topics."""
+        try:
+            return self._run(topics)
+        except OSError as error:
+            folder = self._core.staging.folder.parent
+            raise from_os_error(error, "cleaning up", folder) from error
+
+    def _run(self, topics: list[Topic]) -> CleanupReport:
         report = CleanupReport()
         for each in topics:
             topic = self._core.topic(each.id)

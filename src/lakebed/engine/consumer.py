@@ -182,8 +182,10 @@ class Consumer(Closing):
         return low
 
     def _empty(self) -> pa.Table:
-        name = self._topics[0] if self._topics else next(iter(self._positions)).topic
-        return self._reading.empty(self._reading.topic(name), self._columns)
+        names = self._topics or [place.topic for place in self._positions]
+        known = self._reading.names()
+        left = [name for name in names if name in known] or names  # one may be deleted
+        return self._reading.empty(self._reading.topic(left[0]), self._columns)
 
     def _wait(self, left: float | None) -> None:
         """Sleep until there are records, the group changes, or it is time for a heartbeat."""

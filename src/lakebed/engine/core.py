@@ -82,8 +82,9 @@ class Core:
         self.bodies: dict[tuple[int, int], Body] = {}
         """Of open transactions, by entry and part."""
         self.used: dict[str, int] = {"memory_bytes": 0, "records": 0, "wal_bytes": 0}
-        """Bytes held in memory until they are flushed; records and bytes of entries since the log was
-        opened.
+        """Bytes held in memory until they are flushed.
+
+        Records written, and bytes of entries, since the log was opened.
         """
         self.dropped: list[Dropped] = []
         """Segments whose files can be removed."""

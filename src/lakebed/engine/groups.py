@@ -100,9 +100,15 @@ class Groups:
             membership.set_partitions(self._counts())
             before = membership.generation
             allowed = membership.heartbeat(member, self._core.clock.monotonic(), held)
-            if membership.generation != before:
+            if membership.generation != before or self._made_anew(group, allowed):
                 self._changed(group, membership)
             return allowed
+
+    def _made_anew(self, group: str, held: Collection[TopicPartition]) -> bool:
+        """Tell whether a topic was deleted and made anew: the log holds nobody for its new id."""
+        state = self._core.state
+        owned = {topic for topic, *_ in state.groups.get(group, Group()).owners}
+        return any(state.names.get(name) not in owned for name in {place.topic for place in held})
 
     def leave(self, group: str, member: str) -> None:
         """Let a member go. One that is gone already is no mistake."""

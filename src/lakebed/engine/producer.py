@@ -236,7 +236,7 @@ class Producer(Closing):
         timestamp: Any = None,
     ) -> Sent:
         """Send a record; it is on disk when the result's `result()` returns, or after `flush`."""
-        batch = self._open.get(topic)
+        batch = self._open.get(topic) if type(topic) is str else None
         if (
             batch is not None
             and type(value) is bytes

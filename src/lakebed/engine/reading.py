@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -58,6 +58,10 @@ class Reading:
             raise no_topic(name)
         return topic
 
+    def names(self) -> Collection[str]:
+        """Give the names of the topics there are."""
+        return self._core.state.names.keys()
+
     def key(self, topic: Topic, partition: int) -> Key:
         """Find a partition, or raise `PartitionNotFoundError`."""
         if type(partition) is not int or not 0 <= partition < topic.partitions:
@@ -101,14 +105,21 @@ class Reading:
         schema = self._schema(topic, names)
         batches: list[pa.RecordBatch] = []
         records, size = bounds
-        while records > 0 and size > 0:
-            found, offset = self._some(topic, key, offset, Bounds(records, size), names)
+        record_bytes = 0  # one more of them would not fit: there is always one more in an answer
+        while records > 0 and size > record_bytes:
+            try:
+                found, offset = self._some(topic, key, offset, Bounds(records, size), names)
+            except OffsetOutOfRangeError:
+                if not batches:
+                    raise
+                break  # what follows was removed a moment ago; what was read is good
             if not found:
                 break
             for batch in found:
                 batches.append(batch)
                 records -= batch.num_rows
                 size -= batch.nbytes
+                record_bytes = batch.nbytes // batch.num_rows
         return pa.Table.from_batches(batches, schema), offset
 
     def empty(self, topic: Topic, columns: Sequence[str] | None) -> pa.Table:
@@ -174,14 +185,16 @@ class Reading:
         for chunk in memtable.starting(offset):
             last = min(chunk.end, offset + records, end)
             if chunk.size_bytes > size:
-                # About as many as fit, and at least one.
-                fit = max(1, size * chunk.records // chunk.size_bytes)
-                last = min(last, offset + fit)
+                # About as many as fit, and at least one in all.
+                fit = size * chunk.records // chunk.size_bytes
+                if not fit and pieces:
+                    break
+                last = min(last, offset + max(1, fit))
             pieces.append(evolve(chunk.batch(offset, last), value_type))
             records -= last - offset
             size -= chunk.size_bytes * (last - offset) // chunk.records
             offset = last
-            if records <= 0 or size <= 0 or offset >= end:
+            if offset < chunk.end or records <= 0 or size <= 0:
                 break
         if not pieces:
             return None

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _GATHER_BYTES: Final = 64 * limits.KIB
 """Small pieces (page headers) are gathered, so that a write is worth its call."""
 
+_SYNC_BYTES: Final = 1 * limits.MIB
+"""Bytes that are synced at a time: the WAL's syncs, meanwhile, wait for no more than these."""
+
 
 class Sink:
     """A file object for the Parquet library. One thread at a time."""
@@ -29,6 +32,7 @@ class Sink:
         self._pieces: list[Buffer] = []
         self._gathered = 0
         self._written = 0
+        self._unsynced = 0
         self._holding = False
         self._abandoned = False
 
@@ -56,10 +60,14 @@ class Sink:
     def sync(self) -> None:
         """Make everything so far survive a power cut, before more of it piles up."""
         self._write_gathered()
+        self._sync()
+
+    def _sync(self) -> None:
         try:
             self._file.sync_data()
         except OSError as error:
             raise from_os_error(error, "syncing a segment", self._file.path) from error
+        self._unsynced = 0
 
     def hold(self) -> None:
         """Keep what comes from here on out of the file."""
@@ -83,5 +91,8 @@ class Sink:
         except OSError as error:
             raise from_os_error(error, "writing a segment", self._file.path) from error
         self._written += self._gathered
+        self._unsynced += self._gathered
         self._gathered = 0
         self._pieces.clear()
+        if self._unsynced >= _SYNC_BYTES and not self._abandoned:
+            self._sync()

@@ -1,0 +1,171 @@
+"""Redis Streams and NATS JetStream as peers: servers of their own, in a folder, on loopback.
+
+They are measured where their programs are installed (Debian: `redis-server`, `nats-server`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nats
+import redis
+
+from bench.peers import Peer
+
+_STARTS_WITHIN = 10.0
+_TOGETHER = 1000
+"""Records that are sent before answers are waited for, and fetched at once."""
+
+
+class RedisStream:
+    """A Redis stream with `appendfsync always`: XADD, pipelined 1,000 at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        port = _free_port()
+        settings = f"bind 127.0.0.1\nport {port}\ndir {folder.absolute()}\nappendonly yes\n"
+        settings += 'appendfsync always\nsave ""\nlogfile redis.log\n'
+        (folder / "redis.conf").write_text(settings, encoding="utf8")
+        self._server = _started("redis-server", str(folder / "redis.conf"), port=port)
+        self._client = redis.Redis(port=port)
+
+    def append(self, records: list[bytes]) -> None:
+        """Add a batch; each thousand is answered when it is synced."""
+        for start in range(0, len(records), _TOGETHER):
+            with self._client.pipeline(transaction=False) as pipeline:
+                for record in records[start : start + _TOGETHER]:
+                    pipeline.xadd("log", {"v": record})
+                pipeline.execute()
+
+    def scan(self) -> int:
+        """Read with XRANGE, 1,000 at a time."""
+        count, start = 0, "-"
+        while found := self._client.xrange("log", min=start, count=_TOGETHER):
+            count += len(found)
+            start = "(" + found[-1][0].decode()
+        return count
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._client.close()
+        _stop(self._server)
+
+
+class JetStream:
+    """A NATS JetStream in files with `sync_interval: always`: 1,000 publishes on their way."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.durable = True
+        port = _free_port()
+        path = folder / "nats.conf"
+        path.write_text(_nats_settings(folder, port, "sync_interval: always"), encoding="utf8")
+        if subprocess.run(["nats-server", "-t", "-c", path], capture_output=True).returncode:
+            # Before 2.10 a server syncs every two minutes, and nothing can change that.
+            self.durable = False
+            path.write_text(_nats_settings(folder, port, ""), encoding="utf8")
+        self._server = _started("nats-server", "-c", str(path), port=port)
+        self._loop = asyncio.Runner()
+        self._client: Any = self._loop.run(nats.connect(f"nats://127.0.0.1:{port}"))
+        self._stream: Any = self._client.jetstream(timeout=60)
+        self._loop.run(self._stream.add_stream(name="log", subjects=["log"], storage="file"))
+
+    def append(self, records: list[bytes]) -> None:
+        """Publish a batch; wait for the answers of each thousand."""
+        self._loop.run(self._publish(records))
+
+    async def _publish(self, records: list[bytes]) -> None:
+        for start in range(0, len(records), _TOGETHER):
+            some = records[start : start + _TOGETHER]
+            await asyncio.gather(*(self._stream.publish("log", record) for record in some))
+
+    def scan(self) -> int:
+        """Fetch with an ordered pull consumer, 1,000 at a time."""
+        return self._loop.run(self._fetch())
+
+    async def _fetch(self) -> int:
+        total = (await self._stream.stream_info("log")).state.messages
+        config = nats.js.api.ConsumerConfig(ack_policy=nats.js.api.AckPolicy.NONE)
+        consumer = await self._stream.pull_subscribe("log", config=config)
+        count = 0
+        while count < total:
+            count += len(await consumer.fetch(min(_TOGETHER, total - count)))
+        await consumer.unsubscribe()
+        return count
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._loop.run(self._client.close())
+        self._loop.close()
+        _stop(self._server)
+
+
+def installed(folder: Path) -> dict[str, Peer]:
+    """Start the servers whose programs are there; say once which are not."""
+    found: dict[str, Peer] = {}
+    kinds: tuple[tuple[str, str, Callable[[Path], Peer]], ...] = (
+        ("Redis Streams", "redis-server", RedisStream),
+        ("NATS JetStream", "nats-server", JetStream),
+    )
+    for name, program, kind in kinds:
+        if shutil.which(program) is None:
+            say_once(f"{name} is left out: {program} is not installed")
+        else:
+            found[name] = kind(folder / program)
+    return found
+
+
+_SAID: set[str] = set()
+
+
+def say_once(text: str) -> None:
+    """Tell on standard error why something is not in the table."""
+    if text not in _SAID:
+        _SAID.add(text)
+        print(text, file=sys.stderr)
+
+
+def _nats_settings(folder: Path, port: int, extra: str) -> str:
+    return (
+        f"listen: 127.0.0.1:{port}\nlog_file: '{folder.absolute()}/nats.log'\n"
+        f"jetstream {{ store_dir: '{folder.absolute()}'\n {extra} }}\n"
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _started(*command: str, port: int) -> subprocess.Popen[bytes]:
+    """Start a server and wait until it takes connections."""
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + _STARTS_WITHIN
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return server
+        except OSError:
+            if server.poll() is not None or time.monotonic() > deadline:
+                _stop(server)
+                raise RuntimeError(f"{command[0]} did not start") from None
+            time.sleep(0.05)
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    server.terminate()
+    try:
+        server.wait(10)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()

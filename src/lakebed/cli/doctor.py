@@ -1,0 +1,54 @@
+"""`lakebed doctor`: tells whether a log is well, and what to do if it is not."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import click
+
+from lakebed.cli.data import check_log, data_option
+from lakebed.cli.health import OK, PROBLEM, WARNING, Check, Examination
+from lakebed.cli.output import Meter, json_option, write_json, write_line, write_table
+from lakebed.errors import from_os_error
+from lakebed.host import OsDisk
+
+_EXIT: Final = {OK: 0, PROBLEM: 1, WARNING: 3}
+
+
+@click.command(short_help="Check a log from end to end.")
+@data_option
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, folder: Path, *, as_json: bool) -> None:
+    """Check the log in DIR from end to end, changing nothing.
+
+    Looked at are the owner, every byte of the WAL, the snapshot, every byte of every segment,
+    unknown files, permissions and disk space.
+
+    Exit code 0: all is well. 3: something deserves a look. 1: something is wrong.
+    """
+    check_log(folder)
+    with Meter(silent=as_json) as meter:
+        try:
+            checks = list(Examination(OsDisk(), folder, meter).checks())
+        except OSError as error:
+            raise from_os_error(error, "examining the log", folder) from error
+    _show(checks, as_json=as_json)
+    found = {check.verdict for check in checks}
+    worst = PROBLEM if PROBLEM in found else WARNING if WARNING in found else OK
+    ctx.exit(_EXIT[worst])
+
+
+def _show(checks: list[Check], *, as_json: bool) -> None:
+    if as_json:
+        for check in checks:
+            write_json("check", {**asdict(check), "advice": check.advice or None})
+        return
+    write_table(("check", "", "found"), [(each.name, each.verdict, each.found) for each in checks])
+    advised = [each for each in checks if each.advice and each.verdict != OK]
+    if advised:
+        write_line("")
+    for each in advised:
+        write_line(f"{each.name}: {each.advice}")

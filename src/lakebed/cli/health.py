@@ -1,0 +1,311 @@
+"""Checks of a log's folder from end to end, which change nothing in it and do not take its lock.
+
+The state is worked out as opening would: the newest usable snapshot, and every entry of the WAL
+behind it. So the checks know which segments there should be, also those that came or went since
+the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from lakebed import limits
+from lakebed.errors import CorruptionError, LakebedError, RejectedError
+from lakebed.host import Disk
+from lakebed.lake.folder import UNFINISHED, LakeFolder
+from lakebed.lake.reader import SegmentReader
+from lakebed.raft.snapshot import SnapshotFolder
+from lakebed.state.commands import decode
+from lakebed.state.image import State, decode_state
+from lakebed.state.machine import carry_out
+from lakebed.state.machine import decide as decide_command
+from lakebed.types import EntryKind
+from lakebed.wal.folder import IDENTITY_NAME, LOCK_NAME, Layout
+from lakebed.wal.frame import salt_of
+from lakebed.wal.reader import Maps, read_run
+from lakebed.wal.recovery import Survey, Verdict
+from lakebed.wal.verify import Findings, verify
+
+OK: Final = "ok"
+WARNING: Final = "warning"
+PROBLEM: Final = "problem"
+
+_SPACE_LOW: Final = 1 * limits.GIB
+"""Free space below which somebody should know."""
+_SPACE_OUT: Final = 128 * limits.MIB
+"""Free space in which hardly another WAL file and a checkpoint fit."""
+_NAMED_MAX: Final = 5
+"""The most files named in one line."""
+_OURS: Final = {IDENTITY_NAME, LOCK_NAME, "wal", "lake", "snapshots", "staging", "quarantine"}
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    verdict: str
+    found: str
+    advice: str = ""
+
+
+@dataclass
+class Examination:
+    """A folder that is being examined: each check may build on what one before it found."""
+
+    disk: Disk
+    folder: Path
+    progress: Progress
+    state: State | None = None
+    """What opening would end with; None if that cannot be known."""
+    findings: Findings | None = field(default=None, init=False)
+
+    def checks(self) -> Iterator[Check]:
+        """Check everything, the WAL first."""
+        yield from self._wal()
+        yield from self._snapshots()
+        yield from self._replay()
+        yield from self._segments()
+        yield from self._strangers()
+        yield from self._aside()
+        yield from self._permissions()
+        yield from self._space()
+
+    def _wal(self) -> Iterator[Check]:
+        findings = verify(
+            self.disk,
+            Layout(self.folder),
+            lambda done, total: self.progress("verifying the WAL", done, total),
+        )
+        self.findings = findings
+        if findings.owner is not None:
+            owner = " ".join(f"{name}={value}" for name, value in findings.owner.items())
+            advice = "stop it for a check of everything; what it writes meanwhile may look wrong"
+            yield Check("owner", WARNING, f"a living process owns the log: {owner}", advice)
+        else:
+            yield Check("owner", OK, "nobody owns the log now")
+        yield _wal_check(findings)
+        if findings.survey is not None and findings.survey.identity_missing:
+            found = "missing or damaged"
+            yield Check("identity", WARNING, found, "open the log: that rebuilds it")
+
+    @property
+    def _survey(self) -> Survey | None:
+        return None if self.findings is None else self.findings.survey
+
+    @property
+    def _bad(self) -> str:
+        """What is missing is wrong, unless a living owner may be changing it just now."""
+        return PROBLEM if self.findings is None or self.findings.owner is None else WARNING
+
+    # The state
+
+    def _snapshots(self) -> Iterator[Check]:
+        survey, folder = self._survey, SnapshotFolder(self.disk, self.folder)
+        if survey is None:
+            return
+        mark, bad = survey.state.mark.index, 0
+        for index in reversed(folder.indexes()):
+            try:
+                state = decode_state(folder.load(index), folder.path(index))
+            except LakebedError as error:
+                bad += 1
+                advice = "opening passes it over if it can; `lakebed checkpoint` writes a new one"
+                yield Check("snapshot", WARNING, str(error), advice)
+                continue
+            if mark <= index <= survey.state.last_index:
+                self.state = state
+                yield Check("snapshot", OK, f"at entry {index}")
+                return
+            break
+        if mark:
+            yield Check(
+                "snapshot",
+                self._bad,
+                f"none that the WAL goes on from; it begins behind entry {mark}",
+                "bring the folder `snapshots` back from a copy",
+            )
+        else:
+            self.state = State()
+            found = "none; the WAL alone has everything" if bad else "none yet"
+            yield Check("snapshot", OK, found)
+
+    def _replay(self) -> Iterator[Check]:
+        survey, state = self._survey, self.state
+        if survey is None or state is None or self.findings is None:
+            return
+        first = state.numbers["applied"] + 1
+        if self.findings.error is not None:
+            self.state = None  # it ends somewhere in the middle
+            return
+        try:
+            count = self._apply(survey, state)
+        except (LakebedError, OSError) as error:
+            self.state = None
+            advice = "run `lakebed wal verify` and restore a copy"
+            yield Check("entries", self._bad, str(error), advice)
+            return
+        yield Check("entries", OK, f"{count} behind the snapshot, from {first} on, can be replayed")
+
+    def _apply(self, survey: Survey, state: State) -> int:
+        """Bring the state to the end of the WAL; give how many entries that took."""
+        maps = Maps(self.disk, survey.layout)
+        count = 0
+        index, last = state.numbers["applied"] + 1, survey.state.last_index
+        while index <= last:
+            place = survey.state.entries.find(index)
+            if place is None:
+                raise CorruptionError("an entry is missing", index=index)
+            run, _ = read_run(
+                maps.get(place.number),
+                salt_of(survey.log_id),
+                place,
+                first=index,
+                last=min(place.last, last),
+                bytes_max=limits.READ_CHUNK_BYTES,
+            )
+            for entry in run:
+                if entry.kind is EntryKind.NORMAL:
+                    _apply_one(state, entry.index, entry.payload)
+            index += len(run)
+            count += len(run)
+            self.progress("replaying entries", index, last)
+        return count
+
+    # Segments
+
+    def _segments(self) -> Iterator[Check]:
+        state = self.state
+        if state is None:
+            return
+        lake = LakeFolder(self.disk, self.folder)
+        reader = SegmentReader(lake, 0)
+        wanted = [
+            (*key, segment)
+            for key, partition in sorted(state.partitions.items())
+            for segment in partition.segments
+        ]
+        total = sum(segment.file_bytes for *_, segment in wanted)
+        done = bad = 0
+        for topic, partition, segment in wanted:
+            try:
+                reader.verify(topic, partition, segment)
+            except LakebedError as error:
+                bad += 1
+                advice = "bring this file back from a copy; the rest of the log is not concerned"
+                yield Check("segment", self._bad, str(error), advice)
+            done += segment.file_bytes
+            self.progress("verifying segments", done, total)
+        if not bad:
+            yield Check("segments", OK, f"{len(wanted)}, {total} bytes, every one of them verified")
+
+    # Files
+
+    def _strangers(self) -> Iterator[Check]:
+        state = self.state
+        if state is None:
+            return
+        needed = {
+            (*key, segment.id)
+            for key, partition in state.partitions.items()
+            for segment in partition.segments
+        }
+        unfinished, unknown, dropped = 0, [], 0
+        for name in LakeFolder(self.disk, self.folder).listing():
+            if isinstance(name, Path):
+                unfinished += name.name.endswith(UNFINISHED)
+                unknown += [] if name.name.endswith(UNFINISHED) else [str(name)]
+            elif name not in needed:
+                known = name.segment < state.numbers["segment"]
+                dropped += known
+                unknown += [] if known else [str(LakeFolder(self.disk, self.folder).path(*name))]
+        unknown += [
+            str(self.folder / name)
+            for name in self.disk.names(self.folder)
+            if name not in _OURS and not name.startswith(IDENTITY_NAME)
+        ]
+        if unknown:
+            advice = "see what they are; segments among them are put aside when the log is opened"
+            yield Check("unknown files", WARNING, _listed(unknown), advice)
+        else:
+            yield Check("unknown files", OK, "none")
+        if unfinished or dropped:
+            left = f"{unfinished} unfinished and {dropped} dropped segments"
+            yield Check("leftovers", OK, f"{left}; opening the log removes them")
+
+    def _aside(self) -> Iterator[Check]:
+        names = self.disk.names(self.folder / "quarantine")
+        if names:
+            advice = "they are not part of the log: see what they are, then move them elsewhere"
+            yield Check("put aside", WARNING, f"in quarantine: {_listed(names)}", advice)
+        torn = self.disk.names(Layout(self.folder).torn)
+        if torn:
+            advice = "they were never acknowledged; remove them when nobody wants to see them"
+            yield Check("torn tails", OK, f"{len(torn)} kept in wal/torn", advice)
+
+    def _permissions(self) -> Iterator[Check]:
+        loose = [str(path) for path in _everything(self.folder) if _mode(path) & 0o077]
+        if loose:
+            advice = f"chmod -R go= {self.folder}"
+            yield Check("permissions", WARNING, f"others may use {_listed(loose)}", advice)
+        else:
+            yield Check("permissions", OK, "for the owner alone")
+
+    def _space(self) -> Iterator[Check]:
+        free = shutil.disk_usage(self.folder).free
+        found = f"{free // limits.MIB} MiB free"
+        if free < _SPACE_LOW:
+            verdict = PROBLEM if free < _SPACE_OUT else WARNING
+            advice = "free space, or shorten retention (`lakebed topic alter`)"
+            yield Check("disk space", verdict, found, advice)
+        else:
+            yield Check("disk space", OK, found)
+
+
+def _wal_check(findings: Findings) -> Check:
+    found = findings.survey
+    if findings.error is not None:
+        return Check("WAL", PROBLEM, str(findings.error), findings.error.advice)
+    if findings.verdict is Verdict.TORN_TAIL:
+        advice = "open the log: that cuts it; nothing proves that it was synced"
+        return Check("WAL", WARNING, "the last write was cut short by a crash", advice)
+    if found is None:
+        return Check("WAL", PROBLEM, findings.verdict.value, "run `lakebed wal verify`")
+    gaps = found.state.gaps()
+    if gaps:
+        advice = "entries were lost before it was salvaged; restore a copy if there is one"
+        return Check("WAL", WARNING, f"holes at {gaps}", advice)
+    first, last = found.state.mark.index + 1, found.state.last_index
+    return Check("WAL", OK, f"entries {first} to {last}, {found.used_bytes} bytes, verified")
+
+
+def _apply_one(state: State, index: int, payload: memoryview) -> None:
+    command, _ = decode(payload)
+    with contextlib.suppress(RejectedError):  # refused when it was written, too
+        carry_out(decide_command(state, index, command).changes)
+    state.numbers["applied"] = index
+
+
+def _everything(folder: Path) -> Iterator[Path]:
+    yield folder
+    yield from sorted(folder.rglob("*"))
+
+
+def _mode(path: Path) -> int:
+    try:
+        return stat.S_IMODE(path.lstat().st_mode)
+    except OSError:  # gone since it was listed
+        return 0
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _NAMED_MAX
+    return ", ".join(names[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,168 @@
+"""What `lakebed doctor` finds: each kind of trouble, and none where there is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lakebed
+from lakebed.config import LogConfig, WalConfig
+from tests.cli.engine import Shell
+from tests.cli.logs import Builder, fingerprint, flip, overwrite
+
+SMALL = LogConfig(wal=WalConfig(file_bytes=1 << 16, spare_files=0))
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """Make a log with two segments, and entries behind its snapshot."""
+    with lakebed.open(tmp_path / "data", SMALL) as log:
+        log.create_topic("a", partitions=2)
+        log.create_topic("gone")
+        for partition in (0, 1):
+            log.append_batch("a", [b"x" * 50] * 100, partition=partition)
+        log.append("gone", b"x")
+        log.checkpoint()
+        log.append_batch("a", [b"later"] * 10, partition=0)
+        log.commit_offsets("g", {("a", 0): 3})
+    return Shell(tmp_path / "data")
+
+
+def checks(shell: Shell, code: int) -> dict[str, dict[str, Any]]:
+    """Examine the folder; nothing in it may change."""
+    before = fingerprint(shell.folder)
+    result = shell.run("doctor", "--json", code=code)
+    assert fingerprint(shell.folder) == before
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    shown = shell.run("doctor", code=code).stdout
+    for each in found:
+        assert each["name"] in shown
+        assert (each["verdict"] == "ok") or each["advice"], each
+    return {each["name"]: each for each in found}
+
+
+def verdicts(found: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {name: each["verdict"] for name, each in found.items() if each["verdict"] != "ok"}
+
+
+def segments(shell: Shell) -> list[Path]:
+    return sorted((shell.folder / "lake").rglob("*.parquet"))
+
+
+def test_a_log_that_is_well_is_exit_code_0(shell: Shell) -> None:
+    found = checks(shell, 0)
+    assert verdicts(found) == {}
+    assert found["segments"]["found"].startswith("3, ")
+    assert set(found) >= {"owner", "WAL", "snapshot", "entries", "permissions", "disk space"}
+
+
+def test_a_new_log_is_well(tmp_path: Path) -> None:
+    lakebed.open(tmp_path / "new", SMALL).close()
+    assert verdicts(checks(Shell(tmp_path / "new"), 0)) == {}
+
+
+def test_segments_that_came_and_went_since_the_snapshot_are_known(shell: Shell) -> None:
+    with lakebed.open(shell.folder, SMALL) as log:
+        log.delete_topic("gone")
+    assert len(segments(shell)) == 2
+    found = checks(shell, 0)
+    assert found["segments"]["found"].startswith("2, ")
+
+
+def test_a_damaged_segment_is_a_problem(shell: Shell) -> None:
+    path = segments(shell)[0]
+    flip(path, path.stat().st_size // 2)
+    found = checks(shell, 1)
+    assert verdicts(found) == {"segment": "problem"}
+    assert str(path) in found["segment"]["found"]
+
+
+def test_a_missing_segment_is_a_problem(shell: Shell) -> None:
+    path = segments(shell)[0]
+    path.unlink()
+    found = checks(shell, 1)
+    assert verdicts(found) == {"segment": "problem"}
+    assert str(path) in found["segment"]["found"]
+
+
+def test_a_damaged_wal_is_a_problem(shell: Shell) -> None:
+    files = sorted((shell.folder / "wal").glob("*.wal"))
+    flip(files[-1], 64 + 70)
+    found = checks(shell, 1)
+    assert verdicts(found)["WAL"] == "problem"
+    assert "segments" not in found  # nobody knows which there should be
+
+
+def test_a_torn_tail_is_a_warning_and_opening_makes_it_well(shell: Shell) -> None:
+    last = sorted((shell.folder / "wal").glob("*.wal"))[-1]
+    data = last.read_bytes()
+    end = len(data.rstrip(b"\0"))
+    overwrite(last, (end + 63) & -64, b"half a frame")
+    assert verdicts(checks(shell, 3)) == {"WAL": "warning"}
+    shell.run("topic", "list")
+    assert verdicts(checks(shell, 0)) == {}
+
+
+def test_a_damaged_snapshot_is_a_problem_if_the_log_cannot_do_without(shell: Shell) -> None:
+    with lakebed.open(shell.folder, SMALL) as log:
+        for _ in range(3):
+            log.append_batch("a", [b"x" * 1000] * 100)
+            log.checkpoint()
+    for path in (shell.folder / "snapshots").iterdir():
+        flip(path, 20)
+    found = checks(shell, 1)
+    assert found["snapshot"]["verdict"] == "problem"
+
+
+def test_a_damaged_snapshot_with_one_before_it_is_a_warning(shell: Shell) -> None:
+    with lakebed.open(shell.folder, SMALL) as log:
+        log.checkpoint()
+    newest = max((shell.folder / "snapshots").iterdir())
+    assert len(list((shell.folder / "snapshots").iterdir())) == 2
+    flip(newest, 20)
+    result = shell.run("doctor", "--json", code=3)
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    shown = [each["verdict"] for each in found if each["name"] == "snapshot"]
+    assert shown == ["warning", "ok"]
+
+
+def test_files_that_nobody_knows_are_listed(shell: Shell) -> None:
+    (shell.folder / "notes.txt").write_text("mine")
+    (shell.folder / "notes.txt").chmod(0o600)
+    found = checks(shell, 3)
+    assert verdicts(found) == {"unknown files": "warning"}
+    assert "notes.txt" in found["unknown files"]["found"]
+
+
+def test_files_in_quarantine_are_listed(shell: Shell) -> None:
+    stranger = segments(shell)[0].with_name("stranger.parquet")
+    stranger.write_bytes(b"x")
+    stranger.chmod(0o600)
+    assert "stranger.parquet" in checks(shell, 3)["unknown files"]["found"]
+    shell.run("topic", "list")
+    found = checks(shell, 3)
+    assert verdicts(found) == {"put aside": "warning"}
+    assert "stranger.parquet" in found["put aside"]["found"]
+
+
+def test_permissions_for_others_are_a_warning(shell: Shell) -> None:
+    segments(shell)[0].chmod(0o644)
+    found = checks(shell, 3)
+    assert verdicts(found) == {"permissions": "warning"}
+    assert str(segments(shell)[0]) in found["permissions"]["found"]
+
+
+def test_a_log_in_use_can_be_examined_meanwhile(shell: Shell) -> None:
+    with lakebed.open(shell.folder, SMALL) as log:
+        found = checks(shell, 3)
+        log.append("a", b"still mine")
+    assert verdicts(found) == {"owner": "warning"}
+
+
+def test_a_wal_whose_entries_are_no_commands_is_a_problem(tmp_path: Path) -> None:
+    Builder(tmp_path / "log").append(3).close()
+    found = checks(Shell(tmp_path / "log"), 1)
+    assert verdicts(found) == {"entries": "problem"}

@@ -1,0 +1,174 @@
+"""Commands and snapshots as bytes: what goes in comes out, and rubbish is a typed error."""
+
+from __future__ import annotations
+
+import random
+
+import msgpack
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakebed.errors import CorruptionError, FormatTooNewError
+from lakebed.state import commands, image
+from lakebed.state.commands import Command, decode, encode, parts_of
+from lakebed.state.image import State, decode_state, encode_state
+from lakebed.state.machine import carry_out, decide
+from lakebed.state.values import Part, Run, Segment
+from tests.state.machines import command, part_with
+
+SEGMENT = Segment(1, 0, 3, 3, 1000, 100, 7, -5, 5)
+PART = part_with(1, ((0, 2), (1, 3)))
+EXAMPLES: list[Command] = [
+    commands.CreateTopic("t", 2, b"schema", (("cleanup", "compact"), ("segment_ms", 5)), 1),
+    commands.AlterTopic(1, (), b"", 1),
+    commands.AddPartitions(1, 3),
+    commands.DeleteTopic(1),
+    commands.PurgeTopic(1),
+    commands.Write(1, (PART, PART)),
+    commands.ProducerWrite(1, 2, 3, (4, 5), PART),
+    commands.RegisterProducer("p", 1),
+    commands.BeginTransaction("x", 5, 1),
+    commands.TransactionWrite(1, 2, 3, (PART,)),
+    commands.CommitTransaction(1, 2, 3, (PART,), (("g", "m", 1, 0, 5),)),
+    commands.AbortTransaction(1, 2, "timed out"),
+    commands.ExpireProducers(7),
+    commands.CommitOffsets("g", "m", ((1, 0, 5),), 1),
+    commands.ChangeGroup("g", ((1, 0, "m"),)),
+    commands.DeleteGroup("g"),
+    commands.Flush(((1, 0, SEGMENT),), (commands.StagedFile(1, 2, 3, ((4, 0, 64, 9),)),)),
+    commands.ReplaceSegments(1, 0, (1, 2), (SEGMENT,), 3),
+    commands.Trim(1, ((0, 5),)),
+]
+
+
+def payload(made: Command) -> bytes:
+    bodies = [bytes([number]) * part.body_bytes for number, part in enumerate(parts_of(made))]
+    return b"".join(bytes(each) for each in encode(made, bodies))
+
+
+def test_there_is_an_example_of_every_command() -> None:
+    assert {type(each) for each in EXAMPLES} == set(commands._KINDS.values())
+
+
+@pytest.mark.parametrize("made", EXAMPLES, ids=lambda each: type(each).__name__)
+def test_a_command_comes_back_as_it_was_with_its_bodies(made: Command) -> None:
+    found, bodies = decode(memoryview(payload(made)))
+    assert found == made
+    assert type(found) is type(made)
+    for number, (part, body) in enumerate(zip(parts_of(made), bodies, strict=True)):
+        assert bytes(body) == bytes([number]) * part.body_bytes
+
+
+@given(command())
+@settings(max_examples=200, deadline=None)
+def test_any_command_comes_back_as_it_was(made: Command) -> None:
+    assert decode(memoryview(payload(made)))[0] == made
+
+
+@pytest.mark.parametrize("made", EXAMPLES, ids=lambda each: type(each).__name__)
+def test_a_damaged_command_is_a_typed_error_or_another_command(made: Command) -> None:
+    data = payload(made)
+    generator = random.Random(1)
+    for _ in range(300):
+        damaged = bytearray(data)
+        for _ in range(generator.randint(1, 3)):
+            damaged[generator.randrange(min(len(data), 120))] = generator.randrange(256)
+        try:
+            decode(memoryview(bytes(damaged)))
+        except (CorruptionError, FormatTooNewError):
+            continue
+    for length in range(len(data)):
+        try:
+            decode(memoryview(data[:length]))
+        except CorruptionError:
+            continue
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_rubbish_is_a_typed_error(data: bytes) -> None:
+    with pytest.raises((CorruptionError, FormatTooNewError)):
+        decode(memoryview(b"\x01\xff" + data))
+    with pytest.raises(CorruptionError):
+        decode_state(data, "rubbish")
+
+
+def test_a_command_of_a_newer_version_says_so() -> None:
+    data = bytearray(payload(EXAMPLES[0]))
+    data[0] = commands.VERSION + 1
+    with pytest.raises(FormatTooNewError):
+        decode(memoryview(bytes(data)))
+
+
+def some_state() -> State:
+    state = State()
+    made: list[Command] = [
+        commands.CreateTopic("t", 2, b"", (("segment_ms", 5),), 1),
+        commands.RegisterProducer("p", 1),
+        commands.ProducerWrite(1, 1, 1, (0, 0), PART),
+        commands.BeginTransaction("x", 5, 1),
+        commands.TransactionWrite(2, 1, 3, (PART,)),
+        commands.CommitOffsets("g", "", ((1, 0, 1),), 1),
+        commands.ChangeGroup("g", ((1, 0, "m"),)),
+        commands.Flush(((1, 0, SEGMENT._replace(end=2)),), ()),
+    ]
+    for index, each in enumerate(made, 1):
+        carry_out(decide(state, index, each).changes)
+        state.numbers["applied"] = index
+    return state
+
+
+def test_a_snapshot_comes_back_as_the_same_state() -> None:
+    state = some_state()
+    assert decode_state(encode_state(state), "it") == state
+    assert decode_state(encode_state(State()), "it") == State()
+    assert encode_state(decode_state(encode_state(state), "it")) == encode_state(state)
+
+
+def test_every_flipped_bit_and_every_cut_of_a_snapshot_is_seen() -> None:
+    data = encode_state(some_state())
+    for position in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[position // 8] ^= 1 << position % 8
+        with pytest.raises(CorruptionError):
+            decode_state(bytes(damaged), "it")
+    for length in range(len(data)):
+        with pytest.raises(CorruptionError):
+            decode_state(data[:length], "it")
+
+
+def sealed(body: bytes) -> bytes:
+    return body + image._TAIL.pack(len(body), crc32c(body), image.MAGIC)
+
+
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 2**63)
+    | st.text(max_size=3)
+    | st.binary(max_size=3),
+    lambda inner: st.lists(inner, max_size=5),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(vars(State()))), plain))
+@settings(max_examples=300, deadline=None)
+def test_a_document_of_another_shape_is_a_typed_error(document: dict[str, object]) -> None:
+    head = image._HEAD.pack(image.MAGIC, image.VERSION)
+    full = {**dict.fromkeys(vars(State()), ()), **document}
+    for each in (document, full):
+        try:
+            decode_state(sealed(head + msgpack.packb(each)), "it")
+        except CorruptionError:
+            continue
+
+
+def test_a_snapshot_of_a_newer_version_says_so() -> None:
+    head = image._HEAD.pack(image.MAGIC, image.VERSION + 1)
+    with pytest.raises(FormatTooNewError):
+        decode_state(sealed(head + msgpack.packb({})), "it")
+    assert Run(1, 2) == (1, 2)
+    assert isinstance(PART, Part)

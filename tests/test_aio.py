@@ -1,0 +1,565 @@
+"""The asyncio twin does what the log does, and never blocks the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+import lakebed.aio
+from lakebed import errors
+from lakebed.aio import AsyncConsumer, AsyncLog, AsyncProducer, AsyncTransaction
+from lakebed.config import LogConfig, WalConfig
+from lakebed.engine.core import Core
+from lakebed.types import TopicPartition
+
+TWINS = [
+    (lakebed.Log, AsyncLog),
+    (lakebed.Consumer, AsyncConsumer),
+    (lakebed.Producer, AsyncProducer),
+    (lakebed.Transaction, AsyncTransaction),
+]
+SECONDS = 30
+"""More than any of these takes, unless it hangs."""
+
+
+def run(folder: Path, body: Callable[[AsyncLog], Awaitable[Any]], config: Any = None) -> Any:
+    """Run a test in an event loop, with an open log."""
+
+    async def main() -> Any:
+        async with asyncio.timeout(SECONDS), lakebed.aio.open(folder, config) as log:
+            return await body(log)
+
+    return asyncio.run(main())
+
+
+def values(table: pa.Table) -> list[bytes]:
+    found: list[bytes] = table.column("value").to_pylist()
+    return found
+
+
+def parameters(function: Any) -> list[tuple[str, object, object]]:
+    found = inspect.signature(function).parameters.values()
+    return [(each.name, each.kind, each.default) for each in found]
+
+
+def methods(kind: type) -> dict[str, Any]:
+    return {
+        name: member
+        for name, member in inspect.getmembers(kind, inspect.isroutine)
+        if not name.startswith("_") and not inspect.ismethod(member)  # Log.open is lakebed.open
+    }
+
+
+@pytest.mark.parametrize(("plain", "twin"), TWINS, ids=lambda kind: kind.__name__)
+def test_both_have_the_same_methods_with_the_same_parameters(plain: type, twin: type) -> None:
+    there = methods(plain)
+    assert len(there) >= 3
+    assert methods(twin).keys() == there.keys()
+    for name, method in there.items():
+        assert parameters(getattr(twin, name)) == parameters(method), name
+
+
+def test_both_are_opened_alike() -> None:
+    assert parameters(lakebed.aio.open) == parameters(lakebed.open)
+
+
+# Writing
+
+
+def test_five_thousand_tasks_append_into_few_entries(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders", partitions=3)
+        before = (await log.stats()).applied_index
+        threads = threading.active_count()
+        appending = [
+            asyncio.create_task(log.append("orders", b"%d" % number)) for number in range(5000)
+        ]
+        await asyncio.sleep(0)
+        assert threading.active_count() <= threads + 1  # the committer's
+        acks = await asyncio.gather(*appending)
+        assert len(set(acks)) == 5000
+        assert (await log.stats()).applied_index - before < 100
+        found = {}
+        for partition in range(3):
+            table = await log.read("orders", partition)
+            for offset, value in zip(table["offset"].to_pylist(), values(table), strict=True):
+                found[(partition, offset)] = value
+        assert [found[ack[1:]] for ack in acks] == [b"%d" % number for number in range(5000)]
+
+    run(tmp_path / "log", body)
+
+
+def test_what_was_acknowledged_is_there_for_the_plain_log(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        ack = await log.append("orders", b"one", key=b"k", headers={"h": b"v"})
+        acks = await log.append_batch("orders", [{"value": b"two"}, {"value": b"three"}])
+        assert (ack, list(acks)) == (
+            lakebed.Ack("orders", 0, 0),
+            [lakebed.Ack("orders", 0, 1), lakebed.Ack("orders", 0, 2)],
+        )
+        assert list(await log.append_batch("orders", [])) == []
+
+    run(tmp_path / "log", body)
+    with lakebed.open(tmp_path / "log") as log:
+        table = log.read("orders")
+        assert values(table) == [b"one", b"two", b"three"]
+        assert table["headers"][0].as_py() == [("h", b"v")]
+
+
+def test_an_append_that_nobody_awaits_is_written(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        log.append_async("orders", b"forgotten")
+
+    run(tmp_path / "log", body)
+    with lakebed.open(tmp_path / "log") as log:
+        assert values(log.read("orders")) == [b"forgotten"]
+
+
+def test_a_cancelled_append_is_written_or_not_and_harms_nobody(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        tasks = [asyncio.create_task(log.append("orders", b"%d" % n)) for n in range(100)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        kept = {b"%d" % n for n in range(1, 100, 2)}
+        assert all(isinstance(outcome, lakebed.Ack) for outcome in outcomes[1::2])
+        assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes[::2])
+        found = values(await log.read("orders"))
+        assert kept <= set(found)
+        assert len(found) == len(set(found))
+        assert (await log.append("orders", b"more")).offset == len(found)
+
+    run(tmp_path / "log", body)
+
+
+def test_writers_that_outrun_the_disk_are_slowed_and_nothing_is_lost(tmp_path: Path) -> None:
+    config = LogConfig(WalConfig(), memtable_bytes=256 * 1024, write_timeout_ms=20_000)
+
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        value = b"x" * 4000
+        for _ in range(4):
+            await asyncio.gather(*(log.append("orders", value) for _ in range(200)))
+            await asyncio.gather(
+                *(log.append_batch("orders", [{"value": value}] * 20) for _ in range(10))
+            )
+        stats = await log.stats()
+        assert (await log.offsets("orders"))[0] == (0, 1600)
+        assert stats.throttled_ms > 0
+        assert stats.checkpoints > 0
+
+    run(tmp_path / "log", body, config)
+
+
+def test_the_loop_goes_on_while_writers_wait_for_room(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        held = log._log._maintenance._working  # checkpoints wait for it
+        await asyncio.to_thread(held.acquire)
+        await log.append("orders", b"x" * 70_000)
+        waiting = [
+            asyncio.create_task(log.append("orders", b"waits")),
+            asyncio.create_task(log.append_batch("orders", [{"value": b"waits"}])),
+            *(asyncio.create_task(log.append("orders", b"waits")) for _ in range(500)),
+        ]
+        async with Ticker() as ticks:
+            await until(lambda: ticks.count >= 20)
+            assert not any(task.done() for task in waiting)
+            assert values(await log.read("orders")) == [b"x" * 70_000]
+        held.release()
+        await asyncio.gather(*waiting)
+        assert (await log.offsets("orders"))[0] == (0, 503)
+
+    run(tmp_path / "log", body, LogConfig(memtable_bytes=64 * 1024))
+
+
+def test_a_writer_that_gets_no_room_is_told_so(tmp_path: Path) -> None:
+    config = LogConfig(memtable_bytes=64 * 1024, write_timeout_ms=50)
+
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        held = log._log._maintenance._working  # checkpoints wait for it
+        await asyncio.to_thread(held.acquire)
+        try:
+            await log.append("orders", b"x" * 70_000)
+            with pytest.raises(errors.OverloadedError):
+                await log.append("orders", b"one too many")
+            with pytest.raises(errors.OverloadedError):
+                await log.append_batch("orders", [{"value": b"one too many"}])
+        finally:
+            held.release()
+        assert (await log.stats()).rejected_writes == 2
+
+    run(tmp_path / "log", body, config)
+
+
+# Reading
+
+
+class Ticker:
+    """A task that does nothing but count how often it comes to run."""
+
+    async def __aenter__(self) -> Ticker:
+        self.count = 0
+        self._task = asyncio.create_task(self._tick())
+        return self
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(0.001)
+            self.count += 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+
+
+def test_the_loop_goes_on_during_a_checkpoint(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        rows = pa.table({"value": [b"%064d" % number for number in range(300_000)]})
+        await log.append_batch("orders", rows)
+        held = log._log._maintenance._working  # a checkpoint waits for it
+        await asyncio.to_thread(held.acquire)
+        async with Ticker() as ticks:
+            checkpoint = asyncio.create_task(log.checkpoint())
+            await until(lambda: ticks.count >= 20)
+            assert not checkpoint.done()
+            assert (await log.append("orders", b"meanwhile")).offset == 300_000
+            held.release()
+            before = ticks.count
+            report = await checkpoint
+            assert ticks.count >= before + 3
+            assert await log.verify() == report.segments == 1
+        assert report.records == 300_001
+
+    run(tmp_path / "log", body)
+
+
+def test_a_waiting_read_wakes_up_for_a_record(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders", partitions=2)
+        threads = threading.active_count()
+        waiting = [asyncio.create_task(log.read("orders", 1, wait_ms=None)) for _ in range(100)]
+        await asyncio.sleep(0)
+        other = await log.append("orders", b"elsewhere", partition=0)
+        assert other.partition == 0
+        await until(lambda: watchers(log) == 100)
+        assert threading.active_count() <= threads + 9  # none for those who wait
+        assert not any(task.done() for task in waiting)
+        await log.append("orders", b"here", partition=1)
+        assert [values(await task) for task in waiting] == [[b"here"]] * 100
+        assert watchers(log) == 0
+
+    run(tmp_path / "log", body)
+
+
+def watchers(log: AsyncLog) -> int:
+    core: Core = log._log._core
+    return sum(len(each) for each in core._watchers.values())
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():
+        await asyncio.sleep(0.001)
+
+
+def test_a_read_that_waits_in_vain_gives_an_empty_table(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        started = asyncio.get_running_loop().time()
+        table = await log.read("orders", wait_ms=30)
+        assert table.num_rows == 0
+        assert asyncio.get_running_loop().time() - started >= 0.025
+        assert watchers(log) == 0
+
+    run(tmp_path / "log", body)
+
+
+def test_a_cancelled_read_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(log.read("orders", wait_ms=None), 0.05)
+        assert watchers(log) == 0
+
+    run(tmp_path / "log", body)
+
+
+# Consumers
+
+
+def test_two_tasks_of_a_group_share_a_topic(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders", partitions=4)
+        seen: dict[str, list[tuple[int, int]]] = {"a": [], "b": []}
+        both = asyncio.Event()
+
+        async def consume(name: str) -> None:
+            async with log.consumer("billing", ["orders"]) as consumer:
+                async for batch in consumer:
+                    places = zip(
+                        batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True
+                    )
+                    seen[name] += places
+                    await consumer.commit()
+                    if all(seen.values()):
+                        both.set()
+
+        tasks = [asyncio.create_task(consume(name)) for name in seen]
+        sent = 0
+        while not both.is_set():
+            await log.append_batch("orders", [{"value": b"x"}] * 40)
+            sent += 40
+        await until(lambda: len(seen["a"]) + len(seen["b"]) >= sent)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        everything = seen["a"] + seen["b"]
+        assert len(everything) == len(set(everything)) == sent
+        info = await log.describe_group("billing")
+        assert (info.members, info.lag) == ((), 0)
+
+    run(tmp_path / "log", body)
+
+
+def test_a_cancelled_poll_loses_no_record(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        await log.append_batch("orders", [{"value": b"%d" % number} for number in range(50)])
+        async with log.consumer("billing", ["orders"], max_records=1) as consumer:
+            found: list[bytes] = []
+            while len(found) < 50:
+                task = asyncio.create_task(consumer.poll(None))
+                for _ in range(len(found) % 4):
+                    await asyncio.sleep(0)
+                task.cancel()
+                outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+                if isinstance(outcome, asyncio.CancelledError):
+                    given = await consumer.given()
+                    assert given.get(TopicPartition("orders", 0), 0) == len(found)
+                    outcome = await consumer.poll(None)
+                found += values(outcome)
+            assert found == [b"%d" % number for number in range(50)]
+
+    run(tmp_path / "log", body)
+
+
+def test_partitions_change_hands_with_callbacks_in_the_loop(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders", partitions=2)
+        await log.append_batch("orders", [{"value": b"x"}] * 10)
+        told: list[tuple[str, int]] = []
+
+        async def revoked(places: list[TopicPartition]) -> None:
+            await first.commit()
+            told.append(("revoked", len(places)))
+
+        def assigned(places: list[TopicPartition]) -> None:
+            asyncio.get_running_loop()
+            told.append(("assigned", len(places)))
+
+        first = await log.consumer("g", ["orders"], on_assign=assigned, on_revoke=revoked)
+        assert (await first.poll(None)).num_rows == 10
+        async with log.consumer("g", ["orders"]) as second:
+            await first.poll()
+            await second.heartbeat()
+            assert told == [("assigned", 2), ("revoked", 1)]
+            assert len(await first.assignment()) == len(await second.assignment()) == 1
+            assert sum((await second.lag()).values()) == 0  # the first one committed all it had
+        await first.close()
+
+    run(tmp_path / "log", body)
+
+
+def test_waking_a_consumer_ends_its_iteration(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        async with log.consumer(partitions=[("orders", 0)]) as consumer:
+            asyncio.get_running_loop().call_later(0.02, consumer.wake)
+            assert [batch async for batch in consumer] == []
+
+    run(tmp_path / "log", body)
+
+
+# Producers and transactions
+
+
+def test_a_producer_gives_each_record_its_place(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        async with log.producer("till-7", memory_bytes=20_000, batch_bytes=5_000) as producer:
+            sent = [producer.send("orders", b"%05d" % n * 20) for n in range(2000)]
+            acks = await asyncio.gather(*sent)
+            assert [ack.offset for ack in acks] == list(range(2000))
+            producer.send("orders", b"and one that nobody awaits")
+            await producer.flush()
+            assert (await log.offsets("orders"))[0][1] == 2001
+        with pytest.raises(errors.ClosedError):
+            producer.send("orders", b"too late")
+
+    run(tmp_path / "log", body)
+
+
+def test_a_fenced_producer_is_told_so(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        old = await log.producer("till-7")
+        await old.send("orders", b"one")
+        async with log.producer("till-7") as new:
+            assert (new.id, new.epoch) == (old.id, old.epoch + 1)
+            with pytest.raises(errors.FencedError):
+                await old.send("orders", b"two")
+            with pytest.raises(errors.FencedError):
+                await old.flush()
+            await new.send("orders", b"three")
+        assert values(await log.read("orders")) == [b"one", b"three"]
+
+    run(tmp_path / "log", body)
+
+
+def test_a_transaction_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        for name in ("orders", "invoices"):
+            await log.create_topic(name)
+        await log.append("orders", b"order")
+        async with log.consumer("billing", ["orders"]) as consumer:
+            await consumer.poll(None)
+            async with log.transaction("settle") as tx:
+                await tx.append("invoices", b"invoice")
+                await tx.append_batch("invoices", [{"value": b"copy"}])
+                await tx.commit_offsets(consumer)
+                assert (await log.offsets("invoices"))[0] == (0, 0)
+            assert tx.outcome == "committed"
+        assert values(await log.read("invoices")) == [b"invoice", b"copy"]
+        assert await log.committed("billing") == {TopicPartition("orders", 0): 1}
+
+    run(tmp_path / "log", body)
+
+
+def test_a_transaction_whose_block_raises_or_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        with pytest.raises(ZeroDivisionError):
+            async with log.transaction() as tx:
+                await tx.append("orders", b"never")
+                raise ZeroDivisionError
+
+        async def work() -> None:
+            async with log.transaction() as tx:
+                await tx.append("orders", b"x" * 5_000_000)  # written, unseen, before the commit
+                started.set()
+                await asyncio.Event().wait()
+
+        started = asyncio.Event()
+        task = asyncio.create_task(work())
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await log.stats()).open_transactions == 0
+        assert (await log.offsets("orders"))[0] == (0, 0)
+
+    run(tmp_path / "log", body)
+
+
+# Errors and the end
+
+
+def test_errors_are_those_of_the_plain_log(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders", config={"record_bytes_max": 10})
+        wrong_calls: list[tuple[type[Exception], Callable[[], Awaitable[Any]]]] = [
+            (errors.TopicExistsError, lambda: log.create_topic("orders")),
+            (errors.InvalidNameError, lambda: log.create_topic("../x")),
+            (errors.TopicNotFoundError, lambda: log.append("none", b"")),
+            (errors.TopicNotFoundError, lambda: log.read("none")),
+            (errors.RecordTooLargeError, lambda: log.append("orders", b"x" * 11)),
+            (errors.PartitionNotFoundError, lambda: log.append("orders", b"", partition=1)),
+            (errors.OffsetOutOfRangeError, lambda: log.read("orders", 0, 1)),
+            (errors.InvalidArgumentError, lambda: log.read("orders", wait_ms=-1)),
+            (errors.GroupNotFoundError, lambda: log.describe_group("none")),
+            (errors.TopicNotFoundError, lambda: log.consumer("g", ["none"])),
+            (errors.InvalidArgumentError, lambda: log.consumer("g")),
+            (errors.InvalidArgumentError, lambda: log.transaction(timeout_ms=0)),
+            (errors.InvalidNameError, lambda: log.producer("a b")),
+            (errors.LockedError, lambda: lakebed.aio.open(tmp_path / "log")),
+            (errors.InvalidArgumentError, lambda: lakebed.aio.open("lakebed://host:1")),
+        ]
+        for wrong, call in wrong_calls:
+            with pytest.raises(wrong):
+                await call()
+
+    run(tmp_path / "log", body)
+
+
+def test_closing_tells_everybody_who_waits(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        # The second member of the group gets no partition, and waits for one.
+        members = [await log.consumer("g", ["orders"]) for _ in range(2)]
+        waiting: list[asyncio.Task[Any]] = [
+            asyncio.create_task(log.read("orders", wait_ms=None)),
+            *(asyncio.create_task(member.poll(None)) for member in members),
+        ]
+        await until(lambda: watchers(log) == 2)
+        await log.close()
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [errors.ClosedError] * 3
+        for call in (log.append("orders", b""), log.read("orders"), log.topics(), log.stats()):
+            with pytest.raises(errors.ClosedError):
+                await call
+        await log.close()
+
+    run(tmp_path / "log", body)
+
+
+def test_an_opening_that_is_cancelled_releases_the_folder(tmp_path: Path) -> None:
+    async def body() -> None:
+        for _ in range(5):
+            opening: asyncio.Future[AsyncLog] = asyncio.ensure_future(
+                lakebed.aio.open(tmp_path / "log")
+            )
+            await asyncio.sleep(0)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        while True:
+            try:
+                async with lakebed.aio.open(tmp_path / "log") as log:
+                    assert await log.topics() == []
+                return
+            except errors.LockedError:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(body(), SECONDS))
+
+
+def test_progress_of_recovery_is_told_in_the_loop(tmp_path: Path) -> None:
+    with lakebed.open(tmp_path / "log") as log:
+        log.create_topic("orders")
+        for number in range(1100):
+            log.append_async("orders", b"%d" % number).result()
+    told: list[tuple[str, int, int]] = []
+
+    async def body() -> None:
+        def progress(doing: str, done: int, total: int) -> None:
+            asyncio.get_running_loop()
+            told.append((doing, done, total))
+
+        async with lakebed.aio.open(tmp_path / "log", progress=progress) as log:
+            assert (await log.stats()).replayed_entries > 1000
+
+    asyncio.run(body())
+    assert {doing for doing, *_ in told} >= {"replaying entries"}
