@@ -185,6 +185,21 @@ def test_the_loop_goes_on_while_writers_wait_for_room(tmp_path: Path) -> None:
     run(tmp_path / "log", body, LogConfig(memtable_bytes=64 * 1024))
 
 
+def test_records_that_waited_for_room_keep_their_order(tmp_path: Path) -> None:
+    config = LogConfig(memtable_bytes=64 * 1024)
+
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        futures = [log.append_async("orders", b"%d" % n + b"x" * 500) for n in range(400)]
+        await futures[0]
+        futures += [log.append_async("orders", b"%d" % n + b"x" * 500) for n in range(400, 1000)]
+        acks = await asyncio.gather(*futures)
+        assert [ack.offset for ack in acks] == list(range(1000))
+        assert (await log.stats()).throttled_ms > 0
+
+    run(tmp_path / "log", body, config)
+
+
 def test_a_writer_that_gets_no_room_is_told_so(tmp_path: Path) -> None:
     config = LogConfig(memtable_bytes=64 * 1024, write_timeout_ms=50)
 

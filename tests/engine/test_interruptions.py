@@ -47,7 +47,7 @@ def strike_at_random(log: Log, call: Callable[[int], object], turns: int) -> set
     for _ in range(turns):
         try:
             with struck(generator.uniform(0.00002, 0.002)):
-                while True:
+                for _ in range(300):  # Python may swallow a strike, in a finaliser say
                     call(number)
                     returned.add(number)
                     number += 1
@@ -64,6 +64,7 @@ CALLS: dict[str, Callable[[Log], Callable[[int], object]]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", CALLS)
 def test_a_writer_struck_anywhere_leaves_a_log_that_goes_on(tmp_path: Path, kind: str) -> None:
     """What returned is there once, the rest at most once, and nobody else waits in vain."""

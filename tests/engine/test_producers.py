@@ -188,6 +188,7 @@ def test_callbacks_are_called_once_with_the_outcome_and_may_fail(tmp_path: Path)
             sent.add_done_callback(fail)
             sent.add_done_callback(lambda each: told.append(each.result().offset))
             producer.flush(30)
+            until(lambda: told == [0])
             sent.add_done_callback(lambda each: told.append(each.result().offset + 100))
             assert told == [0, 100]
             for _ in range(50):  # a callback that failed holds no memory

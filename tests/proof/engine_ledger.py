@@ -134,7 +134,9 @@ class Ledger:
         if operation.wipe:
             self.wipes.append(operation)
             if operation.delete:
-                self.lows = {each: low for each, low in self.lows.items() if each[0] != what["wipe"]}
+                self.lows = {
+                    each: low for each, low in self.lows.items() if each[0] != what["wipe"]
+                }
 
     def _ack(self, number: str, places: list[list[Any]]) -> None:
         operation = self.open.pop(number)
@@ -256,9 +258,7 @@ class Ledger:
                 whole = len(there) in (0, len(operation.names)) or wiped
                 assert whole, f"{number} is half there: {there} of {operation.names}"
             for group, offset in operation.offsets.items():
-                if there:
-                    groups[group] = offset
-                elif not operation.names and found.groups.get(group) == offset:
+                if there or (not operation.names and found.groups.get(group) == offset):
                     groups[group] = offset
         if not weak:
             assert found.groups == groups, f"offsets are {found.groups}, they were {groups}"

@@ -11,10 +11,13 @@ that groups commit.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import logging
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -178,7 +181,7 @@ class Worker:
     def append(self) -> None:
         """Append a record."""
         rows = self._rows(1)
-        topic, key, *_ = rows[0]
+        topic = rows[0][0]
         self.call(
             {"records": rows}, lambda: [self.log.append(topic, value_of(rows[0]), key_of(rows[0]))]
         )
@@ -199,7 +202,7 @@ class Worker:
                 self.tell(["refused" if isinstance(error, RejectedError) else "unknown", number])
         for number, future in zip(numbers, futures, strict=True):
             if future is not None:
-                self._finish(number, lambda future=future: [future.result(60)])
+                self._finish(number, functools.partial(_result, future))
 
     def append_batch(self) -> None:
         """Append several records of a topic at once."""
@@ -225,7 +228,8 @@ class Worker:
                 transaction.commit_offsets(group, {(MARKS, 0): offset})
 
         if self.rng.random() < 0.2:
-            self.quietly(lambda: (fill(), transaction.abort()))
+            self.quietly(fill)
+            self.quietly(transaction.abort)
             return
         groups = dict(offsets)
 
@@ -262,9 +266,7 @@ class Worker:
             target = writing.target(topic)
             encoded = writing.encode_rows(target, [row_of(row) for row in rows], None)
             assert encoded is not None
-            command = TransactionWrite(
-                pending.id, pending.epoch, self._time_us(), (encoded.part,)
-            )
+            command = TransactionWrite(pending.id, pending.epoch, self._time_us(), (encoded.part,))
             writing.submit(command, (encoded.body,))
             pending.rows += rows
             pending.parts.append((topic, encoded.order))
@@ -278,9 +280,7 @@ class Worker:
 
         def commit() -> list[Any]:
             offsets = tuple((group, "", self._marks(), 0, at) for group, at in groups.items())
-            command = CommitTransaction(
-                pending.id, pending.epoch, self._time_us(), (), offsets
-            )
+            command = CommitTransaction(pending.id, pending.epoch, self._time_us(), (), offsets)
             written = writing.submit(command)
             return [
                 ack
@@ -328,13 +328,12 @@ class Worker:
         encoded = writing.encode_rows(writing.target("fixed"), [row_of(row) for row in rows], None)
         assert encoded is not None
         first = tuple(self._sequences.get(run.partition, 0) for run in encoded.part.runs)
-        command = ProducerWrite(self._time_us(), *self._producer, first, encoded.part)
+        identity, epoch = self._producer
+        command = ProducerWrite(self._time_us(), identity, epoch, first, encoded.part)
         self._last = _Sequence(command, encoded, "")
         if self.call({"records": rows}, self._send) == "ack":
             for run in encoded.part.runs:
-                self._sequences[run.partition] = (
-                    self._sequences.get(run.partition, 0) + run.records
-                )
+                self._sequences[run.partition] = self._sequences.get(run.partition, 0) + run.records
         else:
             self._producer = self._last = None
 
@@ -390,7 +389,8 @@ class Worker:
 
     def fill_spares(self) -> None:
         """Make spare WAL files, as a thread does otherwise."""
-        self.quietly(self.log._wal._opened.spares.fill)
+        with contextlib.suppress(OSError):  # its thread tries again later
+            self.quietly(self.log._wal._opened.spares.fill)
 
     def _tell_lows(self, topic: str) -> None:
         for partition, (low, _) in (self.quietly(lambda: self.log.offsets(topic)) or {}).items():
@@ -407,10 +407,18 @@ class Worker:
             self._create(topic)
         if MARKS not in self.log.topics() or self.log.offsets(MARKS)[0][1]:
             return
-        rows = [[MARKS, "", self.run, 99, number, 16] for number in range(MARKS_WRITTEN)]
+        rows = [
+            [MARKS, "", self.run, self.thread, next(self._numbers), 16]
+            for _ in range(MARKS_WRITTEN)
+        ]
         self.call(
             {"records": rows}, lambda: self.log.append_batch(MARKS, [row_of(row) for row in rows])
         )
+
+
+def _result(future: Future[Any]) -> list[Any]:
+    """Give the place of a record that was appended without waiting."""
+    return [future.result(60)]
 
 
 def value_of(row: list[Any]) -> bytes:
@@ -431,9 +439,10 @@ def row_of(row: list[Any]) -> dict[str, object]:
 
 def _places_in_order(rows: list[list[Any]], batches: list[Acks]) -> list[Any]:
     """Give the place of each record of a transaction, whose batches are of one topic each."""
-    queues = {topic: iter(()) for topic in {row[0] for row in rows}}
+    places: dict[str, list[Any]] = {row[0]: [] for row in rows}
     for batch in batches:
-        queues[batch.topic] = itertools.chain(queues[batch.topic], batch)
+        places[batch.topic] += batch
+    queues = {topic: iter(each) for topic, each in places.items()}
     return [next(queues[row[0]]) for row in rows]
 
 

@@ -98,9 +98,7 @@ class Threads:
     def write(self) -> None:
         """Write until killed."""
         self._workers[0].prepare()
-        threads = [
-            threading.Thread(target=self._work, args=(worker,)) for worker in self._workers
-        ]
+        threads = [threading.Thread(target=self._work, args=(worker,)) for worker in self._workers]
         for each in threads:
             each.start()
         for each in threads:

@@ -17,6 +17,15 @@ PROMISES = "tests/wal/test_promises.py"
 LOG = "tests/wal/test_log.py"
 BAD_INPUT = "tests/wal/test_bad_input.py"
 FAILING = "tests/proof/test_failing_disk.py"
+ENGINE_CUTS = (
+    "tests/proof/test_engine_power_cut.py::test_a_power_cut_leaves_every_acknowledged_record[0]"
+)
+ENGINE_LATER = (
+    "tests/proof/test_engine_power_cut.py::test_a_log_that_syncs_later_opens_after_any_cut"
+)
+ENGINE_MODEL = "tests/proof/test_engine_model.py::test_a_log_behaves_like_lists"
+ENGINE_DAMAGE = "tests/proof/test_engine_damage.py"
+ENGINE_REGRESSIONS = "tests/proof/test_engine_regressions.py"
 
 
 @dataclass(frozen=True)
@@ -389,5 +398,130 @@ MUTANTS = (
         tests=(
             f"{PROMISES}::test_a_read_that_meets_a_change_says_so_and_not_that_the_log_is_damaged",
         ),
+    ),
+    Mutant(
+        name="records-acknowledged-without-a-sync",
+        breaks="every acknowledged record is there after a power cut",
+        file="wal/writer.py",
+        old="            written = self._appender.write(after, group, sync=sync)\n",
+        new=("            written = self._appender.write(after, group, sync=False)\n"),
+        tests=(ENGINE_CUTS,),
+    ),
+    Mutant(
+        name="snapshot-name-not-synced",
+        breaks="never lost: a snapshot's name survives before the WAL frees what it holds",
+        file="raft/snapshot.py",
+        old="            self._disk.sync_folder(self._folder)\n            _FOLDER_SYNCED.hit()\n",
+        new="            _FOLDER_SYNCED.hit()\n",
+        tests=(ENGINE_CUTS,),
+    ),
+    Mutant(
+        name="flush-logged-before-segment-names-are-synced",
+        breaks="never lost: a segment's name survives before an entry speaks of it",
+        file="engine/checkpoint.py",
+        old="            self._lake.sync(number)  # the names must survive",
+        new="            pass  # the names must survive",
+        tests=(ENGINE_CUTS,),
+        quick=True,
+    ),
+    Mutant(
+        name="wal-released-up-to-the-newest-snapshot",
+        breaks="a damaged newest snapshot is passed over",
+        file="engine/checkpoint.py",
+        old="            self._wal.release(newest[0])\n",
+        new="            self._wal.release(newest[-1])\n",
+        tests=(f"{ENGINE_DAMAGE}::test_without_its_newest_snapshot_a_log_is_the_same",),
+        quick=True,
+    ),
+    Mutant(
+        name="snapshot-ahead-of-the-wal",
+        breaks="a log that syncs later opens after a power cut",
+        file="engine/checkpoint.py",
+        old="self._wal.flush()  # a log that syncs later must not end before its snapshot\n",
+        new="pass\n",
+        tests=(ENGINE_LATER, ENGINE_REGRESSIONS),
+    ),
+    Mutant(
+        name="no-epoch-check",
+        breaks="one who was fenced cannot write",
+        file="state/machine.py",
+        old="    if producer.epoch != epoch:\n",
+        new="    if producer.epoch < epoch:\n",
+        tests=(ENGINE_MODEL,),
+    ),
+    Mutant(
+        name="transaction-visible-before-its-commit",
+        breaks="a transaction is wholly visible or not at all",
+        file="engine/transaction.py",
+        old="            command = TransactionWrite(self.id, self.epoch, time_us, (each.part,))\n",
+        new=(
+            "            from lakebed.state.commands import Write\n"
+            "            command = Write(time_us, (each.part,))\n"
+        ),
+        tests=(ENGINE_CUTS, ENGINE_MODEL),
+    ),
+    Mutant(
+        name="repeat-not-recognised",
+        breaks="a producer's batch is written once",
+        file="state/machine.py",
+        old="    if known is not None:\n",
+        new="    if known == ():\n",
+        tests=(ENGINE_CUTS,),
+    ),
+    Mutant(
+        name="low-watermark-not-in-the-snapshot",
+        breaks="records that were removed do not come back",
+        file="state/image.py",
+        old='"partitions": [[*key, *state.partitions[key]] for key',
+        new='"partitions": [[*key, 0, *state.partitions[key][1:]] for key',
+        tests=(ENGINE_CUTS, ENGINE_MODEL),
+    ),
+    Mutant(
+        name="offsets-of-a-rejected-transaction",
+        breaks="consumer offsets are committed with their transaction or not at all",
+        file="engine/core.py",
+        old="            result, changes, dropped = error, [], ()\n",
+        new=(
+            "            from lakebed.state.values import Committed\n"
+            "            offsets = getattr(prepared.command, 'offsets', ())\n"
+            "            changes = [\n"
+            "                (state.offsets, (e[0], e[2], e[3]), Committed(e[4], 0))\n"
+            "                for e in offsets if len(e) == 5\n"
+            "            ]\n"
+            "            result, dropped = error, ()\n"
+        ),
+        tests=(ENGINE_MODEL,),
+    ),
+    Mutant(
+        name="column-checksum-not-checked",
+        breaks="never silently wrong",
+        file="lake/opened.py",
+        old="            if crc32c(self._data[start : start + length]) != checksum:\n",
+        new="            if checksum < 0:\n",
+        tests=(ENGINE_DAMAGE, "tests/lake/test_damage.py"),
+    ),
+    Mutant(
+        name="orphans-deleted",
+        breaks="a file that is not the log's is put aside, never deleted",
+        file="engine/recovery.py",
+        old="            strange.append(lake.path(*name))\n",
+        new="            lake.remove(*name)\n",
+        tests=(f"{ENGINE_DAMAGE}::test_a_file_that_is_not_the_logs_is_put_aside_and_kept",),
+    ),
+    Mutant(
+        name="staged-files-removed-too-early",
+        breaks="never lost: a staged file stays while a snapshot or a transaction needs it",
+        file="engine/checkpoint.py",
+        old="        needed = self._core.staged_needed().union(*self._kept.values())\n",
+        new="        needed: set[int] = set()\n",
+        tests=(ENGINE_CUTS,),
+    ),
+    Mutant(
+        name="stale-abort-drops-bodies",
+        breaks="one who was fenced cannot harm the transaction that follows",
+        file="engine/core.py",
+        old="            if changes:  # one of an epoch that was taken over aborts nothing\n",
+        new="            if True:\n",
+        tests=(ENGINE_REGRESSIONS,),
     ),
 )

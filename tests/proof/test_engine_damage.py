@@ -103,7 +103,9 @@ def _bits(image: Image, part: int, chance: random.Random, wanted: int) -> list[t
     full = [path for path in paths if image.contents[path]]
     each = wanted // len(full) + 1
     return [
-        (path, chance.randrange(len(image.contents[path]) * 8)) for path in full for _ in range(each)
+        (path, chance.randrange(len(image.contents[path]) * 8))
+        for path in full
+        for _ in range(each)
     ]
 
 

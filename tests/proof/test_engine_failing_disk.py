@@ -118,11 +118,14 @@ class FaultyLife(Life):
         return None
 
     def _adopt(self, worker: Worker) -> None:
+        struck = self.faulty.hit
         try:
             self.ledger.adopt(worker.log)
         except LakebedError:
+            assert self.faulty.hit > struck, "a healthy log could not be read"
             fault = self.faulty.fault
-            assert fault is not None and fault.lasting, "a healthy log could not be read"
+            if fault is not None and not fault.lasting:
+                self.ledger.adopt(worker.log)
 
     def _stopped(self, worker: Worker) -> bool:
         log = worker.log

@@ -7,6 +7,7 @@ import functools
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,7 +85,8 @@ class AsyncLog(AsyncClosing):
         self._loop = asyncio.get_running_loop()
         self._mailbox = Mailbox(self._loop)
         self._room = Bell(self._loop)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._waiting: deque[tuple[Record, asyncio.Future[Ack]]] = deque()
+        self._pump: asyncio.Task[None] | None = None
 
     @property
     def folder(self) -> Path:
@@ -185,19 +187,16 @@ class AsyncLog(AsyncClosing):
         """
         self._log._check_open()
         record = self._log._writing.record(topic, value, key, headers, partition, timestamp)
-        if self._must_wait():
-            task = self._loop.create_task(self._append_later(record))
-            self._tasks.add(task)  # a loop alone does not keep its tasks alive
-            task.add_done_callback(self._tasks.discard)
-            return task
-        return self._post(record)
-
-    def _post(self, record: Record) -> asyncio.Future[Ack]:
         future: asyncio.Future[Ack] = self._loop.create_future()
+        if self._waiting or self._must_wait():
+            self._waiting.append((record, future))
+            if self._pump is None:
+                self._pump = self._loop.create_task(self._append_waiting())
+            return future
         try:
             self._log._writing.post(record, Reply(self._mailbox, future))
         except BaseException:
-            future.cancel()
+            future.cancel()  # it is told by the exception, and by nothing else
             raise
         return future
 
@@ -427,14 +426,38 @@ class AsyncLog(AsyncClosing):
         log = self._log
         return bool(log._core.broken or log._budget.pause() or log._wal.queue_is_full)
 
-    async def _append_later(self, record: Record) -> Ack:
-        await self._admit()
-        if self._log._wal.queue_is_full:
-            future: asyncio.Future[Ack] = self._loop.create_future()
-            reply = Reply(self._mailbox, future)
-            await self._run_slowly(self._log._writing.post, record, reply)
-            return await future
-        return await self._post(record)
+    async def _append_waiting(self) -> None:
+        """Append the records that wait for room, in the order in which they came."""
+        try:
+            while self._waiting:
+                count = len(self._waiting)
+                error: Exception | None = None
+                try:
+                    await self._admit()
+                    count = len(self._waiting)  # whoever came meanwhile has waited enough
+                except Exception as refusal:
+                    error = refusal
+                for _ in range(count):
+                    await self._append_first(error)
+        finally:
+            self._pump = None
+
+    async def _append_first(self, error: Exception | None) -> None:
+        """Append the record that has waited longest, or tell its caller why not."""
+        record, future = self._waiting[0]
+        try:
+            if error is not None:
+                raise error
+            if not future.done():  # otherwise cancelled, and never written
+                reply, post = Reply(self._mailbox, future), self._log._writing.post
+                if self._log._wal.queue_is_full:
+                    await self._run_slowly(post, record, reply)
+                else:
+                    post(record, reply)
+        except Exception as refusal:
+            if not future.done():
+                future.set_exception(refusal)
+        self._waiting.popleft()
 
     async def _admit(self) -> None:
         """Let a write pass, or make it wait: as `Budget.admit`, without a thread."""

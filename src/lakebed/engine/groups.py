@@ -231,9 +231,17 @@ class Groups:
         committed = self.committed(group)
         rows = [
             self._partition(place, committed.get(place), owners.get(place))
-            for place in sorted({*committed, *owners})
+            for place in self._places_of({place.topic for place in (*committed, *owners)})
         ]
         return GroupInfo(group, generation, members, tuple(rows))
+
+    def _places_of(self, topics: set[str]) -> list[TopicPartition]:
+        """List every partition of the topics a group reads, also those it has not come to yet."""
+        return [
+            TopicPartition(name, number)
+            for name in sorted(topics)
+            for number in range(self._reading.topic(name).partitions)
+        ]
 
     def _partition(
         self, place: TopicPartition, committed: int | None, member: str | None

@@ -250,6 +250,7 @@ class Writing:
     def encode_gathered(self, gathered: _Gathered) -> list[Buffer]:
         """Make one entry of the records of many callers; called by the committing thread."""
         self.close_gathered(gathered)
+        gathered.orders, gathered.names = [], []  # of an attempt that was cut short
         parts: list[Part] = []
         bodies: list[Body] = []
         for rows in gathered.by_topic():

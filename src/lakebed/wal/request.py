@@ -23,6 +23,10 @@ _JOIN_BYTES: Final = 4096
 """Parts smaller than this are copied together: cheaper than one more vector element each."""
 
 
+_OPEN_SPAN: Final = 8 * limits.MIB
+"""What an entry that still grows counts for in the queue: as much as it may grow to."""
+
+
 class Waiter:
     """Somebody who waits until a frame is on disk, by a gate or by a future."""
 
@@ -149,6 +153,7 @@ class OpenRequest(Request):
 
     def __init__(self, encode: Callable[[], Sequence[Buffer]], *, term: int) -> None:
         super().__init__(ENTRY, (), 0, flags=0, term=term)
+        self.span = _OPEN_SPAN
         self.riders = []
         self._encode: Callable[[], Sequence[Buffer]] | None = encode
 
