@@ -388,17 +388,23 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.committed("group") == self.committed.get("group", {})
 
     def teardown(self) -> None:
-        """Read everything, cut the power, and read everything once more."""
+        """Read everything, also after a power cut, and after a checkpoint and another cut."""
         if not hasattr(self, "log"):
             return
-        for _ in range(2):
-            for name, topic in self.topics.items():
-                for index, partition in enumerate(topic.partitions):
-                    table = self.log.read(name, index, partition.low, max_records=10**6)
-                    self.compare(topic, partition, partition.low, table, 10**6)
-            self.log = open_log(
-                self.disk.crash(Survival.LOST, random.Random(0)), self.config, self.clock
-            )
+        self.read_all()
+        for checkpoint in (False, True):
+            if checkpoint:
+                self.log.checkpoint()
+            self.crash(Survival.LOST, 0, True)
+            self.looks_like_the_model()
+            self.read_all()
+
+    def read_all(self) -> None:
+        """Compare every record."""
+        for name, topic in self.topics.items():
+            for index, partition in enumerate(topic.partitions):
+                table = self.log.read(name, index, partition.low, max_records=10**6)
+                self.compare(topic, partition, partition.low, table, 10**6)
 
 
 @simulation("engine-model")

@@ -86,20 +86,20 @@ class Transaction(Closing):
     def _add_record(self, topic: str, record: Record) -> None:
         with self._guard:
             self._check_open()
+            self._write_collected()
             known = self._records.setdefault(topic, [])
             if known and known[0].target.topic is not record.target.topic:
                 self._encode_collected(topic)
                 known = self._records.setdefault(topic, [])
             known.append(record)
-            self._collect(record.size + _RECORD_BYTES)
+            self._collected_bytes += record.size + _RECORD_BYTES
 
     def _add_at_once(self, topic: str, record: Record) -> bool:
         """Add a record if that takes no time; tell whether it was added."""
         if not self._guard.acquire(blocking=False):
             return False
         try:
-            room = _WRITE_BYTES - self._collected_bytes
-            if record.size + _RECORD_BYTES >= room:
+            if self._collected_bytes >= _WRITE_BYTES:
                 return False
             self._add_record(topic, record)
             return True
@@ -112,10 +112,11 @@ class Transaction(Closing):
         encoded = self._writing.encode_rows(target, rows, partition)
         with self._guard:
             self._check_open()
+            self._write_collected()
             self._encode_collected(topic)  # what was added before stands before it
             if encoded is not None:
                 self._add(topic, encoded)
-                self._collect(encoded.part.body_bytes)
+                self._collected_bytes += encoded.part.body_bytes
 
     def commit_offsets(self, group: str | Consumer, offsets: Offsets | None = None) -> None:
         """Commit consumer offsets with the transaction: as far as the group has come.
@@ -222,21 +223,21 @@ class Transaction(Closing):
         self._topics.append(topic)
         self._orders.append(encoded.order)
 
-    def _collect(self, size: int) -> None:
-        """Write what was collected, once it is enough."""
-        self._collected_bytes += size
+    def _write_collected(self) -> None:
+        """Write what was collected, once it is enough; before more comes, so that may be refused."""
         if self._collected_bytes < _WRITE_BYTES:
             return
+        self._admit()
         for topic in list(self._records):
             self._encode_collected(topic)
-        self._admit()
         time_us = self._core.clock.time_us()
-        for each in self._ready:
+        while self._ready:
+            each = self._ready[0]
             command = TransactionWrite(self.id, self.epoch, time_us, (each.part,))
             self._written.append(
                 self._writing.submit_async(command, (each.body,), lambda result: result)
             )
-        self._ready.clear()
+            del self._ready[0]
         self._collected_bytes = 0
         self._check_written()
 

@@ -116,10 +116,11 @@ class Committer:
                         self._everybody_is_here()
             if lead is not None:
                 self._lead()
+            self._join(request)
         except BaseException:
+            request.abandon()  # it may have been struck before it waited
             self._give_up(lead)
             raise
-        self._join(request)
         if request.error is not None:
             raise request.error
         return request.index
