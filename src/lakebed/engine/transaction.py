@@ -7,6 +7,7 @@ offsets. A small transaction is therefore one entry and one sync.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -20,6 +21,7 @@ from lakebed.engine.writing import Encoded, Record, Writing
 from lakebed.errors import (
     InvalidArgumentError,
     LakebedError,
+    OverloadedError,
     RejectedError,
     TransactionClosedError,
 )
@@ -92,14 +94,15 @@ class Transaction(Closing):
                 self._encode_collected(topic)
                 known = self._records.setdefault(topic, [])
             known.append(record)
-            self._collected_bytes += record.size + _RECORD_BYTES
+            self._collect(record.size + _RECORD_BYTES)
 
     def _add_at_once(self, topic: str, record: Record) -> bool:
         """Add a record if that takes no time; tell whether it was added."""
         if not self._guard.acquire(blocking=False):
             return False
         try:
-            if self._collected_bytes >= _WRITE_BYTES:
+            room = _WRITE_BYTES - self._collected_bytes
+            if record.size + _RECORD_BYTES >= room:
                 return False
             self._add_record(topic, record)
             return True
@@ -116,7 +119,7 @@ class Transaction(Closing):
             self._encode_collected(topic)  # what was added before stands before it
             if encoded is not None:
                 self._add(topic, encoded)
-                self._collected_bytes += encoded.part.body_bytes
+                self._collect(encoded.part.body_bytes)
 
     def commit_offsets(self, group: str | Consumer, offsets: Offsets | None = None) -> None:
         """Commit consumer offsets with the transaction: as far as the group has come.
@@ -223,8 +226,14 @@ class Transaction(Closing):
         self._topics.append(topic)
         self._orders.append(encoded.order)
 
+    def _collect(self, size: int) -> None:
+        """Count what was added. If there is no room to write it, the next addition is refused."""
+        self._collected_bytes += size
+        with contextlib.suppress(OverloadedError):
+            self._write_collected()
+
     def _write_collected(self) -> None:
-        """Write what was collected, once it is enough; before more comes, so that may be refused."""
+        """Write what was collected, once it is enough."""
         if self._collected_bytes < _WRITE_BYTES:
             return
         self._admit()
