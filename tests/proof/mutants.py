@@ -371,12 +371,12 @@ MUTANTS = (
         name="waiters-behind-a-batch-not-woken",
         breaks="every caller learns what became of its entry",
         file="wal/request.py",
-        old="            if request.gate is not None:\n                _unlock(request.gate)\n",
+        old="            if waiter.gate is not None:\n                _unlock(waiter.gate)\n",
         new=(
-            "            if request.gate is None:\n"
+            "            if waiter.gate is None:\n"
             "                return\n"
             "            else:\n"
-            "                _unlock(request.gate)\n"
+            "                _unlock(waiter.gate)\n"
         ),
         tests=(f"{PROMISES}::test_every_caller_of_a_shared_group_returns",),
     ),

@@ -55,8 +55,8 @@ def test_a_checkpoint_of_a_log_that_syncs_later_survives_a_power_cut(sync: SyncM
     disk, clock = SimDisk(), ManualClock()
     left: list[SimDisk] = []
     log = open_log(disk, config, clock)
-    disk.on_call = lambda _: left.append(
-        disk.crash(Survival.TORN_512, random.Random(len(left)), names_in_order=True)
+    disk.on_call = lambda _: left.extend(
+        disk.crash(Survival.TORN_512, random.Random(10 * len(left) + each)) for each in range(4)
     )
     log.create_topic("orders")
     for _ in range(3):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-import numpy as np
 import pyarrow as pa
 
 import lakebed
@@ -134,9 +133,6 @@ def _tables(consumer: lakebed.Consumer, limit: int | None, *, follow: bool) -> I
 
 def _behind(topic: str, table: pa.Table) -> dict[tuple[str, int], int]:
     """Give the offsets behind the last record of each partition in a batch."""
-    partitions = np.asarray(table.column("partition"))
-    offsets = np.asarray(table.column("offset"))
-    return {
-        (topic, int(each)): int(offsets[partitions == each].max()) + 1
-        for each in np.unique(partitions)
-    }
+    # Not through numpy: pyarrow then looks for pandas, and a Ctrl-C in that import gets lost.
+    last = table.group_by("partition").aggregate([("offset", "max")]).to_pylist()
+    return {(topic, each["partition"]): each["offset_max"] + 1 for each in last}

@@ -225,6 +225,8 @@ class Checkpointer:
     def remove_dropped(self) -> int:
         """Remove the files of segments that the log has dropped; give how many."""
         dropped, self._core.dropped = self._core.dropped, []
+        if dropped:
+            self._wal.flush()  # the entries that dropped them must survive before the files go
         for topic, partition, segment in dropped:
             self._forget(segment)
             self._remove(topic, partition, segment)
