@@ -29,6 +29,9 @@ FILE_NUMBER_MAX: Final = 2**32 - 1
 INDEX_MAX: Final = 2**63 - 1
 """No log gets this far; a reset goes at most half way, so that it stays so."""
 
+OFFSET_MAX: Final = 2**63 - 1
+"""Offsets are 64-bit numbers."""
+
 GROUP_BYTES_MAX: Final = 16 * MIB
 """A group commit takes no further entry beyond this, so that the first waiter is served soon."""
 

@@ -17,14 +17,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from lakebed.config import TopicConfig
 from lakebed.engine.core import Core, Frozen, Key
-from lakebed.errors import LakebedError, from_os_error
+from lakebed.errors import LakebedError, RejectedError, from_os_error
 from lakebed.host import failpoints
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.write import write_segment
@@ -112,12 +112,13 @@ class Checkpointer:
             frozen = self._core.freeze()
             _FROZEN.hit()
             index = frozen.state.numbers["applied"]
-            flush = Flush(tuple(self._segments(frozen)), tuple(self._staged(frozen)))
+            flush = self._flush(frozen)
             _FLUSHED.hit()
             if self.last is not None and index <= self.last.index + 1 and flush == Flush((), ()):
+                self.frozen_wal_bytes = frozen.wal_bytes  # nothing of it is waiting to be flushed
                 return replace(self.last, records=0, segments=0, segment_bytes=0)
             if flush.added or flush.staged:
-                self._submit(flush)
+                self._log(flush)
             _LOGGED.hit()
             size = self._snapshot(frozen, flush)
             self.frozen_wal_bytes = frozen.wal_bytes
@@ -133,18 +134,29 @@ class Checkpointer:
             )
             return self.last
 
-    # Segments
-
-    def _segments(self, frozen: Frozen) -> list[tuple[int, int, Segment]]:
+    def _flush(self, frozen: Frozen) -> Flush:
+        """Write every file of a checkpoint, durably; if one cannot be written, none stays."""
         written: list[tuple[int, int, Segment]] = []
         try:
             self._write_all(frozen, written)
+            return Flush(tuple(written), tuple(self._staged(frozen)))
         except BaseException:
-            # The log knows nothing of them, and the next attempt writes its own.
-            for topic, partition, segment in written:
-                self._remove(topic, partition, segment.id)
+            self._discard(written)
             raise
-        return written
+
+    def _log(self, flush: Flush) -> None:
+        try:
+            self._submit(flush)
+        except RejectedError:
+            self._discard(flush.added)
+            raise
+
+    def _discard(self, written: Sequence[tuple[int, int, Segment]]) -> None:
+        """Remove segments that the log knows nothing of: the next attempt writes its own."""
+        for topic, partition, segment in written:
+            self._remove(topic, partition, segment.id)
+
+    # Segments
 
     def _write_all(self, frozen: Frozen, written: list[tuple[int, int, Segment]]) -> None:
         topics = set()

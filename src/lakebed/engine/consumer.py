@@ -70,6 +70,8 @@ class Consumer(Closing):
         self._on_revoke = on_revoke
         self._positions: dict[TopicPartition, int] = {}
         self._given: dict[TopicPartition, int] = {}
+        self._ids: dict[str, int] = {}
+        """Which topic each name meant when it was last looked at."""
         self._turn = 0
         self._woken = threading.Event()
         self._ring: Callable[[], None] = self._woken.set
@@ -120,6 +122,7 @@ class Consumer(Closing):
 
     def _fetch(self) -> Fetched:
         """Take turns among the partitions that have something; nothing is given out yet."""
+        self._begin_anew()
         positions = dict(self._positions)
         following: dict[TopicPartition, int] = {}
         given: dict[TopicPartition, int] = {}
@@ -141,6 +144,18 @@ class Consumer(Closing):
                 records -= table.num_rows
                 size -= table.nbytes
         return Fetched(pa.concat_tables(tables) if tables else None, following, given)
+
+    def _begin_anew(self) -> None:
+        """Start again in topics that were deleted and made anew: their old offsets mean nothing."""
+        for name in {place.topic for place in self._positions}:
+            topic = self._reading.topic(name)
+            if self._ids.setdefault(name, topic.id) == topic.id:
+                continue
+            _log.warning("%s was made anew; reading from its start", name)
+            for place in [each for each in self._positions if each.topic == name]:
+                self._given.pop(place, None)
+                self._positions[place] = self._reading.bounds(topic, place.partition)[0]
+            self._ids[name] = topic.id
 
     def _give(self, fetched: Fetched) -> pa.Table | None:
         """Give out what was fetched; from here on a commit counts it as read."""
@@ -189,6 +204,7 @@ class Consumer(Closing):
 
     def _wait(self, left: float | None) -> None:
         """Sleep until there are records, the group changes, or it is time for a heartbeat."""
+        self._reading.check_may_wait()
         left = self._at_most_a_beat(left)
         wanted = self._wanted()
         stop = self._reading.watch(wanted, self._woken.set)
@@ -245,6 +261,8 @@ class Consumer(Closing):
         for place in places:
             self._positions.pop(place, None)
             self._given.pop(place, None)
+        left = {place.topic for place in self._positions}
+        self._ids = {name: number for name, number in self._ids.items() if name in left}
 
     def _regroup(self) -> None:
         self._ring()
@@ -255,6 +273,7 @@ class Consumer(Closing):
         committed = self._groups.committed(self.group) if self.group else {}
         for place in places:
             topic = self._reading.topic(place.topic)
+            self._ids.setdefault(place.topic, topic.id)
             self._reading.key(topic, place.partition)
             low, end = self._reading.bounds(topic, place.partition)
             position = committed.get(place)
@@ -303,8 +322,16 @@ class Consumer(Closing):
         self._groups.commit(self.group, self.member, self.given() if offsets is None else offsets)
 
     def given(self) -> dict[TopicPartition, int]:
-        """Give the offsets behind everything that was given out so far."""
-        return dict(self._given)
+        """Give the offsets behind everything that was given out so far.
+
+        What was given out of a topic that is gone does not count, even if there is one of its name.
+        """
+        names = self._reading.ids()
+        return {
+            place: offset
+            for place, offset in self._given.items()
+            if names.get(place.topic) == self._ids.get(place.topic)
+        }
 
     def close(self) -> None:
         """Leave the group, so that its other members take over at once."""

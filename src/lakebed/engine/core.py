@@ -95,6 +95,8 @@ class Core:
         self._watching = threading.Lock()
         self._watchers: dict[Key, list[Callable[[], None]]] = {}
         self.on_applied: Callable[[], None] | None = None
+        self.check_may_wait: Callable[[], None] = _anyone_may
+        """Refuses whoever would hold up the committing thread: a callback that it runs."""
 
     # Applying
 
@@ -275,6 +277,10 @@ class Core:
         for key in keys:
             for callback in self._watchers.get(key, ()):
                 callback()
+
+
+def _anyone_may() -> None:
+    """Let anyone wait: nothing is committed yet."""
 
 
 class _Ledger:

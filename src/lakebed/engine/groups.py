@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lakebed import limits
 from lakebed.engine.core import Core
 from lakebed.engine.reading import Reading
 from lakebed.errors import (
@@ -70,6 +71,13 @@ class Groups:
         self._guard = threading.RLock()
         self._memberships: dict[str, Membership] = {}
         self._watchers: dict[str, list[Callable[[], None]]] = {}
+        self._logged: dict[str, int] = {}
+        """The generation of each membership that the log knows."""
+
+    def _alone(self) -> threading.RLock:
+        """Give the lock. Who holds it may wait for a commit, so no callback of one may want it."""
+        self._core.check_may_wait()
+        return self._guard
 
     # Members
 
@@ -81,7 +89,7 @@ class Groups:
         for topic in topics:
             self._reading.topic(topic)
         member = f"{name}-{uuid.uuid4().hex[:12]}"
-        with self._guard:
+        with self._alone():
             membership = self._membership(name)
             now = self._core.clock.monotonic()
             membership.expire(now)
@@ -93,14 +101,14 @@ class Groups:
         self, group: str, member: str, held: Collection[TopicPartition]
     ) -> frozenset[TopicPartition]:
         """Say that a member lives and what it holds; give what it may hold."""
-        with self._guard:
+        with self._alone():
             membership = self._memberships.get(group)
             if membership is None:
                 raise FencedError("not a member of the group", group=group, member=member)
             membership.set_partitions(self._counts())
-            before = membership.generation
             allowed = membership.heartbeat(member, self._core.clock.monotonic(), held)
-            if membership.generation != before or self._made_anew(group, allowed):
+            # Also if a change was made before whose entry was never written (Ctrl-C).
+            if membership.generation != self._logged.get(group) or self._made_anew(group, allowed):
                 self._changed(group, membership)
             return allowed
 
@@ -112,7 +120,7 @@ class Groups:
 
     def leave(self, group: str, member: str) -> None:
         """Let a member go. One that is gone already is no mistake."""
-        with self._guard:
+        with self._alone():
             membership = self._memberships.get(group)
             if membership is not None and member in membership.members:
                 membership.leave(member)
@@ -121,7 +129,7 @@ class Groups:
     def expire(self) -> list[str]:
         """Expel members that were silent for too long; give who they were."""
         gone: list[str] = []
-        with self._guard:
+        with self._alone():
             for name, membership in self._memberships.items():
                 expelled = membership.expire(self._core.clock.monotonic())
                 if expelled:
@@ -131,12 +139,12 @@ class Groups:
 
     def watch(self, group: str, callback: Callable[[], None]) -> None:
         """Have a consumer told when its group changes."""
-        with self._guard:
+        with self._alone():
             self._watchers.setdefault(group, []).append(callback)
 
     def unwatch(self, group: str, callback: Callable[[], None]) -> None:
         """End that."""
-        with self._guard:
+        with self._alone():
             self._watchers[group] = [
                 each for each in self._watchers.get(group, ()) if each != callback
             ]
@@ -172,6 +180,7 @@ class Groups:
         known = self._core.state.groups.get(group)
         if known is None or known.owners != owners:
             self._submit(ChangeGroup(group, owners))
+        self._logged[group] = membership.generation
         for callback in self._watchers.get(group, ()):
             callback()
 
@@ -196,7 +205,7 @@ class Groups:
 
     def _place(self, topic: str, partition: int, offset: Any) -> tuple[int, int, int]:
         key = self._reading.key(self._reading.topic(topic), partition)
-        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+        if type(offset) is not int or not 0 <= offset <= limits.OFFSET_MAX:
             raise InvalidArgumentError(
                 "a committed offset is a whole number", topic=topic, got=repr(offset)
             )
@@ -223,7 +232,7 @@ class Groups:
         known = self._core.state.groups.get(GroupName(group))
         if known is None:
             raise _no_group(group)
-        with self._guard:
+        with self._alone():
             membership = self._memberships.get(group)
             members = tuple(membership.members) if membership else ()
             owners = membership.owners() if membership else {}
@@ -254,14 +263,14 @@ class Groups:
     def reset(self, group: str, offsets: Offsets) -> None:
         """Let a group without members go on from other offsets."""
         name = GroupName(group)
-        with self._guard:
+        with self._alone():
             self._check_empty(name)
             self.commit(name, "", offsets)
 
     def delete(self, group: str) -> None:
         """Forget a group that has no members."""
         name = GroupName(group)
-        with self._guard:
+        with self._alone():
             if name not in self._core.state.groups:
                 raise _no_group(name)
             self._check_empty(name)
@@ -269,6 +278,7 @@ class Groups:
                 self._submit(ChangeGroup(name, ()))  # of members that died with their process
             self._submit(DeleteGroup(name))
             self._memberships.pop(name, None)
+            self._logged.pop(name, None)
 
     def _check_empty(self, group: str) -> None:
         membership = self._memberships.get(group)

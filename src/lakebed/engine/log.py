@@ -57,6 +57,7 @@ class Log(Closing):
         self._disk = disk
         self._threaded = threaded
         self._closed = False
+        self._released = False
         self._staging = Staging(disk, folder)
         self._lake = LakeFolder(disk, folder)
         self._snapshots = SnapshotFolder(disk, folder)
@@ -117,6 +118,7 @@ class Log(Closing):
     def _assemble(self) -> None:
         """Put the parts together that need the recovered state."""
         core, config = self._core, self.config
+        core.check_may_wait = self._wal.check_may_wait
         self._segments = SegmentReader(self._lake, config.cache_bytes)
         self._reading = Reading(core, self._segments)
         self._writing = Writing(core, self._wal, self._admit)
@@ -515,9 +517,10 @@ class Log(Closing):
         What is in memory stays in the WAL and is read again at the next opening; `checkpoint`
         before makes that quicker.
         """
-        if self._closed:
+        if self._released:
             return
-        self._closed = True
+        self._wal.check_may_wait()
+        self._closed = True  # an interrupted call is finished by the next one
         self._budget.close()
         self._maintenance.stop()
         self._reading.closed = True
@@ -525,6 +528,7 @@ class Log(Closing):
         self._groups.wake_all()
         try:
             self._wal.close()
+            self._released = True
         finally:
             self._segments.close()
 

@@ -108,6 +108,7 @@ class Maintenance:
 
     def tick(self) -> None:
         """Do everything that is due."""
+        self._core.check_may_wait()
         with self._working:
             self._time_out()
             self.members_expelled += len(self._groups.expire())
@@ -121,11 +122,13 @@ class Maintenance:
 
     def clean(self, topics: list[Any]) -> CleanupReport:
         """Do retention, merging and compaction for topics, now."""
+        self._core.check_may_wait()
         with self._working:
             return self._cleanup.run(topics)
 
     def checkpoint(self) -> Any:
         """Take a checkpoint now."""
+        self._core.check_may_wait()
         with self._working:
             report = self._checkpointer.run()
             self._budget.changed()

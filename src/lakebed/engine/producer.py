@@ -320,8 +320,9 @@ class Producer(Closing):
         self._changed.notify_all()
 
     def _wait_for_memory(self) -> None:
-        while self._held_bytes > self._memory_bytes and self._error is None:
-            self._changed.wait()
+        if not self._writing.in_callback:  # there, waiting would hold up what makes room
+            while self._held_bytes > self._memory_bytes and self._error is None:
+                self._changed.wait()
         self._check_usable()
 
     # The producer's thread
@@ -432,6 +433,7 @@ class Producer(Closing):
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything sent before is on disk; raise if some of it is not."""
+        self._core.check_may_wait()
         with self._guard:
             waiting = list(self._unsettled.values())
             self._flushing += 1
@@ -447,6 +449,7 @@ class Producer(Closing):
 
     def close(self) -> None:
         """Write what was sent, and end. Raise if some of it could not be written."""
+        self._core.check_may_wait()
         with self._guard:
             if self._closed:
                 return

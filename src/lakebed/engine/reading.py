@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,12 @@ import pyarrow as pa
 
 from lakebed.engine.core import Core, Key
 from lakebed.engine.writing import no_partition, no_topic
-from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
+from lakebed.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    OffsetOutOfRangeError,
+    SchemaChangeError,
+)
 from lakebed.lake.reader import SegmentReader
 from lakebed.state.values import Partition, Segment, Topic
 from lakebed.topic.records import with_position
@@ -62,6 +67,10 @@ class Reading:
         """Give the names of the topics there are."""
         return self._core.state.names.keys()
 
+    def ids(self) -> Mapping[str, int]:
+        """Give the id of each topic by its name."""
+        return self._core.state.names
+
     def key(self, topic: Topic, partition: int) -> Key:
         """Find a partition, or raise `PartitionNotFoundError`."""
         if type(partition) is not int or not 0 <= partition < topic.partitions:
@@ -100,6 +109,23 @@ class Reading:
 
         At least one record if there is one, at most so many.
         """
+        while True:
+            try:
+                return self._read(topic, partition, offset, bounds, columns)
+            except SchemaChangeError:
+                now = self._core.topic(topic.id)
+                if now is None or now is topic:
+                    raise
+                topic = now  # it got a field a moment ago, and a record that has it
+
+    def _read(
+        self,
+        topic: Topic,
+        partition: int,
+        offset: int,
+        bounds: Bounds,
+        columns: Sequence[str] | None,
+    ) -> tuple[pa.Table, int]:
         key = self.key(topic, partition)
         names = _checked_columns(columns)
         schema = self._schema(topic, names)
@@ -237,6 +263,7 @@ class Reading:
 
     def wait(self, wanted: dict[Key, int], seconds: float | None) -> bool:
         """Wait until one of the partitions has a record at the offset named; False if none came."""
+        self.check_may_wait()
         arrived = threading.Event()
         stop = self._core.watch(tuple(wanted), arrived.set)
         try:
@@ -250,6 +277,10 @@ class Reading:
             return True
         finally:
             stop()
+
+    def check_may_wait(self) -> None:
+        """Refuse to wait in a callback of the thread that would bring the record."""
+        self._core.check_may_wait()
 
     def watch(self, wanted: dict[Key, int], callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called when a partition changes; give the function that ends it."""

@@ -25,7 +25,7 @@ from lakebed.errors import (
     RejectedError,
     TransactionClosedError,
 )
-from lakebed.state.commands import AbortTransaction, CommitTransaction, TransactionWrite
+from lakebed.state.commands import AbortTransaction, CommitTransaction, TransactionWrite, encode
 from lakebed.state.machine import Written
 from lakebed.types import Closing, GroupName
 
@@ -115,6 +115,8 @@ class Transaction(Closing):
         encoded = self._writing.encode_rows(target, rows, partition)
         with self._guard:
             self._check_open()
+            if encoded is not None:
+                self._check_fits(encoded)
             self._write_collected()
             self._encode_collected(topic)  # what was added before stands before it
             if encoded is not None:
@@ -146,6 +148,7 @@ class Transaction(Closing):
 
     def commit(self) -> list[Acks]:
         """Make everything visible at once; return when that is durable."""
+        self._core.check_may_wait()
         with self._guard:
             self._check_open()
             for topic in list(self._records):
@@ -249,6 +252,11 @@ class Transaction(Closing):
             del self._ready[0]
         self._collected_bytes = 0
         self._check_written()
+
+    def _check_fits(self, encoded: Encoded) -> None:
+        """Refuse a batch that no entry can hold, before it is in the way of everything else."""
+        command = TransactionWrite(self.id, self.epoch, 0, (encoded.part,))
+        self._writing.check_fits(encode(command, (encoded.body.raw(),)))
 
     def _check_written(self) -> None:
         """Raise what a write of this transaction was refused for, as soon as it is known."""

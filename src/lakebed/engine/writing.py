@@ -88,6 +88,11 @@ class Writing:
         # What gathers must fit into an entry, whatever encoding adds to it.
         self.gathered_bytes_max = min(_GATHERED_BYTES_MAX, wal.config.entry_bytes_max // 4)
 
+    @property
+    def in_callback(self) -> bool:
+        """Tell whether this is the committing thread, running a callback."""
+        return self._wal.in_callback
+
     # Batches
 
     def append_batch(self, topic: str, rows: Rows, partition: int | None) -> Acks:
@@ -264,15 +269,16 @@ class Writing:
             bodies.append(encoded.body)
         command = Write(self._core.clock.time_us(), tuple(parts))
         payload = encode(command, [body.raw() for body in bodies])
-        self._check_fits(payload)
+        self.check_fits(payload)
         gathered.request.command = Prepared(command, bodies)
         return payload
 
-    def _check_fits(self, payload: Sequence[Buffer]) -> None:
+    def check_fits(self, payload: Sequence[Buffer]) -> None:
+        """Refuse what is too large for an entry."""
         size, most = sum(memoryview(each).nbytes for each in payload), self._wal.config
         if size > most.entry_bytes_max:
             raise EntryTooLargeError(
-                "the record does not fit into an entry", bytes=size, bytes_max=most.entry_bytes_max
+                "it does not fit into an entry", bytes=size, bytes_max=most.entry_bytes_max
             )
 
     def encode_records(self, records: list[Record]) -> Encoded:
