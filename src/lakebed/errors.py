@@ -44,7 +44,9 @@ what to do (`advice`). Messages are lower case, with the facts last as `key=valu
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Iterator
 from typing import ClassVar
 
 
@@ -336,3 +338,12 @@ def from_os_error(error: OSError, doing: str, path: object) -> LakebedError:
     if error.errno in {errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}:
         return NotALogError(f"not a folder while {doing}", **facts)
     return DeviceError(f"device error while {doing}: {error.strerror or error}", **facts)
+
+
+@contextlib.contextmanager
+def translated(doing: str, path: object) -> Iterator[None]:
+    """Raise an operating system's error within the block as ours."""
+    try:
+        yield
+    except OSError as error:
+        raise from_os_error(error, doing, path) from error

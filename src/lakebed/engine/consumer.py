@@ -296,6 +296,7 @@ class Consumer(Closing):
 
     def seek(self, topic: str, partition: int, offset: int | str) -> None:
         """Go on elsewhere in a partition that this consumer reads."""
+        self._begin_anew()
         place = TopicPartition(topic, partition)
         if place not in self._positions:
             raise InvalidArgumentError(

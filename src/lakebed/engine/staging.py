@@ -13,13 +13,13 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from crc32c import crc32c
 
-from lakebed.errors import CorruptionError, MissingFileError, from_os_error
+from lakebed.errors import CorruptionError, MissingFileError, translated
 from lakebed.host import Disk, Mapping, Mode, failpoints, write_all
 
 _WRITTEN = failpoints.define("engine.staged.written")
@@ -46,7 +46,7 @@ class Staging:
         path = self.path(number)
         temporary = path.with_name(path.name + ".tmp")
         places: list[tuple[int, int]] = []
-        with _translated("staging a transaction", path):
+        with translated("staging a transaction", path):
             self._disk.make_folder(self.folder)
             self.discard(temporary)
             file = self._disk.open(temporary, Mode.CREATE)
@@ -83,7 +83,7 @@ class Staging:
             mapping = self._maps.get(number)
             if mapping is None:
                 path = self.path(number)
-                with _translated("reading a staged file", path):
+                with translated("reading a staged file", path):
                     try:
                         file = self._disk.open(path, Mode.READ)
                     except FileNotFoundError as error:
@@ -97,7 +97,7 @@ class Staging:
     def keep_only(self, needed: set[int]) -> list[str]:
         """Remove every staged file but the needed ones; give the names that are not ours."""
         unknown = []
-        with _translated("removing staged files", self.folder):
+        with translated("removing staged files", self.folder):
             for name in self._disk.names(self.folder):
                 match = _NAME.fullmatch(name)
                 if name.endswith(".tmp") or (match and int(match[1]) not in needed):
@@ -112,11 +112,3 @@ class Staging:
         """Remove a file that may not be there."""
         with contextlib.suppress(FileNotFoundError):
             self._disk.remove(path)
-
-
-@contextlib.contextmanager
-def _translated(doing: str, path: Any) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise from_os_error(error, doing, path) from error

@@ -27,7 +27,7 @@ from typing import Final
 from crc32c import crc32c
 
 from lakebed import limits
-from lakebed.errors import CorruptionError, from_os_error
+from lakebed.errors import CorruptionError, translated
 from lakebed.host import Disk, File, Mode, failpoints, fill, read_exactly, write_all
 from lakebed.raft.codec import Note
 
@@ -62,30 +62,30 @@ class SnapshotFolder:
         """
         path = self.path(index)
         temporary = path.with_name(path.name + ".tmp")
-        with _translated("making the snapshot folder", self._folder):
+        with translated("making the snapshot folder", self._folder):
             self._disk.make_folder(self._folder)
         checksum = self._write_temporary(temporary, data)
-        with _translated("renaming a snapshot", path):
+        with translated("renaming a snapshot", path):
             self._disk.rename(temporary, path)
             _RENAMED.hit()
-        with _translated("syncing the snapshot folder", self._folder):
+        with translated("syncing the snapshot folder", self._folder):
             # The name must survive before the WAL says that this snapshot is the valid one.
             self._disk.sync_folder(self._folder)
             _FOLDER_SYNCED.hit()
         return checksum
 
     def _write_temporary(self, path: Path, data: bytes) -> int:
-        with _translated("making a snapshot file", path):
+        with translated("making a snapshot file", path):
             try:
                 file = self._disk.open(path, Mode.CREATE)
             except FileExistsError:  # left behind by a write that failed
                 self._disk.remove(path)
                 file = self._disk.open(path, Mode.CREATE)
         try:
-            with _translated("writing a snapshot", path):
+            with translated("writing a snapshot", path):
                 checksum = _write_pieces(file, data)
                 _WRITTEN.hit()
-            with _translated("syncing a snapshot", path):
+            with translated("syncing a snapshot", path):
                 # The contents must survive before they get the name of a whole snapshot.
                 file.sync()
                 _SYNCED.hit()
@@ -113,14 +113,14 @@ class SnapshotFolder:
 
     def indexes(self) -> list[int]:
         """List the snapshots there are, oldest first."""
-        with _translated("listing snapshots", self._folder):
+        with translated("listing snapshots", self._folder):
             names = self._disk.names(self._folder)
         return sorted(int(name[:20]) for name in names if _WHOLE.fullmatch(name))
 
     def load(self, index: int) -> bytes:
         """Give the bytes of a snapshot that says itself how long it is and what its checksum is."""
         path = self.path(index)
-        with _translated("reading a snapshot", path):
+        with translated("reading a snapshot", path):
             file = self._disk.open(path, Mode.READ)
             try:
                 size = file.size()
@@ -148,7 +148,7 @@ class SnapshotFolder:
     def _opened(self, index: int, note: Note) -> Iterator[File]:
         """Open a file whose length is right, so that nothing is read into too large a buffer."""
         path = self.path(index)
-        with _translated("reading a snapshot", path):
+        with translated("reading a snapshot", path):
             try:
                 file = self._disk.open(path, Mode.READ)
             except FileNotFoundError as error:
@@ -179,11 +179,3 @@ def _write_pieces(file: File, data: bytes) -> int:
         checksum = crc32c(piece, checksum)
         write_all(file, [piece], position, len(piece))
     return checksum
-
-
-@contextlib.contextmanager
-def _translated(doing: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise from_os_error(error, doing, path) from error
