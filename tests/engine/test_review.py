@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 
 from lakebed import Log, LogConfig
+from lakebed.engine.core import _Redo
 from lakebed.errors import (
     DiskFullError,
     EntryTooLargeError,
     InvalidArgumentError,
+    TransactionClosedError,
     from_os_error,
 )
 from lakebed.state.commands import Write
@@ -33,7 +35,6 @@ def _in_callback(log: Log, call: Any) -> Any:
             told.append(error)
         done.set()
 
-    # Held back by a full group, so that the callback surely runs in the committing thread.
     future = log.append_async("t", b"x")
     future.add_done_callback(callback)
     assert done.wait(20), "the log hangs"
@@ -175,7 +176,7 @@ def test_a_checkpoint_that_cannot_stage_a_transaction_leaves_no_segments(tmp_pat
     transaction._collect(1 << 30)
     write = log._staging.write
 
-    def full(*_: object) -> Any:
+    def full(number: int, bodies: Any) -> Any:
         raise from_os_error(OSError(errno.ENOSPC, "full"), "staging", tmp_path)
 
     log._staging.write = full  # type: ignore[method-assign]
@@ -219,3 +220,85 @@ def test_an_offset_beyond_64_bits_is_refused_as_bad_input() -> None:
     log.create_topic("t", 1)
     with pytest.raises(InvalidArgumentError):
         log.commit_offsets("g", {("t", 0): 2**70})
+
+
+def test_what_has_no_name_leaves_nothing_behind(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "log") as log:
+        log.create_topic("t")
+        for _ in range(3):
+            with log.transaction() as transaction:
+                transaction.append("t", b"x")
+            log.transaction().abort()
+            with log.producer() as producer:
+                producer.send("t", b"y")
+        assert log.stats().producers == 0
+        assert not log._core.state.sequences
+        with log.producer("named") as producer:
+            producer.send("t", b"z")
+        assert log.stats().producers == 1
+    with Log.open(tmp_path / "log") as log:
+        assert log.stats().producers == 1
+        assert log.read("t").num_rows == 7
+
+
+def test_a_transaction_that_was_seen_in_one_partition_is_seen_in_all(tmp_path: Path) -> None:
+    """Readers come between the steps of a commit; none sees one step without the others."""
+    partitions = 16
+    with Log.open(tmp_path / "log") as log:
+        log.create_topic("t", partitions=partitions)
+        ended = threading.Event()
+        torn: list[tuple[int, int]] = []
+
+        def look() -> None:
+            while not ended.is_set():
+                first = log.offsets("t")[0][1]
+                last = log.offsets("t")[partitions - 1][1]
+                if last < first:
+                    torn.append((first, last))
+
+        reader = threading.Thread(target=look)
+        reader.start()
+        for _ in range(150):
+            with log.transaction("w") as transaction:
+                for partition in range(partitions):
+                    transaction.append("t", b"x", partition=partition)
+        ended.set()
+        reader.join()
+        assert torn == []
+
+
+def test_readers_wait_for_changes_that_are_half_carried_out(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of applying: the next reader finishes it before it looks."""
+    with Log.open(tmp_path / "log") as log:
+        log.create_topic("t", partitions=2)
+        core = log._core
+        key, other = (1, 0), (1, 1)
+        before = core.state.partitions[key]
+        changes = [
+            (core.state.partitions, each, before._replace(low=0, end=0, compacted_to=9))
+            for each in (key, other)
+        ]
+        core.state.partitions[key] = changes[0][2]  # the first of two changes, then the strike
+        core._redo = _Redo(changes, (), (), None, None)
+        assert core.partition(key) == changes[0][2]
+        assert core.state.partitions[other] == changes[1][2]
+
+
+def test_a_commit_that_was_cut_short_has_an_unknown_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Log.open(tmp_path / "log") as log:
+        log.create_topic("t")
+        transaction = log.transaction("w")
+        transaction.append("t", b"x")
+
+        def struck(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(log._writing, "submit", struck)
+            with pytest.raises(KeyboardInterrupt):
+                transaction.commit()
+        assert transaction.outcome == "unknown"
+        with pytest.raises(TransactionClosedError, match="outcome=unknown"):
+            transaction.abort()

@@ -82,6 +82,7 @@ def command() -> st.SearchStrategy[Command]:
         ),
         st.builds(commands.AbortTransaction, _PRODUCER, _EPOCH, st.just("aborted")),
         st.builds(commands.ExpireProducers, _TIME),
+        st.builds(commands.ForgetProducer, st.integers(1, 3), st.integers(1, 3)),
         st.builds(
             commands.CommitOffsets,
             _NAME,

@@ -34,6 +34,7 @@ EXAMPLES: list[Command] = [
     commands.CommitTransaction(1, 2, 3, (PART,), (("g", "m", 1, 0, 5),)),
     commands.AbortTransaction(1, 2, "timed out"),
     commands.ExpireProducers(7),
+    commands.ForgetProducer(1, 2),
     commands.CommitOffsets("g", "m", ((1, 0, 5),), 1),
     commands.ChangeGroup("g", ((1, 0, "m"),)),
     commands.DeleteGroup("g"),

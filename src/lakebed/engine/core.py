@@ -207,8 +207,18 @@ class Core:
         return self.state.topics.get(number)
 
     def partition(self, key: Key) -> Partition | None:
-        """Find a partition."""
-        return self.state.partitions.get(key)
+        """Find a partition, in a state where no command is half carried out.
+
+        A commit over several partitions changes one after another. Who has seen one of them changed
+        must see the others changed too: so whatever is found while changes are under way is looked
+        up again after them.
+        """
+        while True:
+            found = self.state.partitions.get(key)
+            if self._redo is None:
+                return found
+            with self._gate:
+                self._carry_out()
 
     def schema(self, topic: Topic, version: int) -> pa.Schema:
         """Give the storage schema of a topic's schema version; 0 for a raw topic."""

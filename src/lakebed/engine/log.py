@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -278,7 +277,7 @@ class Log(Closing):
         _check_range("linger_ms", linger_ms, 0, 60_000)
         _check_range("batch_bytes", batch_bytes, 1, 32 * limits.MIB)
         _check_range("memory_bytes", memory_bytes, 1, 1024 * limits.GIB)
-        chosen = str(ProducerName(name if name is not None else f"anonymous-{uuid.uuid4().hex}"))
+        chosen = "" if name is None else str(ProducerName(name))
         identity = self._submit(RegisterProducer(chosen, self._core.clock.time_us()))
         return Producer(
             self._core,
@@ -298,7 +297,7 @@ class Log(Closing):
         """
         self._check_open()
         _check_range("timeout_ms", timeout_ms, 1, 86_400_000)
-        chosen = str(ProducerName(name if name is not None else f"anonymous-{uuid.uuid4().hex}"))
+        chosen = "" if name is None else str(ProducerName(name))
         time_us = self._core.clock.time_us()
         identity = self._submit(BeginTransaction(chosen, int(timeout_ms) * 1000, time_us))
         return Transaction(self._core, self._writing, self._groups, self._admit, identity, chosen)

@@ -20,6 +20,7 @@ from lakebed.engine.core import Core
 from lakebed.engine.groups import Groups
 from lakebed.errors import ClosedError, LakebedError
 from lakebed.state.commands import AbortTransaction, Command, ExpireProducers
+from lakebed.state.machine import TIMED_OUT
 
 _log = logging.getLogger("lakebed.engine")
 
@@ -150,7 +151,7 @@ class Maintenance:
         now_us = self._core.clock.time_us()
         for each in list(self._core.state.transactions.values()):
             if now_us > each.started_us + each.timeout_us:
-                self._submit(AbortTransaction(each.producer, each.epoch, "timed out"))
+                self._submit(AbortTransaction(each.producer, each.epoch, TIMED_OUT))
                 self.transactions_timed_out += 1
                 _log.warning("transaction of producer %d timed out and was aborted", each.producer)
 

@@ -25,7 +25,7 @@ from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.core import Core
 from lakebed.engine.writing import Encoded, Target, Writing
 from lakebed.errors import ClosedError, InvalidArgumentError, LakebedError
-from lakebed.state.commands import ProducerWrite
+from lakebed.state.commands import ForgetProducer, ProducerWrite
 from lakebed.state.machine import Written
 from lakebed.topic.records import from_columns, normalize
 from lakebed.topic.routing import Routed, partitions_of, split
@@ -462,6 +462,8 @@ class Producer(Closing):
             batch.wait(None)
         if self._error is not None:
             raise self._error
+        if not self.name:
+            self._writing.submit(ForgetProducer(self.id, self.epoch))
 
     def __exit__(
         self,

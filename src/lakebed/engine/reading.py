@@ -254,7 +254,7 @@ class Reading:
         return schema
 
     def _partition(self, topic: Topic, key: Key) -> Partition:
-        partition = self._core.state.partitions.get(key)
+        partition = self._core.partition(key)
         if partition is None:
             raise no_topic(topic.name)
         return partition
@@ -292,9 +292,8 @@ class Reading:
             raise ClosedError("the log is closed")
         if self._core.broken is not None:
             raise self._core.broken
-        partitions = self._core.state.partitions
         for key, offset in wanted.items():
-            partition = partitions.get(key)
+            partition = self._core.partition(key)
             if partition is None or partition.end > offset:
                 return True
         return False

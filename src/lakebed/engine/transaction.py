@@ -57,7 +57,7 @@ class Transaction(Closing):
         self.name = name
         self.id, self.epoch = identity
         self.outcome = "open"
-        """`open`, `committed` or `aborted`."""
+        """`open`, `committed`, `aborted`, or `unknown`: committing was cut short."""
         self._core = core
         self._writing = writing
         self._groups = groups
@@ -65,6 +65,8 @@ class Transaction(Closing):
         self._guard = threading.RLock()
         self._records: dict[str, list[Record]] = {}
         self._collected_bytes = 0
+        self._spoiled = False
+        """An exception struck while a batch was handed over: nobody knows whether it was."""
         self._ready: list[Encoded] = []
         self._topics: list[str] = []
         self._orders: list[Any] = []
@@ -154,11 +156,19 @@ class Transaction(Closing):
             for topic in list(self._records):
                 self._encode_collected(topic)
             try:
+                if self._spoiled:
+                    raise RejectedError(
+                        "Ctrl-C struck while a part of it was written; it is aborted"
+                    )
                 for future in self._written:
                     future.result()
                 written = self._commit()
             except RejectedError:
                 self._drop("aborted")
+                raise
+            except BaseException:
+                # Ctrl-C, or a failing disk: the entry may be written or not.
+                self.outcome = "unknown"
                 raise
             self.outcome = "committed"
             places = zip(self._topics, written.parts, self._orders, strict=True)
@@ -243,13 +253,18 @@ class Transaction(Closing):
         for topic in list(self._records):
             self._encode_collected(topic)
         time_us = self._core.clock.time_us()
+        self._spoiled = True
         while self._ready:
-            each = self._ready[0]
-            command = TransactionWrite(self.id, self.epoch, time_us, (each.part,))
-            self._written.append(
-                self._writing.submit_async(command, (each.body,), lambda result: result)
-            )
+            command = TransactionWrite(self.id, self.epoch, time_us, (self._ready[0].part,))
+            bodies = (self._ready[0].body,)
+            try:
+                future = self._writing.submit_async(command, bodies, lambda result: result)
+            except LakebedError:
+                self._spoiled = False  # it was not written, and stays collected
+                raise
+            self._written.append(future)
             del self._ready[0]
+        self._spoiled = False
         self._collected_bytes = 0
         self._check_written()
 

@@ -87,7 +87,7 @@ class ProducerWrite(NamedTuple):
 
 
 class RegisterProducer(NamedTuple):
-    """Take over a producer's name. Result: (id, epoch)."""
+    """Take over a producer's name; an empty one is nobody's. Result: (id, epoch)."""
 
     name: str
     time_us: int
@@ -132,6 +132,13 @@ class ExpireProducers(NamedTuple):
     """Forget producers that have written nothing since."""
 
     before_us: int
+
+
+class ForgetProducer(NamedTuple):
+    """Forget a producer that will write no more."""
+
+    producer: int
+    epoch: int
 
 
 class CommitOffsets(NamedTuple):
@@ -204,6 +211,7 @@ Command = (
     | CommitTransaction
     | AbortTransaction
     | ExpireProducers
+    | ForgetProducer
     | CommitOffsets
     | ChangeGroup
     | DeleteGroup
@@ -232,6 +240,7 @@ _KINDS: Final[dict[int, type]] = {
     17: Flush,
     18: ReplaceSegments,
     19: Trim,
+    20: ForgetProducer,
 }
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 
@@ -394,6 +403,7 @@ _SHAPES: Final[dict[type, tuple[Check, ...]]] = {
     ),
     AbortTransaction: (_whole, _whole, _text),
     ExpireProducers: (_integer,),
+    ForgetProducer: (_whole, _whole),
     CommitOffsets: (_text, _text, _many(_tuple_of(_whole, _whole, _whole)), _integer),
     ChangeGroup: (_text, _OWNERS),
     DeleteGroup: (_text,),

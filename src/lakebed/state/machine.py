@@ -45,6 +45,9 @@ from lakebed.state.values import (
     Transaction,
 )
 
+TIMED_OUT: Final = "timed out"
+"""The outcome of a transaction that was open for too long."""
+
 GONE: Final = object()
 """The value of a change that takes a key out."""
 
@@ -301,10 +304,9 @@ def _register(
     if number is None:
         number = state.numbers["producer"]
         producer = Producer(number, name, 1, time_us, transactional)
-        changes: list[Change] = [
-            (state.producer_names, (transactional, name), number),
-            (state.numbers, "producer", number + 1),
-        ]
+        changes: list[Change] = [(state.numbers, "producer", number + 1)]
+        if name:
+            changes.append((state.producer_names, (transactional, name), number))
     else:
         before = state.producers[number]
         producer = before._replace(epoch=before.epoch + 1, seen_us=time_us)
@@ -362,9 +364,12 @@ def _abort(state: State, command: commands.AbortTransaction) -> Decision:
 
 def _ended(state: State, transaction: Transaction, outcome: str, time_us: int) -> list[Change]:
     producer = state.producers[transaction.producer]
+    ended = producer._replace(seen_us=time_us, outcome=outcome)
+    # One without a name is not heard of again, unless it has to learn that it was too late.
+    nameless = not producer.name and outcome != TIMED_OUT
     return [
         (state.transactions, producer.id, GONE),
-        (state.producers, producer.id, producer._replace(seen_us=time_us, outcome=outcome)),
+        (state.producers, producer.id, GONE if nameless else ended),
     ]
 
 
@@ -373,7 +378,7 @@ def _open(state: State, number: int, epoch: int, time_us: int) -> Transaction:
     producer = _producer(state, number, epoch, transactional=True)
     transaction = state.transactions.get(number)
     if transaction is None:
-        if producer.outcome == "timed out":
+        if producer.outcome == TIMED_OUT:
             raise TransactionTimedOutError("the transaction timed out", name=producer.name)
         raise TransactionClosedError(
             "the transaction is not open", name=producer.name, outcome=producer.outcome or "none"
@@ -403,18 +408,30 @@ def _producer(state: State, number: int, epoch: int, *, transactional: bool) -> 
     return producer
 
 
+def _forget(state: State, command: commands.ForgetProducer) -> Decision:
+    producer = state.producers.get(command.producer)
+    if producer is None or producer.epoch != command.epoch:
+        return Decision(None, [])
+    return Decision(None, _forgotten(state, {producer.id: producer}))
+
+
+def _forgotten(state: State, gone: dict[int, Producer]) -> list[Change]:
+    changes: list[Change] = []
+    for producer in gone.values():
+        changes.append((state.producers, producer.id, GONE))
+        if producer.name:
+            changes.append((state.producer_names, (producer.transactional, producer.name), GONE))
+    changes += [(state.sequences, key, GONE) for key in state.sequences if key[0] in gone]
+    return changes
+
+
 def _expire(state: State, command: commands.ExpireProducers) -> Decision:
     old = {
         producer.id: producer
         for producer in state.producers.values()
         if producer.seen_us < command.before_us and producer.id not in state.transactions
     }
-    changes: list[Change] = []
-    for producer in old.values():
-        changes.append((state.producers, producer.id, GONE))
-        changes.append((state.producer_names, (producer.transactional, producer.name), GONE))
-    changes += [(state.sequences, key, GONE) for key in state.sequences if key[0] in old]
-    return Decision(len(old), changes)
+    return Decision(len(old), _forgotten(state, old))
 
 
 # Consumer groups
@@ -596,6 +613,7 @@ _DECIDERS: Final[dict[type, Callable[[State, Any], Decision]]] = {
     commands.BeginTransaction: _begin,
     commands.AbortTransaction: _abort,
     commands.ExpireProducers: _expire,
+    commands.ForgetProducer: _forget,
     commands.CommitOffsets: _commit_offsets,
     commands.ChangeGroup: _change_group,
     commands.DeleteGroup: _delete_group,

@@ -348,8 +348,9 @@ class Committer:
                 request.error = error
                 failed.append(request)
         if failed:
-            self._group = group = [each for each in group if each not in failed]
+            # First: whatever strikes now, they are found to fail again and told again.
             finish(failed)
+            self._group = group = [each for each in group if each not in failed]
         return group
 
     def _finish(self) -> None:
