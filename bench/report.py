@@ -164,19 +164,24 @@ def _measured(
     measures: Mapping[str, Measure], options: argparse.Namespace
 ) -> tuple[Rows, dict[str, object]]:
     rows = Rows()
-    shutil.rmtree(options.folder, ignore_errors=True)
-    options.folder.mkdir(parents=True)
+    folder = options.folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     try:
         with Progress(console=Console(stderr=True), transient=True) as progress:
             chosen = options.names or list(measures)
             task = progress.add_task("measuring", total=len(chosen))
             for each in chosen:
                 progress.update(task, description=each.replace("_", " "))
+                # A folder for each, gone before the next one needs the space.
+                options.folder = folder / each
+                options.folder.mkdir()
                 measures[each](options, rows)
+                shutil.rmtree(options.folder)
                 progress.advance(task)
-        return rows, _machine(options.folder)
+        return rows, _machine(folder)
     finally:
-        shutil.rmtree(options.folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # somebody else's files are in it
             options.dir.rmdir()
 
