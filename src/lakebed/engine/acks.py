@@ -58,11 +58,20 @@ class Acks(Sequence[Ack]):
     def __getitem__(self, row: slice) -> list[Ack]: ...
 
     def __getitem__(self, row: int | slice) -> Ack | list[Ack]:
+        if self._order is None and isinstance(row, int) and 0 <= row < self._rows:
+            return self._at(row)
         partitions, offsets = self.arrays()
         if isinstance(row, slice):
             pairs = zip(partitions[row].tolist(), offsets[row].tolist(), strict=True)
             return [Ack(self.topic, *pair) for pair in pairs]
         return Ack(self.topic, int(partitions[row]), int(offsets[row]))
+
+    def _at(self, row: int) -> Ack:
+        """Find one row among the runs, which is all that a single record's writer wants."""
+        for run in self._runs:
+            if row < run.start + run.records:
+                return Ack(self.topic, run.partition, run.base + row - run.start)
+        raise IndexError(row)
 
     def __iter__(self) -> Iterator[Ack]:
         return iter(self[:])

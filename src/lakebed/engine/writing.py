@@ -459,7 +459,7 @@ def _columns(target: Target, records: list[Record]) -> pa.RecordBatch:
         [record.value for record in records],
         None if keys.count(None) == len(keys) else keys,
         None if headers.count(None) == len(headers) else headers,
-        [record.time_us for record in records],
+        records[0].time_us if len(records) == 1 else [record.time_us for record in records],
         target.value_type,
         limits.RECORD_BYTES_MAX,  # each was checked, perhaps while another limit held
     )
