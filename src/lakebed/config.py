@@ -74,6 +74,9 @@ class WalConfig:
 
     def __post_init__(self) -> None:
         """Refuse values out of bounds, naming setting, value and bounds."""
+        given: object = self.sync
+        if given in [mode.value for mode in SyncMode]:
+            object.__setattr__(self, "sync", SyncMode(given))  # its name will do
         if not isinstance(self.sync, SyncMode):
             _refuse(
                 "sync", self.sync, "one of " + ", ".join(f"SyncMode.{m.name}" for m in SyncMode)
@@ -190,10 +193,14 @@ class TopicConfig:
         _check_bounds(self, TOPIC_BOUNDS)
 
     @classmethod
-    def of(cls, given: Mapping[str, object], base: TopicConfig | None = None) -> TopicConfig:
+    def of(
+        cls, given: Mapping[str, object] | TopicConfig, base: TopicConfig | None = None
+    ) -> TopicConfig:
         """Take settings by name, over those of `base`; numbers may be text."""
+        if isinstance(given, TopicConfig):
+            given = given.changed() if base is None else asdict(given)
         if not isinstance(given, Mapping):
-            _refuse("config", given, "a dictionary of settings")
+            _refuse("config", given, "a TopicConfig or a dictionary of settings")
         known = {field.name: field for field in fields(cls)}
         values: dict[str, object] = {} if base is None else asdict(base)
         for name, value in given.items():

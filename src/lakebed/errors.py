@@ -99,14 +99,14 @@ class TopicNotFoundError(RejectedError):
     """There is no topic of this name."""
 
     code = "topic_not_found"
-    advice = "create it with create_topic, or list what there is with topics()"
+    advice = "create it first, or look at the list of topics"
 
 
 class TopicExistsError(RejectedError):
     """There is a topic of this name already."""
 
     code = "topic_exists"
-    advice = "choose another name, or use get_or_create_topic"
+    advice = "choose another name, or ask for it only if it does not exist"
 
 
 class PartitionNotFoundError(RejectedError):
@@ -120,7 +120,7 @@ class OffsetOutOfRangeError(RejectedError):
     """The offset is below the low watermark (its record is gone) or above the end."""
 
     code = "offset_out_of_range"
-    advice = "read from 'earliest' or 'latest', or from an offset within offsets()"
+    advice = "begin at 'earliest' or 'latest', or at an offset between low and end"
 
 
 class RecordTooLargeError(RejectedError):
@@ -148,7 +148,7 @@ class FencedError(RejectedError):
     """Somebody else has taken over the name or the partition since."""
 
     code = "fenced"
-    advice = "stop using this object: a newer one with the same name is at work"
+    advice = "open a new one: another has taken over, or this one was silent for too long"
 
 
 class SequenceGapError(RejectedError):
@@ -184,7 +184,7 @@ class GroupNotFoundError(RejectedError):
     """There is no consumer group of this name."""
 
     code = "group_not_found"
-    advice = "list what there is with groups()"
+    advice = "look at the list of groups"
 
 
 class GroupNotEmptyError(RejectedError):
@@ -210,17 +210,17 @@ class NotContiguousError(RejectedError):
 
 
 class ClosedError(RejectedError):
-    """The log was closed."""
+    """The log, producer or consumer was closed."""
 
     code = "closed"
-    advice = "open the log again"
+    advice = "open it again"
 
 
 class NotALogError(RejectedError):
     """The folder exists, is not empty, and is not a log."""
 
     code = "not_a_log"
-    advice = "name an empty or new folder, or the folder of a log"
+    advice = "check the folder's name; a new log needs an empty or new folder"
 
 
 class FormatTooNewError(RejectedError):
@@ -235,7 +235,7 @@ class LockedError(RejectedError):
 
     code = "locked"
     retriable = True
-    advice = "stop the process named here, or use its address if it serves one"
+    advice = "one process owns a log: close it there first, or do the work in that process"
 
 
 class DiskFullError(RejectedError):

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed import Log, LogConfig
+from lakebed import Log, LogConfig, TopicConfig, WalConfig
 from lakebed.engine.core import _Redo
 from lakebed.errors import (
     DiskFullError,
@@ -302,3 +302,58 @@ def test_a_commit_that_was_cut_short_has_an_unknown_outcome(
         assert transaction.outcome == "unknown"
         with pytest.raises(TransactionClosedError, match="outcome=unknown"):
             transaction.abort()
+
+
+def test_work_that_failed_is_given_out_again_after_a_rewind(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "log") as log:
+        log.create_topic("in")
+        log.create_topic("out")
+        log.append_batch("in", [b"%d" % number for number in range(10)])
+        with log.consumer("g", ["in"]) as consumer:
+            with pytest.raises(RuntimeError), log.transaction() as transaction:
+                assert consumer.poll(5000).num_rows == 10
+                transaction.append("out", b"half")
+                raise RuntimeError("flaky")
+            consumer.rewind()
+            log.append("in", b"10")
+            with log.transaction() as transaction:
+                transaction.append_batch("out", consumer.poll(5000).select(["value"]))
+                transaction.commit_offsets(consumer)
+            assert consumer.poll().num_rows == 0
+        assert log.read("out")["value"].to_pylist() == [b"%d" % number for number in range(11)]
+
+
+def test_a_rewind_without_a_commit_goes_back_to_the_beginning(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "log") as log:
+        log.create_topic("in")
+        log.append("in", b"before")
+        with log.consumer("g", ["in"], start="latest") as consumer:
+            assert consumer.poll().num_rows == 0
+            log.append("in", b"after")
+            assert consumer.poll(5000)["value"].to_pylist() == [b"after"]
+            consumer.rewind()
+            assert consumer.poll(5000)["value"].to_pylist() == [b"after"]
+
+
+def test_a_wake_ends_one_wait_and_a_consumer_may_be_closed_last(tmp_path: Path) -> None:
+    log = Log.open(tmp_path / "log")
+    log.create_topic("t")
+    consumer = log.consumer("g", ["t"])
+    consumer.wake()
+    assert consumer.poll(None).num_rows == 0
+    log.append("t", b"x")
+    assert consumer.poll(None).num_rows == 1
+    with pytest.raises(InvalidArgumentError, match="wait_ms"):
+        consumer.poll("1")  # type: ignore[arg-type]
+    log.close()
+    consumer.close()
+
+
+def test_settings_are_taken_as_they_are_shown(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "log", LogConfig(wal=WalConfig(sync="interval"))) as log:  # type: ignore[arg-type]
+        assert log.stats().wal.sync == "interval"
+        made = log.create_topic("t", config=TopicConfig(compression="lz4"))
+        assert made.config["compression"] == "lz4"
+        log.append_batch("t", [b"a", b"b"])
+        log.purge_topic("t")
+        assert log.read("t").num_rows == 0

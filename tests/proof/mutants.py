@@ -453,10 +453,13 @@ MUTANTS = (
         name="transaction-visible-before-its-commit",
         breaks="a transaction is wholly visible or not at all",
         file="engine/transaction.py",
-        old="            command = TransactionWrite(self.id, self.epoch, time_us, (each.part,))\n",
+        old=(
+            "            command = TransactionWrite(self.id, self.epoch, time_us, "
+            "(self._ready[0].part,))\n"
+        ),
         new=(
             "            from lakebed.state.commands import Write\n"
-            "            command = Write(time_us, (each.part,))\n"
+            "            command = Write(time_us, (self._ready[0].part,))\n"
         ),
         tests=(ENGINE_CUTS, ENGINE_MODEL),
     ),

@@ -142,7 +142,7 @@ def test_setting_idle_mark_ms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("sync", "always"),
+        ("sync", "sometimes"),
         ("sync_interval_ms", 0),
         ("sync_interval_ms", 60_001),
         ("file_bytes", 4095),

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from lakebed.aio.loop import AsyncClosing, Bell
-from lakebed.engine.consumer import Consumer, Fetched
+from lakebed.engine.consumer import Consumer, Fetched, check_wait
 from lakebed.engine.groups import Offsets
 from lakebed.types import TopicPartition
 
@@ -63,6 +63,7 @@ class AsyncConsumer(AsyncClosing):
         """
         consumer = self._consumer
         consumer._check_open()
+        check_wait(wait_ms)
         deadline = None if wait_ms is None else time.monotonic() + wait_ms / 1000
         while True:
             table = consumer._give(await self._beat_and_fetch())
@@ -70,6 +71,7 @@ class AsyncConsumer(AsyncClosing):
                 return table
             left = None if deadline is None else deadline - time.monotonic()
             if consumer._stopping or (left is not None and left <= 0):
+                consumer._stopping = False
                 return await self._run(consumer._empty)
             await self._wait(left)
 
@@ -77,10 +79,9 @@ class AsyncConsumer(AsyncClosing):
         """Give batch after batch, waiting for new records."""
         while True:
             table = await self.poll(None)
-            if table.num_rows:
-                yield table
-            elif self._consumer._stopping:
-                return
+            if not table.num_rows:
+                return  # woken
+            yield table
 
     def wake(self) -> None:
         """End the iteration or the waiting of another task. Any thread."""
@@ -148,6 +149,10 @@ class AsyncConsumer(AsyncClosing):
     async def seek(self, topic: str, partition: int, offset: int | str) -> None:
         """Go on elsewhere in a partition that this consumer reads."""
         self._consumer.seek(topic, partition, offset)
+
+    async def rewind(self) -> None:
+        """Go back to what the group committed last, or else to where this consumer began."""
+        self._consumer.rewind()
 
     async def lag(self) -> dict[TopicPartition, int]:
         """Count the records of each partition that this consumer has not been given yet."""

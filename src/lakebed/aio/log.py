@@ -19,7 +19,7 @@ from lakebed.aio.consumer import AsyncCallback, AsyncConsumer
 from lakebed.aio.loop import AsyncClosing, Bell, Mailbox, Opening, Reply, Threads
 from lakebed.aio.producer import AsyncProducer
 from lakebed.aio.transaction import AsyncTransaction
-from lakebed.config import LogConfig
+from lakebed.config import LogConfig, TopicConfig
 from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup import CleanupReport
@@ -105,7 +105,7 @@ class AsyncLog(AsyncClosing):
         name: str,
         partitions: int | None = None,
         schema: pa.Schema | None = None,
-        config: Mapping[str, object] | None = None,
+        config: Mapping[str, object] | TopicConfig | None = None,
     ) -> TopicInfo:
         """Make a topic: raw without a schema (values are bytes), typed with one."""
         return await self._run(self._log.create_topic, name, partitions, schema, config)
@@ -115,7 +115,7 @@ class AsyncLog(AsyncClosing):
         name: str,
         partitions: int | None = None,
         schema: pa.Schema | None = None,
-        config: Mapping[str, object] | None = None,
+        config: Mapping[str, object] | TopicConfig | None = None,
     ) -> TopicInfo:
         """Give a topic as it is, or make it if there is none of that name."""
         return await self._run(self._log.get_or_create_topic, name, partitions, schema, config)
@@ -131,7 +131,7 @@ class AsyncLog(AsyncClosing):
     async def alter_topic(
         self,
         name: str,
-        config: Mapping[str, object] | None = None,
+        config: Mapping[str, object] | TopicConfig | None = None,
         schema: pa.Schema | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
@@ -257,7 +257,7 @@ class AsyncLog(AsyncClosing):
         self,
         topic: str,
         partition: int = 0,
-        offset: int | str = 0,
+        offset: int | str = "earliest",
         *,
         max_records: int = 10_000,
         max_bytes: int = 16 * limits.MIB,

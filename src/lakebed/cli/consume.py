@@ -90,6 +90,8 @@ def consume(
             "json" if as_json else name, value_type(info.schema), terminal=sys.stdout.isatty()
         )
         with _consumer(log, topic, numbers, start, group, limit) as consumer:
+            if group is not None and start == "latest":
+                consumer.commit(consumer.positions())  # what "latest" was is remembered
             for table in _tables(consumer, limit, follow=follow):
                 write_bytes(show(table))
                 flush()

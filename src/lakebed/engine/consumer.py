@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -72,6 +73,8 @@ class Consumer(Closing):
         self._given: dict[TopicPartition, int] = {}
         self._ids: dict[str, int] = {}
         """Which topic each name meant when it was last looked at."""
+        self._began: dict[TopicPartition, int] = {}
+        """Where this consumer began in each partition."""
         self._turn = 0
         self._woken = threading.Event()
         self._ring: Callable[[], None] = self._woken.set
@@ -95,6 +98,7 @@ class Consumer(Closing):
         member that does not poll for longer than its session loses its partitions.
         """
         self._check_open()
+        check_wait(wait_ms)
         deadline = None if wait_ms is None else time.monotonic() + wait_ms / 1000
         while True:
             self.heartbeat()
@@ -103,6 +107,7 @@ class Consumer(Closing):
                 return table
             left = None if deadline is None else deadline - time.monotonic()
             if self._stopping or (left is not None and left <= 0):
+                self._stopping = False
                 return self._empty()
             self._wait(left)
 
@@ -110,10 +115,9 @@ class Consumer(Closing):
         """Give batch after batch, waiting for new records."""
         while True:
             table = self.poll(None)
-            if table.num_rows:
-                yield table
-            elif self._stopping:
-                return
+            if not table.num_rows:
+                return  # woken
+            yield table
 
     def wake(self) -> None:
         """End the iteration or the waiting of another thread."""
@@ -268,7 +272,7 @@ class Consumer(Closing):
         self._ring()
 
     def _starts(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Give where to begin in each of these partitions."""
+        """Give where to begin in each of these partitions, and remember it."""
         starts: dict[TopicPartition, int] = {}
         committed = self._groups.committed(self.group) if self.group else {}
         for place in places:
@@ -282,6 +286,7 @@ class Consumer(Closing):
             elif not low <= position <= end:
                 position = self._skip(place, position)
             starts[place] = position
+        self._began.update(starts)
         return starts
 
     def assignment(self) -> list[TopicPartition]:
@@ -304,6 +309,17 @@ class Consumer(Closing):
             )
         found = self._reading.start(self._reading.topic(topic), partition, offset)
         self._positions[place] = self._given[place] = found
+
+    def rewind(self) -> None:
+        """Go back to what the group committed last, or else to where this consumer began.
+
+        For work that failed: what was given out and not committed is given out again. Without it
+        the next `poll` goes on behind it, and the next commit would count it as done.
+        """
+        committed = self._groups.committed(self.group) if self.group else {}
+        for place in self._positions:
+            self._positions[place] = committed.get(place, self._began[place])
+        self._given.clear()
 
     def lag(self) -> dict[TopicPartition, int]:
         """Count the records of each partition that this consumer has not been given yet."""
@@ -342,7 +358,8 @@ class Consumer(Closing):
         self.wake()
         if self.member:
             self._groups.unwatch(str(self.group), self._regroup)
-            self._groups.leave(str(self.group), self.member)
+            with contextlib.suppress(ClosedError):  # a closed log has no members any more
+                self._groups.leave(str(self.group), self.member)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -350,6 +367,14 @@ class Consumer(Closing):
 
     def __repr__(self) -> str:
         return f"<Consumer of {self.group!r}: {len(self._positions)} partitions>"
+
+
+def check_wait(wait_ms: Any) -> None:
+    """Refuse a time to wait that is none."""
+    if wait_ms is not None and (
+        not isinstance(wait_ms, int | float) or isinstance(wait_ms, bool) or wait_ms < 0
+    ):
+        raise InvalidArgumentError("wait_ms must be a number from 0, or None", got=repr(wait_ms))
 
 
 def checked_start(start: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lakebed import limits
-from lakebed.config import LogConfig
+from lakebed.config import LogConfig, TopicConfig
 from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.budget import Budget
 from lakebed.engine.checkpoint import Checkpointer, CheckpointReport
@@ -158,7 +158,7 @@ class Log(Closing):
         name: str,
         partitions: int | None = None,
         schema: pa.Schema | None = None,
-        config: Mapping[str, object] | None = None,
+        config: Mapping[str, object] | TopicConfig | None = None,
     ) -> TopicInfo:
         """Make a topic: raw without a schema (values are bytes), typed with one."""
         self._check_open()
@@ -169,7 +169,7 @@ class Log(Closing):
         name: str,
         partitions: int | None = None,
         schema: pa.Schema | None = None,
-        config: Mapping[str, object] | None = None,
+        config: Mapping[str, object] | TopicConfig | None = None,
     ) -> TopicInfo:
         """Give a topic as it is, or make it if there is none of that name."""
         self._check_open()
@@ -188,7 +188,7 @@ class Log(Closing):
     def alter_topic(
         self,
         name: str,
-        config: Mapping[str, object] | None = None,
+        config: Mapping[str, object] | TopicConfig | None = None,
         schema: pa.Schema | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
@@ -308,7 +308,7 @@ class Log(Closing):
         self,
         topic: str,
         partition: int = 0,
-        offset: int | str = 0,
+        offset: int | str = "earliest",
         *,
         max_records: int = 10_000,
         max_bytes: int = 16 * limits.MIB,

@@ -73,7 +73,7 @@ class Topics:
         name: str,
         partitions: int | None,
         schema: pa.Schema | None,
-        config: Mapping[str, object] | None,
+        config: Mapping[str, object] | TopicConfig | None,
     ) -> TopicInfo:
         """Make a topic, or raise `TopicExistsError`."""
         checked = TopicName(name)
@@ -92,7 +92,7 @@ class Topics:
         name: str,
         partitions: int | None,
         schema: pa.Schema | None,
-        config: Mapping[str, object] | None,
+        config: Mapping[str, object] | TopicConfig | None,
     ) -> TopicInfo:
         """Give a topic as it is, or make it."""
         try:
@@ -116,7 +116,7 @@ class Topics:
     def alter(
         self,
         name: str,
-        config: Mapping[str, object] | None,
+        config: Mapping[str, object] | TopicConfig | None,
         schema: pa.Schema | None,
         partitions: int | None,
     ) -> TopicInfo:
