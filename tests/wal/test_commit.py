@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import errno
+import itertools
 import signal
 import threading
 from collections.abc import Iterator
@@ -224,17 +225,21 @@ def _write_through_interrupts(
     log: Wal, threads: list[threading.Thread], stop: threading.Event
 ) -> list[bytes]:
     acked: list[bytes] = []
-    number = 0
+    numbers = itertools.count(1)
     for thread in threads:
         thread.start()
     while not stop.is_set():
         try:
-            while number < 300:
-                number += 1
-                payload = b"mine %d" % number
-                log.append(payload)
-                acked.append(payload)
-            stop.set()
+            # Twice: an interrupt may also strike between the inner handler and its loop.
+            while not stop.is_set():
+                try:
+                    while (number := next(numbers)) <= 300:
+                        payload = b"mine %d" % number
+                        log.append(payload)
+                        acked.append(payload)
+                    stop.set()
+                except KeyboardInterrupt:
+                    continue
         except KeyboardInterrupt:
             continue
     try:
