@@ -6,6 +6,7 @@ A value out of bounds is refused when it is given.
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Final
@@ -220,6 +221,12 @@ class TopicConfig:
             for field in fields(self)
             if getattr(self, field.name) != field.default
         }
+
+
+@functools.lru_cache(maxsize=4096)
+def stored_config(settings: tuple[tuple[str, int | str], ...]) -> TopicConfig:
+    """Give a topic's settings from those that the state keeps: the ones that are not defaults."""
+    return TopicConfig.of(dict(settings))
 
 
 CLEANUPS: Final = ("delete", "compact", "compact,delete")

@@ -61,6 +61,7 @@ def test_removing_what_is_not_there_is_success(disk: Disk, tmp_path: Path) -> No
     folder.remove(1, 0, 1)
     folder.prepare(1)
     folder.remove(1, 0, 1)
+    assert list(folder.listing()) == []
 
 
 def test_a_removal_survives_once_the_folder_is_synced() -> None:

@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from lakebed.config import TopicConfig
+from lakebed.config import stored_config
 from lakebed.engine.core import Core, Frozen, Key
-from lakebed.errors import LakebedError, RejectedError, from_os_error
+from lakebed.errors import LakebedError, RejectedError, translated
 from lakebed.host import failpoints
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.write import write_segment
@@ -81,7 +81,7 @@ class Checkpointer:
         self._kept: dict[int, set[int]] = {}
         """The snapshots that recovery may begin with, and the staged files each refers to."""
         self.frozen_wal_bytes = 0
-        self.segment_id = threading.Lock()
+        self._numbering = threading.Lock()
         self._next_segment = 1
         self.count = 0
         self.last: CheckpointReport | None = None
@@ -93,18 +93,15 @@ class Checkpointer:
 
     def new_segment_id(self) -> int:
         """Give an id that no file has."""
-        with self.segment_id:
+        with self._numbering:
             following = max(self._next_segment, self._core.state.numbers["segment"])
             self._next_segment = following + 1
             return following
 
     def run(self) -> CheckpointReport:
         """Take a checkpoint and say what it did."""
-        try:
+        with translated("taking a checkpoint", self._core.staging.folder.parent):
             return self._run()
-        except OSError as error:
-            folder = self._core.staging.folder.parent
-            raise from_os_error(error, "taking a checkpoint", folder) from error
 
     def _run(self) -> CheckpointReport:
         with self._running:
@@ -165,7 +162,7 @@ class Checkpointer:
             if topic.id not in topics:
                 topics.add(topic.id)
                 self._lake.prepare(topic.id)
-            for chunks in _cut(frozen.chunks[key], self._config(topic).segment_bytes):
+            for chunks in _cut(frozen.chunks[key], stored_config(topic.config).segment_bytes):
                 written.append((*key, self._write(topic, key, chunks)))
         for number in sorted(topics):
             self._lake.sync(number)  # the names must survive before an entry speaks of them
@@ -180,12 +177,9 @@ class Checkpointer:
             segment_id=number,
             base=chunks[0].base,
             end=chunks[-1].end,
-            compression=self._config(topic).compression,
+            compression=stored_config(topic.config).compression,
             schema=reader_schema(value_type),
         )
-
-    def _config(self, topic: Topic) -> TopicConfig:
-        return TopicConfig.of(dict(topic.config))
 
     # Open transactions
 

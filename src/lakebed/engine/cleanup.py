@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.config import TopicConfig
+from lakebed.config import TopicConfig, stored_config
 from lakebed.engine.checkpoint import Checkpointer
 from lakebed.engine.core import Core, Key
-from lakebed.errors import from_os_error
+from lakebed.errors import translated
 from lakebed.host import failpoints
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.reader import SegmentReader
@@ -63,11 +63,8 @@ class Cleanup:
 
     def run(self, topics: list[Topic]) -> CleanupReport:
         """Do everything that is due for these topics."""
-        try:
+        with translated("cleaning up", self._core.staging.folder.parent):
             return self._run(topics)
-        except OSError as error:
-            folder = self._core.staging.folder.parent
-            raise from_os_error(error, "cleaning up", folder) from error
 
     def _run(self, topics: list[Topic]) -> CleanupReport:
         report = CleanupReport()
@@ -75,7 +72,7 @@ class Cleanup:
             topic = self._core.topic(each.id)
             if topic is None:
                 continue  # deleted since it was asked for
-            config = TopicConfig.of(dict(topic.config))
+            config = stored_config(topic.config)
             self._retain(topic, config, report)
             for number in range(topic.partitions):
                 self._compact(topic, number, config, report)

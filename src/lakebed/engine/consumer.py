@@ -81,7 +81,6 @@ class Consumer(Closing):
         """Wakes whoever waits for this consumer."""
         self._stopping = False
         self._closed = False
-        self._beat_at = 0.0
         self._topics = tuple(topics)
         if partitions is not None:
             self._positions = self._starts([TopicPartition(*each) for each in partitions])

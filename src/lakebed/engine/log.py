@@ -484,6 +484,7 @@ class Log(Closing):
             open_transactions=len(state.transactions),
             transactions_timed_out=self._maintenance.transactions_timed_out,
             groups=len(state.groups),
+            members_expelled=self._maintenance.members_expelled,
             producers=len(state.producers),
             applied_index=state.numbers["applied"],
             checkpoints=self._checkpointer.count,
@@ -501,6 +502,7 @@ class Log(Closing):
             snapshot_index=self._recovered.snapshot_index,
             replayed_entries=self._recovered.replayed_entries,
             snapshots_passed_over=self._recovered.snapshots_passed_over,
+            files_removed=self._recovered.files_removed,
             files_quarantined=self._recovered.files_quarantined,
             wal=self._wal.stats(),
         )

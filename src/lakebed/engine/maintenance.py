@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from lakebed.config import LogConfig, TopicConfig
+from lakebed.config import LogConfig, stored_config
 from lakebed.engine.budget import Budget
 from lakebed.engine.checkpoint import Checkpointer
 from lakebed.engine.cleanup import Cleanup, CleanupReport
@@ -55,7 +55,6 @@ class Maintenance:
         self._thread: threading.Thread | None = None
         now = core.clock.monotonic()
         self._cleaned_at = now
-        self._cleaning = CleanupReport()
         self.failures = 0
         self.last_failure: LakebedError | None = None
         self.transactions_timed_out = 0
@@ -163,7 +162,7 @@ class Maintenance:
             topic = self._core.state.topics.get(number)
             if topic is None:
                 continue
-            allowed = min(longest, TopicConfig.of(dict(topic.config)).segment_ms / 1000)
+            allowed = min(longest, stored_config(topic.config).segment_ms / 1000)
             if now - memtable.since >= allowed:
                 return True
         return False

@@ -25,6 +25,8 @@ class LogStats:
     open_transactions: int
     transactions_timed_out: int
     groups: int
+    members_expelled: int
+    """Consumers that were silent for too long, since the log was opened."""
     producers: int
     applied_index: int
     checkpoints: int
@@ -42,6 +44,8 @@ class LogStats:
     """The snapshot that the last opening began with."""
     replayed_entries: int
     snapshots_passed_over: int
+    files_removed: int
+    """Files that the last opening removed, because the log had dropped them before."""
     files_quarantined: int
     wal: WalStats
 

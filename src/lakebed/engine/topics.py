@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed import limits
-from lakebed.config import TopicConfig
+from lakebed.config import TopicConfig, stored_config
 from lakebed.engine.core import Core
 from lakebed.engine.writing import no_topic
 from lakebed.errors import InvalidArgumentError, SchemaChangeError, TopicExistsError
@@ -109,7 +109,7 @@ class Topics:
             partitions=tuple(self._partition(topic, each) for each in range(topic.partitions)),
             schema=self.schema(topic),
             schema_version=len(topic.schemas),
-            config=asdict(TopicConfig.of(dict(topic.config))),
+            config=asdict(stored_config(topic.config)),
             created_us=topic.created_us,
         )
 
@@ -123,7 +123,7 @@ class Topics:
         """Change settings, add nullable fields to the schema, add partitions."""
         topic = self.find(name)
         count = None if partitions is None else self._count(partitions)
-        settings = TopicConfig.of(config or {}, TopicConfig.of(dict(topic.config)))
+        settings = TopicConfig.of(config or {}, stored_config(topic.config))
         encoded = self._changed_schema(topic, schema)
         if count is not None and count != topic.partitions:
             self._submit(AddPartitions(topic.id, count))

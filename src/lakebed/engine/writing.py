@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from lakebed import limits
-from lakebed.config import TopicConfig
+from lakebed.config import TopicConfig, stored_config
 from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.core import Core, Prepared
 from lakebed.errors import (
@@ -315,9 +315,7 @@ class Writing:
         known = self._targets.get(name)
         if known is None or known.topic is not topic:
             schema = self._core.schema(topic, len(topic.schemas))
-            known = Target(
-                topic, TopicConfig.of(dict(topic.config)), schema, schema.field("value").type
-            )
+            known = Target(topic, stored_config(topic.config), schema, schema.field("value").type)
             self._targets[name] = known
         return known
 
