@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import enum
 import functools
+import os
+import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Final
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
 
 from lakebed import limits
 from lakebed.errors import InvalidArgumentError
@@ -97,11 +99,110 @@ WAL_BOUNDS: Final = {
 
 
 @dataclass(frozen=True)
+class LakeConfig:
+    """Settings of the lake: the Iceberg tables, and the object store."""
+
+    iceberg: bool = True
+    """Whether every topic is an Iceberg table."""
+
+    catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Properties of the pyiceberg catalog that holds the tables; none for a SQLite catalog inside
+    the log's folder. A value `env:NAME` is taken from the environment.
+    """
+
+    namespace: str = "lakebed"
+    """The catalog's namespace in which the tables are; a dot separates levels."""
+
+    sync_interval_ms: int = 10_000
+    """The longest time between a checkpoint or a removal and the table that shows it, if nothing
+    fails.
+    """
+
+    snapshots_kept: int = 20
+    """Snapshots of a table that stay readable, the newest ones."""
+
+    snapshot_age_ms: int = 86_400_000
+    """Older snapshots go before they are too many, if a file waits for them that the log has
+    dropped.
+    """
+
+    grace_ms: int = 3_600_000
+    """How long a file stays after the last snapshot that refers to it is gone: readers that have
+    begun may need it.
+    """
+
+    store: str = ""
+    """Where segments and tables are kept, as a URL: `s3://bucket/path`, or that of another file
+    system that pyarrow knows. Empty for the log's own folder alone.
+    """
+
+    store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Endpoint, region and credentials of the store, under the names that pyiceberg gives them,
+    such as `s3.endpoint`. A value `env:NAME` is taken from the environment.
+    """
+
+    store_cache_bytes: int = 1 * limits.GIB
+    """Segments read back from the store that are kept on the local disk for the next reader."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of bounds, naming setting, value and bounds."""
+        _check_bounds(self, LAKE_BOUNDS)
+        if not isinstance(self.iceberg, bool):
+            _refuse("iceberg", self.iceberg, "true or false")
+        for name in ("catalog", "store_options"):
+            _check_options(name, getattr(self, name))
+        if not isinstance(self.namespace, str) or not all(self.namespace.split(".")):
+            _refuse("namespace", self.namespace, "names with a dot between them")
+        if not isinstance(self.store, str) or (self.store and "://" not in self.store):
+            _refuse("store", self.store, "a URL such as s3://bucket/path")
+        if self.catalog and "type" not in self.catalog and "py-catalog-impl" not in self.catalog:
+            _refuse("catalog", sorted(self.catalog), "given with its `type` (sql, rest, glue, ...)")
+
+
+def _check_options(setting: str, options: object) -> None:
+    """Refuse options that are not text, without showing a value, which may be a secret."""
+    if not isinstance(options, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, str) for name, value in options.items()
+    ):
+        _refuse(setting, type(options).__name__, "a dictionary of text by name")
+
+
+def resolved(options: Mapping[str, str]) -> dict[str, str]:
+    """Give options with every `env:NAME` taken from the environment."""
+    return {name: _from_environment(name, value) for name, value in options.items()}
+
+
+def _from_environment(setting: str, value: str) -> str:
+    prefix, _, name = value.partition(":")
+    if prefix != "env":
+        return value
+    if name not in os.environ:
+        raise InvalidArgumentError(
+            "a setting refers to an environment variable that is not set",
+            setting=setting,
+            variable=name,
+        )
+    return os.environ[name]
+
+
+LAKE_BOUNDS: Final = {
+    "sync_interval_ms": (10, 86_400_000),
+    "snapshots_kept": (1, 10_000),
+    "snapshot_age_ms": (0, 365 * 86_400_000),
+    "grace_ms": (0, 365 * 86_400_000),
+    "store_cache_bytes": (0, 1024 * limits.GIB),
+}
+
+
+@dataclass(frozen=True)
 class LogConfig:
     """Settings of a log: its memory, its checkpoints, its schedule."""
 
     wal: WalConfig = WalConfig()
     """Settings of the write-ahead log."""
+
+    lake: LakeConfig = LakeConfig()
+    """Settings of the Iceberg tables and the object store."""
 
     memtable_bytes: int = 128 * limits.MIB
     """Acknowledged bytes kept in memory until they are in segments.
@@ -135,6 +236,8 @@ class LogConfig:
         """Refuse values out of bounds, naming setting, value and bounds."""
         if not isinstance(self.wal, WalConfig):
             _refuse("wal", self.wal, "a WalConfig")
+        if not isinstance(self.lake, LakeConfig):
+            _refuse("lake", self.lake, "a LakeConfig")
         _check_bounds(self, LOG_BOUNDS)
 
 
@@ -183,6 +286,16 @@ class TopicConfig:
     compact_dirty_percent: int = 50
     """With `compact`: the share of a partition's sealed bytes that must be new since the last
     compaction for the next one to begin.
+    """
+
+    local_ms: int = -1
+    """With a store: segments older than this are kept there alone, and not on the local disk; -1
+    keeps them in both.
+    """
+
+    local_bytes: int = -1
+    """With a store: segments of a partition beyond this size are kept there alone, oldest first; -1
+    for no limit.
     """
 
     def __post_init__(self) -> None:
@@ -240,6 +353,8 @@ TOPIC_BOUNDS: Final = {
     "record_bytes_max": (1, limits.RECORD_BYTES_MAX),
     "tombstone_retention_ms": (0, _YEARS_MS),
     "compact_dirty_percent": (0, 100),
+    "local_ms": (-1, _YEARS_MS),
+    "local_bytes": (-1, 2**60),
 }
 
 
@@ -250,6 +365,42 @@ def _whole_number(setting: str, text: str) -> int:
         raise InvalidArgumentError(
             f"{setting} must be a whole number", setting=setting, value=repr(text)
         ) from None
+
+
+CONFIG_NAME: Final = "lakebed.toml"
+"""The file of a log's folder that holds its settings, for whoever opens it without giving any."""
+
+
+def parse_config(text: str, source: object) -> LogConfig:
+    """Give the settings of a TOML document: those of the log, and tables `[wal]` and `[lake]`."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgumentError(
+            "the settings are not TOML", file=source, reason=str(error)
+        ) from error
+    parts: dict[str, Any] = {"wal": WalConfig, "lake": LakeConfig}
+    values = {
+        name: _section(parts[name], value, name, source) if name in parts else value
+        for name, value in document.items()
+    }
+    config: LogConfig = _section(LogConfig, values, "log", source)
+    return config
+
+
+def _section(kind: Any, values: object, name: str, source: object) -> Any:
+    if not isinstance(values, dict):
+        raise InvalidArgumentError(f"[{name}] must be a table of settings", file=source)
+    for setting in values:
+        if setting not in setting_names(kind):
+            raise InvalidArgumentError(
+                "there is no such setting",
+                file=source,
+                section=name,
+                setting=setting,
+                known=", ".join(setting_names(kind)),
+            )
+    return kind(**values)
 
 
 def setting_names(kind: type) -> list[str]:

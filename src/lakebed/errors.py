@@ -16,6 +16,8 @@
     │   ├── TransactionTimedOutError  it was open for too long, and is aborted
     │   ├── TransactionClosedError    it was committed or aborted before
     │   ├── OverloadedError        memory is short, and flushing did not keep up (retriable)
+    │   ├── CatalogUnavailableError  the Iceberg catalog does not answer (retriable)
+    │   ├── ForeignTableError      somebody else has made or changed an Iceberg table
     │   ├── GroupNotFoundError     there is no such consumer group
     │   ├── GroupNotEmptyError     the group has members
     │   ├── EntryTooLargeError     an entry is over the limit
@@ -26,6 +28,9 @@
     │   ├── LockedError            another process owns the folder
     │   ├── DiskFullError          no space for the next file (retriable)
     │   ├── ReadOnlyError          the folder cannot be written
+    │   ├── StoreUnavailableError  the object store does not answer (retriable)
+    │   ├── StoreDeniedError       the object store refuses these credentials
+    │   ├── StoreNotFoundError     the object store has no such bucket or object
     │   ├── EntryNotFoundError     the index is beyond the end of the log
     │   └── EntryReleasedError     the index is before the start of the log
     ├── UnknownOutcomeError        it may have happened; reopen and look
@@ -180,6 +185,27 @@ class OverloadedError(RejectedError):
     advice = "write more slowly or repeat later; see throttled_ms in stats(), raise memtable_bytes"
 
 
+class CatalogUnavailableError(RejectedError):
+    """The Iceberg catalog does not answer, or refuses to."""
+
+    code = "catalog_unavailable"
+    retriable = True
+    advice = (
+        "check the catalog and its settings; the log goes on without it, and its tables catch up "
+        "by themselves"
+    )
+
+
+class ForeignTableError(RejectedError):
+    """An Iceberg table is not as this log left it."""
+
+    code = "foreign_table"
+    advice = (
+        "undo the change, or let the log take the table over: `lakebed lake sync --take-over "
+        "TOPIC`, which shows exactly the log's records again"
+    )
+
+
 class GroupNotFoundError(RejectedError):
     """There is no consumer group of this name."""
 
@@ -251,6 +277,28 @@ class ReadOnlyError(RejectedError):
 
     code = "read_only"
     advice = "give this user write access to the folder, or mount the file system read-write"
+
+
+class StoreUnavailableError(RejectedError):
+    """The object store did not answer, or not in time, or said that it cannot now."""
+
+    code = "store_unavailable"
+    retriable = True
+    advice = "nothing is lost; check the endpoint and the network, then repeat the call"
+
+
+class StoreDeniedError(RejectedError):
+    """The object store refused the credentials, or what they were used for."""
+
+    code = "store_denied"
+    advice = "check the store's keys, their permissions on the bucket, its region and the clock"
+
+
+class StoreNotFoundError(RejectedError):
+    """The object store has no such bucket, folder or object."""
+
+    code = "store_not_found"
+    advice = "check the store's location; a bucket or folder is not created here"
 
 
 class EntryNotFoundError(RejectedError):

@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.schema import assign_fresh_schema_ids
 
 from lakebed import limits
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError
@@ -23,6 +25,7 @@ from lakebed.lake import (
     write_segment,
 )
 from lakebed.lake.folder import LakeFolder
+from lakebed.lake.schema import numbered_schema
 from lakebed.state.values import Segment
 from tests.lake.support import (
     ID,
@@ -65,7 +68,7 @@ def test_what_is_read_is_what_was_written(
     assert pq.read_table(folder.path(TOPIC, PARTITION, ID), partitioning=None).equals(table)
     verify(folder, segment)
     assert segment[:4] == (ID, 0, 500, 500)
-    assert segment[7:] == (1_000_000, 1_000_499)
+    assert segment[7:9] == (1_000_000, 1_000_499)
     assert segment.file_bytes == folder.path(TOPIC, PARTITION, ID).stat().st_size
 
 
@@ -230,12 +233,34 @@ def test_field_ids_follow_the_documented_order(tmp_path: Path) -> None:
     write(folder, records(range(3), schema=TYPED))
     schema = pq.read_schema(folder.path(TOPIC, PARTITION, ID))
     ids = [int((schema.field(name).metadata or {})[b"PARQUET:field_id"]) for name in COLUMNS]
-    assert ids == [1, 2, 3, 4, 5, 8]
+    assert ids == [1, 2, 3, 4, 5, 6]
     headers = schema.field("headers").type
-    assert headers.key_field.metadata[b"PARQUET:field_id"] == b"6"
-    assert headers.item_field.metadata[b"PARQUET:field_id"] == b"7"
+    assert headers.key_field.metadata[b"PARQUET:field_id"] == b"7"
+    assert headers.item_field.metadata[b"PARQUET:field_id"] == b"8"
     inner = [int(field.metadata[b"PARQUET:field_id"]) for field in schema.field("value").type]
-    assert inner == [9, 10, 11, 12, 13, 15, 16, 19, 22, 23, 24]
+    assert inner == list(range(9, 20))
+
+
+def test_field_ids_are_those_that_a_catalog_gives_a_new_table() -> None:
+    schema = pyarrow_to_schema(numbered_schema([TYPED.field("value").type]))
+    assert assign_fresh_schema_ids(schema) == schema
+
+
+def test_a_field_added_anywhere_gets_the_next_id_and_leaves_the_others() -> None:
+    before = pa.struct({"a": pa.struct({"x": pa.int64()}), "b": pa.string()})
+    after = pa.struct({"a": pa.struct({"x": pa.int64(), "y": pa.int64()}), "b": pa.string()})
+    ids = [
+        {
+            name: pyarrow_to_schema(numbered_schema(values)).find_field(name).field_id
+            for name in names
+        }
+        for values, names in (
+            ([before], ("value.a", "value.b", "value.a.x")),
+            ([before, after], ("value.a", "value.b", "value.a.x", "value.a.y")),
+        )
+    ]
+    assert ids[0] == {"value.a": 9, "value.b": 10, "value.a.x": 11}
+    assert ids[1] == {**ids[0], "value.a.y": 12}
 
 
 def test_the_footer_says_what_each_row_group_holds(

@@ -114,4 +114,10 @@ def command() -> st.SearchStrategy[Command]:
             _TOPIC,
             st.lists(st.tuples(_PARTITION, st.integers(0, 6)), max_size=2).map(tuple),
         ),
+        st.builds(
+            commands.PlaceSegments,
+            st.lists(
+                st.tuples(_TOPIC, _PARTITION, st.integers(1, 20), st.integers(0, 2)), max_size=2
+            ).map(tuple),
+        ),
     )

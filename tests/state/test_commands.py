@@ -41,6 +41,7 @@ EXAMPLES: list[Command] = [
     commands.Flush(((1, 0, SEGMENT),), (commands.StagedFile(1, 2, 3, ((4, 0, 64, 9),)),)),
     commands.ReplaceSegments(1, 0, (1, 2), (SEGMENT,), 3),
     commands.Trim(1, ((0, 5),)),
+    commands.PlaceSegments(((1, 0, 7, 2),)),
 ]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from lakebed import limits
+from lakebed.config import CONFIG_NAME
 from lakebed.errors import CorruptionError, LakebedError, RejectedError
 from lakebed.host import Disk
 from lakebed.lake.folder import UNFINISHED, LakeFolder
@@ -42,7 +43,18 @@ _SPACE_OUT: Final = 128 * limits.MIB
 """Free space in which hardly another WAL file and a checkpoint fit."""
 _NAMED_MAX: Final = 5
 """The most files named in one line."""
-_OURS: Final = {IDENTITY_NAME, LOCK_NAME, "wal", "lake", "snapshots", "staging", "quarantine"}
+_OURS: Final = {
+    IDENTITY_NAME,
+    LOCK_NAME,
+    CONFIG_NAME,
+    "wal",
+    "lake",
+    "iceberg",
+    "fetched",
+    "snapshots",
+    "staging",
+    "quarantine",
+}
 
 Progress = Callable[[str, int, int], None]
 

@@ -8,7 +8,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, Field, asdict, dataclass, fields
 from typing import Any, Final
 
 import click
@@ -28,7 +28,9 @@ class Setting:
     bounds: tuple[int, int] | None
     """The least and the greatest value of a number."""
     choices: tuple[str, ...] | None
-    """The values of anything else."""
+    """The values that a word may have."""
+    kind: str | None
+    """What anything else is."""
     meaning: str
 
 
@@ -46,7 +48,15 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "cleanup": config.CLEANUPS,
     "compression": config.COMPRESSIONS,
     "sync": tuple(mode.value for mode in config.SyncMode),
+    "iceberg": ("true", "false"),
 }
+_KINDS: Final[Mapping[str, str]] = {
+    "catalog": "a table of names and text",
+    "namespace": "names with a dot between them",
+    "store": "a URL",
+    "store_options": "a table of names and text",
+}
+_FILE: Final = f"{config.CONFIG_NAME} in the log's folder"
 
 
 def sections() -> list[Section]:
@@ -59,13 +69,18 @@ def sections() -> list[Section]:
         ),
         Section(
             "log",
-            "lakebed.open(folder, LogConfig(NAME=VALUE))",
+            f"{_FILE}, or lakebed.open(folder, LogConfig(NAME=VALUE))",
             _settings(config.LogConfig, config.LOG_BOUNDS),
         ),
         Section(
             "wal",
-            "lakebed.open(folder, LogConfig(wal=WalConfig(NAME=VALUE)))",
+            f"[wal] of {_FILE}, or LogConfig(wal=WalConfig(NAME=VALUE))",
             _settings(config.WalConfig, config.WAL_BOUNDS),
+        ),
+        Section(
+            "lake",
+            f"[lake] of {_FILE}, or LogConfig(lake=LakeConfig(NAME=VALUE))",
+            _settings(config.LakeConfig, config.LAKE_BOUNDS),
         ),
     ]
 
@@ -75,14 +90,21 @@ def _settings(kind: type[Any], bounds: Mapping[str, tuple[int, int]]) -> list[Se
     return [
         Setting(
             field.name,
-            field.default.value if isinstance(field.default, enum.Enum) else field.default,
+            _default(field),
             bounds.get(field.name),
             _CHOICES.get(field.name),
+            _KINDS.get(field.name),
             meanings[field.name],
         )
         for field in fields(kind)
-        if field.name in bounds or field.name in _CHOICES
+        if field.name in bounds or field.name in _CHOICES or field.name in _KINDS
     ]
+
+
+def _default(field: Field[Any]) -> object:
+    """Give a default as plain data."""
+    value = field.default if field.default is not MISSING else field.default_factory()  # type: ignore[misc]  # one of them is given
+    return value.value if isinstance(value, enum.Enum) else value
 
 
 @functools.cache
@@ -104,7 +126,7 @@ def _meanings() -> dict[str, dict[str, str]]:
 
 
 @click.command("config", short_help="List every setting and what it means.")
-@click.argument("section", required=False, type=click.Choice(["topic", "log", "wal"]))
+@click.argument("section", required=False, type=click.Choice(["topic", "log", "wal", "lake"]))
 @json_option
 def config_command(section: str | None, *, as_json: bool) -> None:
     """List every setting, or those of one SECTION: its default, its bounds, and what it means."""
@@ -120,9 +142,16 @@ def _show(section: Section, setting: Setting, *, as_json: bool) -> None:
     if as_json:
         write_json("setting", {"section": section.name, **asdict(setting)})
         return
-    allowed = " | ".join(setting.choices or ())
+    allowed = setting.kind or " | ".join(setting.choices or ())
     if setting.bounds is not None:
         allowed = "{} to {}".format(*setting.bounds)
-    write_line(f"\n  {setting.name} = {setting.default}    ({allowed})")
+    write_line(f"\n  {setting.name} = {_as_toml(setting.default)}    ({allowed})")
     for line in textwrap.wrap(setting.meaning, _WIDTH - 6):
         write_line(f"      {line}")
+
+
+def _as_toml(default: object) -> str:
+    """Show a default as it would be written, where that is not how it reads."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(default) if default != "" else '""'

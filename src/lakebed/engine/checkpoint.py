@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -31,11 +31,11 @@ from lakebed.lake.write import write_segment
 from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.state.commands import Command, Flush, StagedFile
 from lakebed.state.image import State, encode_state
-from lakebed.state.machine import carry_out, decide
+from lakebed.state.machine import Dropped, carry_out, decide
 from lakebed.state.values import Segment, Topic
 from lakebed.topic.memtable import Chunk
 from lakebed.topic.records import with_position
-from lakebed.topic.schema import evolve, reader_schema
+from lakebed.topic.schema import evolve
 from lakebed.wal import Wal
 
 _log = logging.getLogger("lakebed.engine")
@@ -69,14 +69,15 @@ class Checkpointer:
         lake: LakeFolder,
         snapshots: SnapshotFolder,
         submit: Callable[[Command], object],
-        forget: Callable[[int], None],
+        bury: Callable[[Iterable[Dropped]], int],
     ) -> None:
         self._core = core
         self._wal = wal
         self._lake = lake
         self._snapshots = snapshots
         self._submit = submit
-        self._forget = forget
+        self._bury = bury
+        """Takes segments that the log has dropped, and removes their files when they may go."""
         self._running = threading.Lock()
         self._kept: dict[int, set[int]] = {}
         """The snapshots that recovery may begin with, and the staged files each refers to."""
@@ -178,7 +179,7 @@ class Checkpointer:
             base=chunks[0].base,
             end=chunks[-1].end,
             compression=stored_config(topic.config).compression,
-            schema=reader_schema(value_type),
+            schema=self._core.columns(topic),
         )
 
     # Open transactions
@@ -233,9 +234,7 @@ class Checkpointer:
         dropped, self._core.dropped = self._core.dropped, []
         if dropped:
             self._wal.flush()  # the entries that dropped them must survive before the files go
-        for topic, partition, segment in dropped:
-            self._forget(segment)
-            self._remove(topic, partition, segment)
+        self._bury(dropped)
         return len(dropped)
 
     def _remove(self, topic: int, partition: int, segment: int) -> None:

@@ -26,7 +26,7 @@ from lakebed.state.commands import Command, ReplaceSegments, Trim
 from lakebed.state.values import Partition, Segment, Topic
 from lakebed.topic.compaction import keep, surviving
 from lakebed.topic.retention import plan_compaction, plan_merge, plan_retention
-from lakebed.topic.schema import evolve, reader_schema
+from lakebed.topic.schema import evolve
 
 _TRIMMED = failpoints.define("engine.retention.logged")
 _REWRITTEN = failpoints.define("engine.cleanup.rewritten")
@@ -181,7 +181,6 @@ class Cleanup:
     ) -> list[Segment]:
         """Write one segment that stands for several; durable when this returns."""
         number = self._checkpointer.new_segment_id()
-        value_type = self._core.schema(topic, len(topic.schemas)).field("value").type
         segment = write_segment(
             self._lake.disk,
             self._lake.path(*key, number),
@@ -190,7 +189,7 @@ class Cleanup:
             base=old[0].base,
             end=old[-1].end,
             compression=config.compression,
-            schema=reader_schema(value_type),
+            schema=self._core.columns(topic),
         )
         self._lake.sync(topic.id)  # the name must survive before an entry speaks of it
         _REWRITTEN.hit()

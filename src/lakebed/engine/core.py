@@ -20,6 +20,7 @@ import pyarrow as pa
 from lakebed.engine.staging import Staging
 from lakebed.errors import LakebedError, PoisonedError, RejectedError
 from lakebed.host import Clock
+from lakebed.lake.schema import numbered_schema
 from lakebed.state import commands
 from lakebed.state.commands import Command
 from lakebed.state.image import State
@@ -92,6 +93,7 @@ class Core:
         self._gate = threading.Lock()
         self._redo: _Redo | None = None
         self._schemas: dict[tuple[int, int], pa.Schema] = {}
+        self._columns: dict[tuple[int, int], pa.Schema] = {}
         self._watching = threading.Lock()
         self._watchers: dict[Key, list[Callable[[], None]]] = {}
         self.on_applied: Callable[[], None] | None = None
@@ -228,6 +230,16 @@ class Core:
             given = decode_schema(topic.schemas[version - 1]) if version else None
             schema = self._schemas[key] = storage_schema(value_type(given))
         return schema
+
+    def columns(self, topic: Topic) -> pa.Schema:
+        """Give the columns of a topic's segments, with the field ids of its Iceberg table."""
+        key = (topic.id, len(topic.schemas))
+        columns = self._columns.get(key)
+        if columns is None:
+            versions = range(1, key[1] + 1) or (0,)
+            values = [self.schema(topic, version).field("value").type for version in versions]
+            columns = self._columns[key] = numbered_schema(values)
+        return columns
 
     def staged(self, pending: Pending, schema: pa.Schema) -> Body:
         """Make the body of a staged part: it is read from its file when it is needed."""

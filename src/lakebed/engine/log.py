@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
 
 from lakebed import limits
-from lakebed.config import LogConfig, TopicConfig
+from lakebed.config import CONFIG_NAME, LakeConfig, LogConfig, TopicConfig, parse_config
 from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.budget import Budget
 from lakebed.engine.checkpoint import Checkpointer, CheckpointReport
@@ -19,19 +20,25 @@ from lakebed.engine.cleanup import Cleanup, CleanupReport
 from lakebed.engine.consumer import Callback, Consumer, checked_start
 from lakebed.engine.core import Core, Key
 from lakebed.engine.groups import GroupInfo, Groups, Offsets
+from lakebed.engine.lake import Lake, opened_store
 from lakebed.engine.maintenance import Maintenance
 from lakebed.engine.producer import Producer
 from lakebed.engine.reading import Bounds, Reading, checked_bounds, microseconds
 from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
 from lakebed.engine.staging import Staging
 from lakebed.engine.stats import LogStats
+from lakebed.engine.table import Table
+from lakebed.engine.table_keys import Lookup
 from lakebed.engine.topics import TopicInfo, Topics
 from lakebed.engine.transaction import Transaction
 from lakebed.engine.writing import Rows, Writing
-from lakebed.errors import ClosedError, InvalidArgumentError
-from lakebed.host import Clock, Disk, OsDisk, SystemClock
+from lakebed.errors import ClosedError, InvalidArgumentError, from_os_error
+from lakebed.host import Clock, Disk, Mode, OsDisk, SystemClock, read_exactly
+from lakebed.lake.fetched import FetchedSegments
 from lakebed.lake.folder import LakeFolder
+from lakebed.lake.places import Places
 from lakebed.lake.reader import SegmentReader
+from lakebed.lake.remote import RemoteSegments
 from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.state.commands import BeginTransaction, Command, RegisterProducer
 from lakebed.state.image import State
@@ -63,6 +70,8 @@ class Log(Closing):
         self._core = Core(State(), self._staging, clock)
         self._recovered = Recovered()
         self._wal: Wal
+        self.lake: Lake
+        """Iceberg tables and object store."""
 
     @classmethod
     def open(
@@ -82,8 +91,8 @@ class Log(Closing):
         """
         if not isinstance(folder, (str, os.PathLike)) or "\0" in os.fspath(folder):
             raise InvalidArgumentError("the folder is not a path", got=repr(folder))
-        config = _checked_config(config)
         disk, clock = disk or OsDisk(), clock or SystemClock()
+        config = _checked_config(config) if config is not None else _stored(disk, Path(folder))
         log = cls(Path(folder), config, disk, clock, threaded=threaded)
         tell = progress or _say_nothing
         log._wal = Wal.open(
@@ -118,10 +127,34 @@ class Log(Closing):
         """Put the parts together that need the recovered state."""
         core, config = self._core, self.config
         core.check_may_wait = self._wal.check_may_wait
-        self._segments = SegmentReader(self._lake, config.cache_bytes)
+        lake_config = self._lake_config()
+        store = opened_store(lake_config)
+        remote = None
+        if store is not None:
+            fetched = FetchedSegments(
+                self._disk, self.folder / "fetched", store, lake_config.store_cache_bytes
+            )
+            places = Places(self.folder, lake_config.store, str(self._wal.log_id))
+            remote = RemoteSegments(fetched, places)
+        self._segments = SegmentReader(self._lake, config.cache_bytes, remote)
         self._reading = Reading(core, self._segments)
+        self._lookup = Lookup(core, self._segments)
         self._writing = Writing(core, self._wal, self._admit)
         submit = self._submit
+        self.lake = Lake(
+            core,
+            lake_config,
+            self._disk,
+            self.folder,
+            str(self._wal.log_id),
+            self._lake,
+            self._segments,
+            self._writing.submit,
+            self._wal.flush,
+            store,
+            remote,
+        )
+        self._recovered.files_removed += self.lake.bury(self._recovered.dropped)
         self._topics = Topics(core, submit, config.default_partitions)
         self._groups = Groups(core, self._reading, submit)
         self._checkpointer = Checkpointer(
@@ -130,7 +163,7 @@ class Log(Closing):
             self._lake,
             self._snapshots,
             self._writing.submit,
-            self._segments.forget,
+            self.lake.bury,
         )
         self._checkpointer.start_from(self._recovered.snapshots)
         self._budget = Budget(core, config, lambda: self._checkpointer.frozen_wal_bytes)
@@ -145,11 +178,13 @@ class Log(Closing):
             self._cleanup,
             self._groups,
             self._writing.submit,
+            self.lake.nudge,
         )
         if self._threaded:
             core.on_applied = self._after_apply
             self._maintenance.start()
             self._maintenance.nudge()
+            self.lake.start()
 
     # Topics
 
@@ -206,12 +241,14 @@ class Log(Closing):
         self._check_open()
         self._topics.purge(name)
         self._checkpointer.remove_dropped()
+        self.lake.nudge()
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic with everything in it; one made later under its name begins empty."""
         self._check_open()
         self._topics.delete(name)
         self._checkpointer.remove_dropped()
+        self.lake.nudge()
 
     # Writing
 
@@ -329,6 +366,11 @@ class Log(Closing):
             return table
         following = next(iter(wanted.values()))
         return self._read_now(topic, partition, following, bounds, columns)[0]
+
+    def table(self, name: str) -> Table:
+        """Give a topic as a table: scans, lookups by key, the current record of each key."""
+        self._check_open()
+        return Table(self._core, self._reading, self._segments, self._lookup, name)
 
     def _read_now(
         self,
@@ -524,6 +566,7 @@ class Log(Closing):
         self._closed = True  # an interrupted call is finished by the next one
         self._budget.close()
         self._maintenance.stop()
+        self.lake.stop()
         self._reading.closed = True
         self._core.wake_all()
         self._groups.wake_all()
@@ -538,6 +581,12 @@ class Log(Closing):
         return f"<Log {str(self.folder)!r}: {state}>"
 
     # Inside
+
+    def _lake_config(self) -> LakeConfig:
+        """Give the settings of the lake; tables are on a real disk, or there are none."""
+        if isinstance(self._disk, OsDisk):
+            return self.config.lake
+        return replace(self.config.lake, iceberg=False)
 
     def _submit(self, command: Command) -> Any:
         self._check_open()
@@ -559,9 +608,25 @@ class Log(Closing):
             raise ClosedError("the log is closed", path=self.folder)
 
 
-def _checked_config(config: LogConfig | None) -> LogConfig:
-    if config is None:
-        return LogConfig()
+def _stored(disk: Disk, folder: Path) -> LogConfig:
+    """Give the settings in a log's folder, or the defaults if there are none."""
+    path = folder / CONFIG_NAME
+    try:
+        if CONFIG_NAME not in disk.names(folder):
+            return LogConfig()
+        file = disk.open(path, Mode.READ)
+        try:
+            text = read_exactly(file, 0, file.size()).decode()
+        finally:
+            file.close()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError("the settings are not text", file=path) from error
+    except OSError as error:
+        raise from_os_error(error, "reading the settings", path) from error
+    return parse_config(text, path)
+
+
+def _checked_config(config: LogConfig) -> LogConfig:
     if not isinstance(config, LogConfig):
         raise InvalidArgumentError("the settings are not a LogConfig", got=repr(config)[:200])
     return config

@@ -41,6 +41,7 @@ class Maintenance:
         cleanup: Cleanup,
         groups: Groups,
         submit: Callable[[Command], Any],
+        changed: Callable[[], None],
     ) -> None:
         self._core = core
         self._config = config
@@ -49,6 +50,8 @@ class Maintenance:
         self._cleanup = cleanup
         self._groups = groups
         self._submit = submit
+        self._changed = changed
+        """Told when segments came or went."""
         self._working = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
@@ -115,6 +118,7 @@ class Maintenance:
             if self._budget.checkpoint_due() or self._too_old():
                 self._checkpointer.run()
                 self._budget.changed()
+                self._changed()
             now = self._core.clock.monotonic()
             if now - self._cleaned_at >= self._config.retention_interval_ms / 1000:
                 self._cleaned_at = now
@@ -124,7 +128,10 @@ class Maintenance:
         """Do retention, merging and compaction for topics, now."""
         self._core.check_may_wait()
         with self._working:
-            return self._cleanup.run(topics)
+            report = self._cleanup.run(topics)
+            if report != CleanupReport():
+                self._changed()
+            return report
 
     def checkpoint(self) -> Any:
         """Take a checkpoint now."""
@@ -132,10 +139,13 @@ class Maintenance:
         with self._working:
             report = self._checkpointer.run()
             self._budget.changed()
+            if report.segments:
+                self._changed()
             return report
 
     def _clean_all(self) -> None:
-        self._cleanup.run(list(self._core.state.topics.values()))
+        if self._cleanup.run(list(self._core.state.topics.values())) != CleanupReport():
+            self._changed()
         before = self._core.clock.time_us() - self._config.producer_expiry_ms * 1000
         old = [
             each

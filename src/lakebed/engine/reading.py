@@ -22,6 +22,7 @@ from lakebed.engine.core import Core, Key
 from lakebed.engine.writing import no_partition, no_topic
 from lakebed.errors import (
     ClosedError,
+    CorruptionError,
     InvalidArgumentError,
     OffsetOutOfRangeError,
     SchemaChangeError,
@@ -156,6 +157,7 @@ class Reading:
         self, topic: Topic, key: Key, offset: int, bounds: Bounds, names: tuple[str, ...] | None
     ) -> tuple[list[pa.RecordBatch], int]:
         """Give the next records from one place, and the offset behind them; none at the end."""
+        recovered: set[int] = set()
         while True:
             partition = self._partition(topic, key)
             if offset == partition.end:
@@ -182,10 +184,14 @@ class Reading:
                     max_bytes=bounds.bytes,
                     columns=_with_offsets(names, segment),
                 )
-            except Exception:
-                if segment in self._partition(topic, key).segments:
-                    raise
-                continue  # it was replaced or removed a moment ago
+            except Exception as error:
+                if segment not in self._partition(topic, key).segments:
+                    continue  # it was replaced or removed a moment ago
+                if isinstance(error, CorruptionError) and segment.id not in recovered:
+                    recovered.add(segment.id)
+                    if self._segments.recover(*key, segment):
+                        continue  # the copy was damaged, the original may be sound
+                raise
             if not batches:
                 offset = segment.end
                 continue

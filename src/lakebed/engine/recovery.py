@@ -2,8 +2,9 @@
 
 1. the newest snapshot that can be read and whose replay the WAL still holds
 2. every entry behind it, applied exactly as when it was written
-3. the lake compared with the state: a segment that the state names must be there; one that it has
-   dropped is removed; anything else was never part of the log and goes to `quarantine/`
+3. the lake compared with the state: a segment that the state names must be there, unless it is in
+   the object store; one that it has dropped is removed, as soon as no table needs it; anything else
+   was never part of the log and goes to `quarantine/`
 
 A snapshot that cannot be read is passed over only if the one before it, or an empty state, leads to
 the same place: the WAL must hold every entry since. Otherwise the log is refused.
@@ -21,6 +22,8 @@ from lakebed.errors import CorruptionError, EntryLostError, MissingFileError, fr
 from lakebed.lake.folder import UNFINISHED, LakeFolder, SegmentName
 from lakebed.state.commands import decode, parts_of
 from lakebed.state.image import State, decode_state
+from lakebed.state.machine import Dropped
+from lakebed.state.values import LOCAL, STORE
 from lakebed.wal import Wal
 
 if TYPE_CHECKING:
@@ -43,6 +46,8 @@ class Recovered:
     files_quarantined: int = 0
     snapshots: dict[int, State] = field(default_factory=dict)
     """The snapshots that can be read."""
+    dropped: list[Dropped] = field(default_factory=list)
+    """Segments that the log has dropped, whose files are there."""
 
 
 def load_snapshot(snapshots: SnapshotFolder, wal: Wal) -> tuple[State, Recovered]:
@@ -108,11 +113,12 @@ def replay(core: Core, wal: Wal, found: Recovered, progress: Callable[[int, int]
 
 def tidy(core: Core, lake: LakeFolder, disk: Disk, root: Path, found: Recovered) -> None:
     """Make the lake hold exactly the state's segments."""
-    needed = {
-        (topic, partition, segment.id)
+    segments = {
+        (topic, partition, segment.id): segment.place
         for (topic, partition), each in core.state.partitions.items()
         for segment in each.segments
     }
+    needed = {key for key, place in segments.items() if place == LOCAL}
     following = core.state.numbers["segment"]
     strange: list[Path] = []
     for name in lake.listing():
@@ -122,11 +128,13 @@ def tidy(core: Core, lake: LakeFolder, disk: Disk, root: Path, found: Recovered)
                 found.files_removed += 1
             else:
                 strange.append(name)
-        elif name in needed:
+        elif segments.get(name) == STORE:
+            lake.remove(*name)  # readers take it from the store
+            found.files_removed += 1
+        elif name in segments:
             needed.discard(name)
         elif name.segment < following:
-            lake.remove(*name)  # the log dropped it, and the process died before it was removed
-            found.files_removed += 1
+            found.dropped.append(name)  # the process died before it was removed
         else:
             strange.append(lake.path(*name))
     core.dropped.clear()

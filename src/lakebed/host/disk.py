@@ -37,6 +37,10 @@ class Mapping(Protocol):
         """Give the bytes from `start` to `stop` without copying them."""
         ...
 
+    def release(self, start: int, stop: int) -> None:
+        """Let go of the memory behind some bytes; who looks at them again gets them again."""
+        ...
+
     def __len__(self) -> int: ...
 
 

@@ -31,6 +31,12 @@ class OsMapping(mmap.mmap):
         """Give a view that holds this mapping."""
         return memoryview(self)[start:stop]
 
+    def release(self, start: int, stop: int) -> None:
+        """Advise the kernel to unmap the pages; they stay in its cache."""
+        first = start - start % mmap.PAGESIZE
+        if stop > first:
+            self.madvise(mmap.MADV_DONTNEED, first, min(stop, len(self)) - first)
+
 
 class OsFile:
     """An open file descriptor."""

@@ -136,6 +136,9 @@ class SimMapping:
         """Give a copy of the bytes as they are now."""
         return memoryview(bytes(self._inode.seen[start:stop]))
 
+    def release(self, start: int, stop: int) -> None:
+        """Do nothing: views are copies."""
+
     def __len__(self) -> int:
         return self._length
 

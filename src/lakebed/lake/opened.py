@@ -16,43 +16,82 @@ import pyarrow.parquet as pq
 from crc32c import crc32c
 
 from lakebed.errors import CorruptionError, MissingFileError, from_os_error
-from lakebed.host import Disk, File, Mode
+from lakebed.host import Disk, File, Mapping, Mode
 from lakebed.lake.index import KEY, MAGIC, SegmentIndex, decode
+from lakebed.lake.key_filter import blocks_of
 from lakebed.lake.schema import COLUMNS, without_ids
+from lakebed.lake.segment_keys import RowGroupKeys, SegmentKeys
 from lakebed.state.values import Segment
 
 
 class OpenSegment:
     """A mapped segment whose tail is right. Any thread; valid after its file was removed."""
 
-    def __init__(self, path: Path, segment: Segment, data: memoryview) -> None:
+    def __init__(self, path: Path, segment: Segment, mapping: Mapping) -> None:
         self.path = path
-        self._data = data
+        self._mapping = mapping
+        self._data = data = mapping.view(0, segment.file_bytes)
         self._buffer: Final = pa.py_buffer(data)
         tail = check_frame(path, segment, data)
-        self._metadata = _metadata(path, self._buffer)
-        self.index = _index(path, segment, self._metadata)
+        self.metadata: Final = _metadata(path, self._buffer)
+        """What the Parquet library made of the footer."""
+        self.index = _index(path, segment, self.metadata)
         self.leaves: Final = [
-            self._metadata.schema.column(number).path.partition(".")[0]
-            for number in range(self._metadata.num_columns)
+            self.metadata.schema.column(number).path.partition(".")[0]
+            for number in range(self.metadata.num_columns)
         ]
         """The column that each chunk of a row group belongs to."""
         check_layout(path, self.index, tail, len(self.leaves))
-        schema = self._metadata.schema.to_arrow_schema()
+        schema = self.metadata.schema.to_arrow_schema()
         self._fields = {name: without_ids(schema.field(name)) for name in COLUMNS}
         self._schemas: dict[tuple[str, ...], pa.Schema] = {}
         self._checked: set[tuple[int, int]] = set()
+        self._tail = (tail, segment.file_bytes)
+        # The library has made its own of what it needs of the tail.
+        mapping.release(*self._tail)
 
-    def columns(self, number: int, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Check and decode columns of a row group."""
+    @property
+    def value_type(self) -> pa.DataType:
+        """Give the type that the values had when the segment was written."""
+        return self._fields["value"].type
+
+    def keys(self) -> SegmentKeys:
+        """Give what is known of the keys of each row group without decoding them."""
+        leaf = self.leaves.index("key")
+        groups = range(len(self.index.row_groups))
+        keys = SegmentKeys(self._row_group_keys(number, leaf) for number in groups)
+        self._mapping.release(*self._tail)
+        return keys
+
+    def chunk(self, number: int, leaf: int) -> Any:
+        """Give what the footer says of a column chunk: its statistics, its size."""
+        return self.metadata.row_group(number).column(leaf)
+
+    def decoded_bytes(self, number: int, names: Sequence[str]) -> int:
+        """Estimate the size of a row group's columns once they are decoded."""
+        return sum(
+            self.chunk(number, leaf).total_uncompressed_size
+            for leaf, name in enumerate(self.leaves)
+            if name in names
+        )
+
+    def release(self, number: int) -> None:
+        """Let go of the memory behind a row group, which will not be decoded again soon."""
+        chunks = self.index.row_groups[number].chunks
+        self._mapping.release(chunks[0].start, chunks[-1].start + chunks[-1].length)
+
+    def columns(
+        self, number: int, names: Sequence[str], *, threads: bool = True
+    ) -> dict[str, pa.Array]:
+        """Check and decode columns of a row group, each in a thread of the library if wanted."""
         self._check(number, names)
         rows = self.index.row_groups[number].rows
         try:
             # A reader of its own for each call: the library's are for one thread at a time.
             source = pq.ParquetFile(
-                pa.BufferReader(self._buffer), metadata=self._metadata, pre_buffer=False
+                pa.BufferReader(self._buffer), metadata=self.metadata, pre_buffer=False
             )
-            table = source.read_row_group(number, columns=list(names), use_threads=True)
+            table = source.read_row_group(number, columns=list(names), use_threads=threads)
         except MemoryError:
             raise
         except (pa.ArrowException, OSError) as error:
@@ -80,6 +119,20 @@ class OpenSegment:
                 raise damaged_chunk(self.path, start, length, name, number)
             self._checked.add((number, leaf))
 
+    def _row_group_keys(self, number: int, leaf: int) -> RowGroupKeys:
+        chunk = self.chunk(number, leaf)
+        found, least, greatest, some = None, None, None, True
+        statistics = chunk.statistics
+        if statistics is not None:
+            if statistics.has_min_max:
+                least, greatest = statistics.min_raw, statistics.max_raw
+            rows = self.index.row_groups[number].rows
+            some = not (statistics.has_null_count and statistics.null_count == rows)
+        if some and chunk.bloom_filter_offset is not None:
+            start = chunk.bloom_filter_offset
+            found = blocks_of(bytes(self._data[start : start + (chunk.bloom_filter_length or 0)]))
+        return RowGroupKeys(found, least, greatest, some)
+
     def _undecodable(self, number: int) -> CorruptionError:
         start = self.index.row_groups[number].chunks[0].start
         return CorruptionError(
@@ -99,15 +152,19 @@ def open_file(disk: Disk, path: Path) -> File:
 
 def open_segment(disk: Disk, path: Path, segment: Segment) -> OpenSegment:
     """Map a segment and check its tail."""
+    return OpenSegment(path, segment, map_segment(disk, path, segment))
+
+
+def map_segment(disk: Disk, path: Path, segment: Segment) -> Mapping:
+    """Map the file of a segment, whose length is checked and nothing else."""
     file = open_file(disk, path)
     try:
         check_size(path, segment, file.size())
-        data = file.map().view(0, segment.file_bytes)
+        return file.map()
     except OSError as error:
         raise from_os_error(error, "mapping a segment", path) from error
     finally:
         file.close()
-    return OpenSegment(path, segment, data)
 
 
 def check_size(path: Path, segment: Segment, size: int) -> None:

@@ -1,27 +1,38 @@
-"""Reads segments: by offset for consumers, by time, whole for merging, every byte for verifying."""
+"""Reads segments: by offset, time or key, whole for scans and merging, or to verify every byte."""
 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lakebed.errors import ClosedError, InvalidArgumentError
+from lakebed import limits
+from lakebed.errors import ClosedError, InvalidArgumentError, MissingFileError
+from lakebed.lake.ahead import Decoders
 from lakebed.lake.cache import CacheStats, RowGroupCache
 from lakebed.lake.columns import column_numbers
 from lakebed.lake.folder import LakeFolder
-from lakebed.lake.opened import OpenSegment, open_segment
+from lakebed.lake.key_filter import Probe
+from lakebed.lake.opened import OpenSegment, open_file, open_segment
+from lakebed.lake.remote import RemoteSegments
 from lakebed.lake.schema import chosen
+from lakebed.lake.segment_keys import KeysCache, SegmentKeys
 from lakebed.lake.verify import verify_segment
-from lakebed.state.values import Segment
+from lakebed.state.values import LOCAL, STORE, Segment
 
 OPEN_SEGMENTS_MAX: Final = 128
 """How many segments stay mapped."""
+
+KEY_FILTER_BYTES_MAX: Final = 64 * limits.MIB
+"""Key filters held in memory: those of about 32 million different keys."""
 
 
 class SegmentReader:
@@ -31,11 +42,18 @@ class SegmentReader:
     memory of its row group, whether or not that is still in the cache.
     """
 
-    def __init__(self, folder: LakeFolder, cache_bytes: int) -> None:
+    def __init__(
+        self, folder: LakeFolder, cache_bytes: int, remote: RemoteSegments | None = None
+    ) -> None:
         self._folder = folder
+        self._remote = remote
+        """Gives the files of segments that are not on the local disk."""
         self._cache = RowGroupCache(cache_bytes)
         self._guard = threading.Lock()
         self._open: OrderedDict[int, OpenSegment] = OrderedDict()
+        self._keys = KeysCache(KEY_FILTER_BYTES_MAX)
+        self.decoders: Final = Decoders()
+        """Decode for scans."""
         self._closed = False
 
     @property
@@ -104,25 +122,80 @@ class SegmentReader:
         for number in range(len(opened.index.row_groups)):
             yield opened.batch(opened.columns(number, names))
 
+    def open(self, topic: int, partition: int, segment: Segment) -> OpenSegment:
+        """Open a segment for a scan, which reads it once: the map lasts as long as the scan."""
+        return self._opened(topic, partition, segment, keep=False)
+
+    def find(
+        self,
+        topic: int,
+        partition: int,
+        segment: Segment,
+        wanted: Probe,
+        *,
+        low: int,
+        columns: Sequence[str] | None = None,
+    ) -> pa.RecordBatch | None:
+        """Give the last record of a key at `low` or behind it, as a batch of one, or None.
+
+        Row groups that cannot hold the key are not touched. Of one that may, the keys are decoded,
+        and the other columns only if the key is there.
+        """
+        names = chosen(None if columns is None else {"offset", *columns})
+        for number in self._segment_keys(topic, partition, segment).candidates(wanted):
+            opened = self._opened(topic, partition, segment)
+            if opened.index.row_groups[number].last < low:
+                return None
+            keys = self._row_group(segment, opened, number, ("key",)).column("key")
+            rows = np.flatnonzero(pc.equal(keys, wanted.key).fill_null(fill_value=False))
+            if len(rows):
+                found = self._row_group(segment, opened, number, names).slice(int(rows[-1]), 1)
+                return found if found.column("offset")[0].as_py() >= low else None
+        return None
+
     def verify(self, topic: int, partition: int, segment: Segment) -> None:
         """Read every byte from the disk and check everything that is known about the segment."""
-        path = self._folder.path(topic, partition, segment.id)
-        verify_segment(self._folder.disk, path, partition, segment)
+        with self._file(topic, partition, segment) as path:
+            verify_segment(self._folder.disk, path, partition, segment)
+
+    def metadata(self, topic: int, partition: int, segment: Segment) -> Any:
+        """Give what the Parquet library knows of a segment's file."""
+        return self._opened(topic, partition, segment, keep=False).metadata
+
+    def recover(self, topic: int, partition: int, segment: Segment) -> bool:
+        """Fetch a damaged segment again, if it was fetched; tell whether reading may go on."""
+        if self._remote is None or segment.place != STORE:
+            return False
+        self.forget(segment.id)
+        self._remote.discard(topic, partition, segment)
+        return True
 
     def forget(self, segment_id: int) -> None:
         """Drop a segment's map and row groups; batches that callers hold stay valid."""
         with self._guard:
             self._open.pop(segment_id, None)
+        self._keys.forget(segment_id)
         self._cache.forget(segment_id)
 
     def close(self) -> None:
-        """Drop every map and row group; batches that callers hold stay valid."""
+        """Drop every map and row group and end every scan; batches that callers hold stay valid."""
         with self._guard:
             self._closed = True
             self._open.clear()
+        self.decoders.close()
+        self._keys.clear()
         self._cache.clear()
 
-    def _opened(self, topic: int, partition: int, segment: Segment) -> OpenSegment:
+    def _segment_keys(self, topic: int, partition: int, segment: Segment) -> SegmentKeys:
+        keys = self._keys.get(segment.id)
+        if keys is None:
+            keys = self._opened(topic, partition, segment).keys()
+            self._keys.put(segment.id, keys)
+        return keys
+
+    def _opened(
+        self, topic: int, partition: int, segment: Segment, *, keep: bool = True
+    ) -> OpenSegment:
         with self._guard:
             if self._closed:
                 raise ClosedError("the reader was closed")
@@ -131,8 +204,10 @@ class SegmentReader:
                 self._open.move_to_end(segment.id)
                 return opened
         # Opened outside the guard: a slow disk does not hold up those who read other segments.
-        path = self._folder.path(topic, partition, segment.id)
-        opened = open_segment(self._folder.disk, path, segment)
+        with self._file(topic, partition, segment) as path:
+            opened = open_segment(self._folder.disk, path, segment)
+        if not keep:
+            return opened
         with self._guard:
             if not self._closed:
                 opened = self._open.setdefault(segment.id, opened)
@@ -140,13 +215,33 @@ class SegmentReader:
                 self._open.popitem(last=False)
         return opened
 
+    @contextlib.contextmanager
+    def _file(self, topic: int, partition: int, segment: Segment) -> Iterator[Path]:
+        """Give the local file of a segment, from wherever it is, which stays within the block."""
+        path = self._folder.path(topic, partition, segment.id)
+        local = segment.place != STORE
+        if self._remote is None or (local and (segment.place == LOCAL or self._is_here(path))):
+            yield path
+            return
+        with self._remote.held(topic, partition, segment) as path:
+            yield path
+
+    def _is_here(self, path: Path) -> bool:
+        try:
+            open_file(self._folder.disk, path).close()
+        except MissingFileError:
+            return False
+        return True
+
     def _row_group(
         self, segment: Segment, opened: OpenSegment, number: int, names: Sequence[str]
     ) -> pa.RecordBatch:
-        columns = self._cache.get(
-            (segment.id, number), names, lambda missing: opened.columns(number, missing)
-        )
-        return opened.batch(columns)
+        def decode(missing: Sequence[str]) -> dict[str, pa.Array]:
+            columns = opened.columns(number, missing)
+            opened.release(number)  # the cache has it now
+            return columns
+
+        return opened.batch(self._cache.get((segment.id, number), names, decode))
 
     def _records_from(
         self,

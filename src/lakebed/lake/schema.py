@@ -1,9 +1,10 @@
 """The columns of a segment: their types, their field ids, and how each is encoded.
 
-Field ids are what an Iceberg table finds a column by. They are numbered in the order in which a
-reader of the schema meets them: partition 1, offset 2, timestamp 3, key 4, headers 5 (its key 6,
-its value 7), value 8, and the fields of a typed value from 9 on, depth first. Fields added at the
-end of a typed value therefore leave the ids of the others as they were.
+Field ids are what an Iceberg table finds a column by. They are given as Iceberg's catalogs give
+them to a new table: all fields of a struct first, then what is inside each of them. So partition is
+1, offset 2, timestamp 3, key 4, headers 5, value 6, key and value of the headers 7 and 8, and the
+fields of a typed value begin at 9. A field that a later version of the topic's schema adds,
+wherever it is, gets the next number: those of the others stay as they were.
 
 Encodings, each measured against the other choices (see DESIGN.md): integers and times as packed
 differences; a raw value plain, because no two are alike; everything else with a dictionary that is
@@ -12,8 +13,7 @@ given up early.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -64,9 +64,37 @@ def file_schema(schema: pa.Schema) -> pa.Schema:
                 expected=expected,
                 found=schema.field(name).type,
             )
-    ids = itertools.count(1)
-    plain = segment_schema(schema.field("value").type)
-    return pa.schema([_rebuilt(field, lambda each: _with_id(each, next(ids))) for field in plain])
+    if all(_ID in (field.metadata or {}) for field in schema):
+        return schema.remove_metadata()
+    return numbered_schema([schema.field("value").type])
+
+
+def numbered_schema(values: Sequence[pa.DataType]) -> pa.Schema:
+    """Give the columns with field ids, of a topic whose value had these types in turn."""
+    ids: dict[tuple[str, ...], int] = {}
+    for value in values:
+        _number(ids, (), list(segment_schema(value)))
+    return pa.schema([_numbered(field, ids, ()) for field in segment_schema(values[-1])])
+
+
+def _number(ids: dict[tuple[str, ...], int], path: tuple[str, ...], fields: list[pa.Field]) -> None:
+    for field in fields:
+        ids.setdefault((*path, field.name), len(ids) + 1)
+    for field in fields:
+        _number(ids, (*path, field.name), _inside(field.type))
+
+
+def _inside(kind: pa.DataType) -> list[pa.Field]:
+    """Give the fields directly within a type."""
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.field(number) for number in range(kind.num_fields)]
+
+
+def _numbered(field: pa.Field, ids: dict[tuple[str, ...], int], path: tuple[str, ...]) -> pa.Field:
+    path = (*path, field.name)
+    field = _with_id(field, ids[path])
+    return _with_inside(field, [_numbered(each, ids, path) for each in _inside(field.type)])
 
 
 def without_ids(field: pa.Field) -> pa.Field:
@@ -123,22 +151,21 @@ def _without_id(field: pa.Field) -> pa.Field:
 
 
 def _rebuilt(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field:
-    """Apply `change` to a field, and to every field within it, outermost first."""
-    field = change(field)
+    """Apply `change` to a field, and to every field within it."""
+    return _with_inside(change(field), [_rebuilt(each, change) for each in _inside(field.type)])
+
+
+def _with_inside(field: pa.Field, inside: list[pa.Field]) -> pa.Field:
+    """Give a field whose type has other fields within it."""
     kind = field.type
-
-    def inner(child: pa.Field) -> pa.Field:
-        return _rebuilt(child, change)
-
     if pa.types.is_struct(kind):
-        return field.with_type(pa.struct([inner(each) for each in kind]))
+        return field.with_type(pa.struct(inside))
     if pa.types.is_map(kind):
-        key, item = inner(kind.key_field), inner(kind.item_field)
-        return field.with_type(pa.map_(key, item, keys_sorted=kind.keys_sorted))
+        return field.with_type(pa.map_(*inside, keys_sorted=kind.keys_sorted))
     if pa.types.is_fixed_size_list(kind):
-        return field.with_type(pa.list_(inner(kind.value_field), kind.list_size))
+        return field.with_type(pa.list_(inside[0], kind.list_size))
     if pa.types.is_large_list(kind):
-        return field.with_type(pa.large_list(inner(kind.value_field)))
+        return field.with_type(pa.large_list(inside[0]))
     if pa.types.is_list(kind):
-        return field.with_type(pa.list_(inner(kind.value_field)))
+        return field.with_type(pa.list_(inside[0]))
     return field

@@ -26,6 +26,7 @@ from lakebed.host import Disk, File, Mode, failpoints, write_all
 from lakebed.lake.columns import ascending, column_numbers
 from lakebed.lake.folder import UNFINISHED
 from lakebed.lake.index import KEY, MAGIC, Chunk, RowGroup, SegmentIndex
+from lakebed.lake.key_filter import FALSE_POSITIVES_MAX
 from lakebed.lake.row_groups import row_groups
 from lakebed.lake.schema import encodings, file_schema
 from lakebed.lake.sink import Sink
@@ -35,6 +36,9 @@ COMPRESSIONS: Final = ("none", "zstd", "snappy", "lz4", "gzip")
 
 _DICTIONARY_BYTES: Final = 64 * limits.KIB
 """A dictionary that gets larger is given up: its column has too many different values for one."""
+
+_KEY_FILTER: Final = {"key": {"ndv": limits.ROW_GROUP_RECORDS, "fpp": FALSE_POSITIVES_MAX}}
+"""Room for a key in every record of a row group; the library folds filters that hold fewer."""
 
 _WRITTEN = failpoints.define("lake.segment.written")
 _SYNCED = failpoints.define("lake.segment.synced")
@@ -139,6 +143,7 @@ class _Draft:
             write_statistics=chosen.statistics,
             write_page_index=True,
             write_page_checksum=True,
+            bloom_filter_options=_KEY_FILTER,
         )
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> Segment:

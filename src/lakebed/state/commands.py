@@ -190,6 +190,15 @@ class ReplaceSegments(NamedTuple):
     compacted_to: int
 
 
+class PlaceSegments(NamedTuple):
+    """Say that files of segments are in another place now: (topic, partition, segment, place).
+
+    Result: how many of them are part of the log still.
+    """
+
+    placed: tuple[tuple[int, int, int, int], ...]
+
+
 class Trim(NamedTuple):
     """Raise low watermarks: (partition, offset)."""
 
@@ -218,6 +227,7 @@ Command = (
     | Flush
     | ReplaceSegments
     | Trim
+    | PlaceSegments
 )
 
 _KINDS: Final[dict[int, type]] = {
@@ -241,6 +251,7 @@ _KINDS: Final[dict[int, type]] = {
     18: ReplaceSegments,
     19: Trim,
     20: ForgetProducer,
+    21: PlaceSegments,
 }
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 
@@ -410,4 +421,5 @@ _SHAPES: Final[dict[type, tuple[Check, ...]]] = {
     Flush: (_many(_tuple_of(_whole, _whole, segment)), _many(_staged)),
     ReplaceSegments: (_whole, _whole, _many(_whole), _many(segment), _whole),
     Trim: (_whole, _many(_tuple_of(_whole, _whole))),
+    PlaceSegments: (_many(_tuple_of(_whole, _whole, _whole, _whole)),),
 }

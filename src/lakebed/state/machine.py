@@ -578,6 +578,27 @@ def _replace(state: State, command: commands.ReplaceSegments) -> Decision:
     return Decision(True, changes, tuple((*key, each) for each in command.removed))
 
 
+def _place(state: State, command: commands.PlaceSegments) -> Decision:
+    """Note where files are. A place only ever changes from local to both to the store."""
+    wanted: dict[tuple[int, int], dict[int, int]] = {}
+    for topic, number, segment, place in command.placed:
+        wanted.setdefault((topic, number), {})[segment] = place
+    changes: list[Change] = []
+    count = 0
+    for key, places in wanted.items():
+        partition = state.partitions.get(key)
+        if partition is None:
+            continue
+        count += sum(each.id in places for each in partition.segments)
+        segments = tuple(
+            each._replace(place=max(each.place, places.get(each.id, each.place)))
+            for each in partition.segments
+        )
+        if segments != partition.segments:
+            changes.append((state.partitions, key, partition._replace(segments=segments)))
+    return Decision(count, changes)
+
+
 def _topic(state: State, number: int) -> Topic:
     topic = state.topics.get(number)
     if topic is None:
@@ -620,4 +641,5 @@ _DECIDERS: Final[dict[type, Callable[[State, Any], Decision]]] = {
     commands.Flush: _flush,
     commands.ReplaceSegments: _replace,
     commands.Trim: _trim,
+    commands.PlaceSegments: _place,
 }

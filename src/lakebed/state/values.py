@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+LOCAL: Final = 0
+"""A segment's file is on the local disk."""
+BOTH: Final = 1
+"""It is in the object store too."""
+STORE: Final = 2
+"""It is in the object store; on the local disk there may be a copy still."""
 
 
 class Segment(NamedTuple):
@@ -24,6 +31,8 @@ class Segment(NamedTuple):
     time_min_us: int
     time_max_us: int
     """The least and the greatest timestamp of its records."""
+    place: int = 0
+    """Where its file is: `LOCAL`, `BOTH` or `STORE`."""
 
 
 class Topic(NamedTuple):

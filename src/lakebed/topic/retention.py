@@ -11,7 +11,7 @@ from typing import Final
 
 from lakebed import limits
 from lakebed.config import TopicConfig
-from lakebed.state.values import Segment
+from lakebed.state.values import BOTH, STORE, Segment
 
 MERGE_GROWTH_MIN: Final = 2
 """A merge makes a segment at least this many times as large as the largest that goes into it.
@@ -50,6 +50,23 @@ def _beyond_size(bytes_without: int, config: TopicConfig) -> bool:
     return 0 <= config.retention_bytes <= bytes_without
 
 
+def plan_local(segments: Sequence[Segment], config: TopicConfig, *, now_us: int) -> list[Segment]:
+    """Give the segments whose local files are to go, because the store has them: oldest first.
+
+    Those older than `local_ms`, and those without which the others have `local_bytes` still.
+    """
+    local = [segment for segment in segments if segment.place != STORE]
+    bytes_left = sum(segment.file_bytes for segment in local)
+    plan = []
+    for segment in local:
+        bytes_left -= segment.file_bytes
+        old = config.local_ms >= 0 and segment.time_max_us < now_us - config.local_ms * 1000
+        beyond = 0 <= config.local_bytes <= bytes_left
+        if segment.place == BOTH and (old or beyond):
+            plan.append(segment)
+    return plan
+
+
 def plan_merge(segments: Sequence[Segment], config: TopicConfig) -> list[list[Segment]]:
     """Give runs of neighbours, each to be merged into one segment, none in two runs.
 
@@ -80,7 +97,8 @@ def _small_neighbours(segments: Sequence[Segment], bytes_max: int) -> Iterator[l
     """Give the longest runs of segments below a size, without a gap between them."""
     run: list[Segment] = []
     for segment in segments:
-        small = segment.file_bytes < bytes_max
+        # One that is in the store alone stays as it is: merging would bring it back.
+        small = segment.file_bytes < bytes_max and segment.place != STORE
         if run and not (small and segment.base == run[-1].end):
             yield run
             run = []

@@ -22,6 +22,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from lakebed.config import CONFIG_NAME
 from lakebed.errors import (
     FormatTooNewError,
     LockedError,
@@ -87,7 +88,7 @@ def check_is_log_or_empty(disk: Disk, layout: Layout) -> None:
     """Refuse a folder with other people's files in it."""
     if is_log(disk, layout):
         return
-    ours = {LOCK_NAME, "wal", IDENTITY_NAME + ".tmp"}
+    ours = {LOCK_NAME, "wal", IDENTITY_NAME + ".tmp", CONFIG_NAME}
     strangers = [name for name in disk.names(layout.root) if name not in ours]
     if strangers:
         raise NotALogError(

@@ -1,0 +1,487 @@
+"""The lake as its users see it, `log.lake`: Iceberg tables, the object store, removal of files.
+
+Everything here comes after the fact: records are safe in the log before, and go on being written
+and read whatever becomes of a catalog or a store. A thread works when a checkpoint or a removal has
+changed something, and looks at least once in `sync_interval_ms`. A failure is logged, counted,
+shown by `stats()` and tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from lakebed.config import LakeConfig, resolved
+from lakebed.engine.core import Core
+from lakebed.engine.removal import Removal, RemovalReport
+from lakebed.engine.tables import TopicTables
+from lakebed.engine.tiering import Tiering
+from lakebed.errors import (
+    CatalogUnavailableError,
+    ClosedError,
+    InvalidArgumentError,
+    LakebedError,
+    TopicNotFoundError,
+)
+from lakebed.host import Disk
+from lakebed.host.store import ObjectStore
+from lakebed.lake.catalog import Catalog
+from lakebed.lake.folder import LakeFolder
+from lakebed.lake.iceberg import LOG, OFFSETS, POSITION, Tables
+from lakebed.lake.places import TABLES_NAME, Places
+from lakebed.lake.reader import SegmentReader
+from lakebed.lake.remote import RemoteSegments
+from lakebed.state.commands import Command
+from lakebed.state.machine import Dropped
+from lakebed.state.values import Topic
+
+_log = logging.getLogger("lakebed.lake")
+
+_SWEEP_SECONDS_MIN: Final = 60.0
+"""How often, at most, everything in the lake is listed by itself."""
+
+
+@dataclass
+class SyncReport:
+    """What a sync did."""
+
+    tables_changed: int = 0
+    tables_dropped: int = 0
+    files_added: int = 0
+    files_removed: int = 0
+    segments_uploaded: int = 0
+    segments_moved: int = 0
+    failures: list[str] = field(default_factory=list)
+    """Why tables could not be synced, one line each."""
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """A topic's table."""
+
+    topic: str
+    exists: bool
+    location: str
+    metadata: str
+    """The newest metadata file, which readers without a catalog can be given; empty if none."""
+    snapshot: int | None
+    snapshots: int
+    files: int
+    records: int
+    bytes: int
+    position: int
+    """The log's entry that it reflects."""
+    offsets: str
+    """{partition: offset}: every record below is in the table, or was removed from the log."""
+    lag_records: int
+    lag_seconds: float
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class SnapshotInfo:
+    """A snapshot of a table."""
+
+    snapshot: int
+    parent: int | None
+    time: datetime
+    operation: str
+    ours: bool
+    """The log made it, and nobody else."""
+    position: int
+    files_added: int
+    files_removed: int
+    records: int
+    """In all."""
+
+
+@dataclass(frozen=True)
+class LakeStats:
+    """The lake at a glance."""
+
+    iceberg: bool
+    store: str
+    lag_records: int
+    lag_seconds: float
+    tables_behind: int
+    syncs: int
+    tables_changed: int
+    conflicts: int
+    foreign_changes: int
+    failures: int
+    last_failure: str | None
+    files_waiting: int
+    """Files that are not needed any more, and may not go yet."""
+    files_removed: int
+    segments_moved: int
+    bytes_moved: int
+    store_uploads: int = 0
+    store_uploaded_bytes: int = 0
+    store_downloads: int = 0
+    store_downloaded_bytes: int = 0
+    store_retries: int = 0
+    store_failures: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_bytes: int = 0
+    cache_evictions: int = 0
+
+
+class Lake:
+    """Tables, store and removal of one log. Any thread."""
+
+    def __init__(
+        self,
+        core: Core,
+        config: LakeConfig,
+        disk: Disk,
+        folder: Path,
+        log_id: str,
+        lake: LakeFolder,
+        reader: SegmentReader,
+        submit: Callable[[Command], Any],
+        flush: Callable[[], None],
+        store: ObjectStore | None,
+        remote: RemoteSegments | None,
+    ) -> None:
+        self._core = core
+        self._config = config
+        self._disk = disk
+        self._tables_folder = folder / TABLES_NAME
+        self._places = Places(folder, config.store, log_id)
+        self._log_id = log_id
+        self._store = store
+        self._fetched = None if remote is None else remote.fetched
+        tables = Tables(
+            Catalog(config, disk, self._tables_folder),
+            self._places.tables,
+            log_id,
+            config.snapshots_kept,
+            self._places.is_segment,
+        )
+        self._topics = TopicTables(
+            core, tables, self._places, reader, flush, stored=store is not None
+        )
+        self._tiering = (
+            None if store is None else Tiering(core, store, self._places, lake, reader, submit)
+        )
+        self._removal = Removal(
+            core,
+            lake,
+            self._places,
+            reader,
+            self._table_of,
+            store or ObjectStore(self._places.base, {}),
+            shown=self._is_shown,
+        )
+        self._working = threading.Lock()
+        self._wake = threading.Event()
+        self._pending = False
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._swept_at = core.clock.monotonic()
+        self._counts: dict[str, int] = dict.fromkeys(("syncs", "changed", "failures", "removed"), 0)
+        self._last_failure: str | None = None
+
+    # On call
+
+    def sync(self, topic: str | None = None, *, take_over: bool = False) -> SyncReport:
+        """Bring tables, and the store, up to date now; of one topic, or of all.
+
+        A table that somebody else has changed is refused, unless you `take_over`: then it shows
+        exactly the log's records again.
+        """
+        self._check_enabled()
+        self._core.check_may_wait()
+        if take_over and topic is None:
+            raise InvalidArgumentError("taking a table over needs the topic's name")
+        topics = [self._topic(topic)] if topic is not None else None
+        with self._working:
+            return self._sync(topics, take_over=take_over, keep_on=False)
+
+    def gc(self, *, now: bool = False) -> RemovalReport:
+        """Remove files that nothing refers to and whose grace period is over.
+
+        With `now`, older snapshots are expired first and no file is granted a grace period: readers
+        that have begun may fail.
+        """
+        self._check_enabled()
+        self._core.check_may_wait()
+        with self._working:
+            return self._gc(now=now, sweep=True)
+
+    def tables(self) -> list[TableInfo]:
+        """Describe the table of every topic."""
+        self._check_enabled()
+        with self._working:
+            topics = sorted(self._core.state.topics.values(), key=lambda each: each.name)
+            return [self._info(each) for each in topics]
+
+    def describe(self, topic: str) -> TableInfo:
+        """Describe the table of a topic."""
+        self._check_enabled()
+        with self._working:
+            return self._info(self._topic(topic))
+
+    def history(self, topic: str) -> list[SnapshotInfo]:
+        """Give the snapshots of a topic's table, the oldest first."""
+        self._check_enabled()
+        with self._working:
+            table = self._topics.tables.table(self._topic(topic).name)
+        if table is None:
+            return []
+        return [self._snapshot(each) for each in table.metadata.snapshots]
+
+    def table(self, topic: str) -> Any:
+        """Give the pyiceberg table of a topic, showing everything that is in segments now."""
+        self.sync(topic)
+        with self._working:
+            return self._topics.tables.table(self._topic(topic).name)
+
+    def stats(self) -> LakeStats:
+        """Give counters, and how far the tables are behind."""
+        topics = list(self._core.state.topics.values()) if self._config.iceberg else []
+        lags = [self._topics.lag(each) for each in topics]
+        tables = self._topics.tables
+        numbers: dict[str, int] = {}
+        if self._store is not None:
+            store = self._store.stats
+            numbers = {
+                f"store_{name}": getattr(store, name)
+                for name in (
+                    "uploads",
+                    "uploaded_bytes",
+                    "downloads",
+                    "downloaded_bytes",
+                    "retries",
+                    "failures",
+                )
+            }
+        if self._fetched is not None:
+            fetched = self._fetched.stats
+            numbers |= {
+                "cache_hits": fetched.hits,
+                "cache_misses": fetched.misses,
+                "cache_bytes": fetched.cached_bytes,
+                "cache_evictions": fetched.evictions,
+            }
+        return LakeStats(
+            iceberg=self._config.iceberg,
+            store=self._config.store,
+            lag_records=sum(each.records for each in lags),
+            lag_seconds=max((each.seconds for each in lags), default=0.0),
+            tables_behind=sum(each.records > 0 for each in lags),
+            syncs=self._counts["syncs"],
+            tables_changed=self._counts["changed"],
+            conflicts=tables.conflicts,
+            foreign_changes=tables.foreign_changes,
+            failures=self._counts["failures"],
+            last_failure=self._last_failure,
+            files_waiting=self._removal.waiting,
+            files_removed=self._counts["removed"],
+            segments_moved=0 if self._tiering is None else self._tiering.moved_segments,
+            bytes_moved=0 if self._tiering is None else self._tiering.moved_bytes,
+            **numbers,
+        )
+
+    # By itself
+
+    def start(self) -> None:
+        """Begin to work in a thread."""
+        if self._is_enabled():
+            self._thread = threading.Thread(target=self._run, name="lakebed-lake", daemon=True)
+            self._thread.start()
+
+    def nudge(self) -> None:
+        """Have a look soon: segments came or went."""
+        self._pending = True
+        self._wake.set()
+
+    def bury(self, dropped: Iterable[Dropped]) -> int:
+        """Take segments that the log has dropped; give how many files went at once."""
+        return self._removal.bury(dropped)
+
+    def stop(self) -> None:
+        """Finish what is being done and what was asked for, and end."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        if self._store is not None:
+            self._store.close()
+        with self._working:
+            self._topics.tables.close()
+
+    def _run(self) -> None:
+        pause = interval = self._config.sync_interval_ms / 1000
+        while True:
+            self._wake.wait(pause)
+            self._wake.clear()
+            if self._stopping and not self._pending:
+                return
+            self._pending = False
+            failed = not self._pass()
+            if self._stopping:
+                return
+            pause = min(interval, 1.0) if failed else interval
+
+    def _pass(self) -> bool:
+        """Do what is due, and tell whether all of it could be done."""
+        try:
+            with self._working:
+                report = self._sync(self._topics.behind(), take_over=False, keep_on=True)
+                self._gc(now=False, sweep=self._sweep_due())
+            return not report.failures
+        except ClosedError:
+            return True
+        except LakebedError as error:
+            self._failed(error)
+        except Exception as error:
+            _log.exception("the lake could not be synced")
+            self._failed(LakebedError(f"the lake failed: {type(error).__name__}: {error}"))
+        return False
+
+    def _failed(self, error: LakebedError) -> None:
+        self._counts["failures"] += 1
+        self._last_failure = str(error)
+        _log.error("the lake could not be synced, and is tried again: %s", error)
+
+    def _sweep_due(self) -> bool:
+        now = self._core.clock.monotonic()
+        if now - self._swept_at < max(_SWEEP_SECONDS_MIN, self._config.grace_ms / 2000):
+            return False
+        self._swept_at = now
+        return True
+
+    # The work
+
+    def _sync(self, topics: list[Topic] | None, *, take_over: bool, keep_on: bool) -> SyncReport:
+        report = SyncReport()
+        chosen = list(self._core.state.topics.values()) if topics is None else topics
+        self._counts["syncs"] += 1
+        if self._config.iceberg and (topics is None or (keep_on and self._has_tables())):
+            report.tables_dropped = len(self._topics.drop_others())
+        for topic in chosen:
+            try:
+                self._sync_topic(topic, report, take_over=take_over)
+            except (CatalogUnavailableError, ClosedError):
+                raise  # it would be the same for every other one
+            except LakebedError as error:
+                if not keep_on and len(chosen) == 1:
+                    raise
+                self._failed(error)
+                report.failures.append(f"{topic.name}: {error}")
+        return report
+
+    def _sync_topic(self, topic: Topic, report: SyncReport, *, take_over: bool) -> None:
+        if self._core.topic(topic.id) is None:
+            return  # deleted since
+        if self._tiering is not None:
+            report.segments_uploaded += self._tiering.upload(topic)
+        if self._config.iceberg:
+            synced = self._topics.sync(self._core.topic(topic.id) or topic, take_over=take_over)
+            report.tables_changed += synced.changed
+            report.files_added += synced.added
+            report.files_removed += synced.removed
+            self._counts["changed"] += synced.changed
+        if self._tiering is not None:
+            report.segments_moved += self._tiering.move(topic)
+
+    def _gc(self, *, now: bool, sweep: bool) -> RemovalReport:
+        report = RemovalReport()
+        grace = 0.0 if now else self._config.grace_ms / 1000
+        age_us = 0 if now else self._config.snapshot_age_ms * 1000
+        before_us = self._core.clock.time_us() + 1000 - age_us
+        for topic in self._removal.topics_waiting():
+            self._topics.tables.expire(topic.name, before_us)
+        self._removal.remove_segments(report, grace)
+        if sweep:
+            self._removal.sweep(report, grace)
+        report.waiting = self._removal.waiting
+        self._counts["removed"] += report.segments_removed + report.files_removed
+        return report
+
+    # Inside
+
+    def _is_enabled(self) -> bool:
+        return self._config.iceberg or self._store is not None
+
+    def _check_enabled(self) -> None:
+        if self._stopping:
+            raise ClosedError("the log is closed")
+        if not self._is_enabled():
+            raise InvalidArgumentError(
+                "the log has neither tables nor a store: see the settings of its lake",
+                iceberg=self._config.iceberg,
+            )
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._core.state.topic(name) if isinstance(name, str) else None
+        if topic is None:
+            raise TopicNotFoundError("there is no such topic", topic=name)
+        return topic
+
+    def _table_of(self, name: str) -> Any:
+        return self._topics.tables.table(name) if self._config.iceberg else None
+
+    def _has_tables(self) -> bool:
+        return self._store is not None or bool(self._disk.names(self._tables_folder))
+
+    def _is_shown(self, topic: int) -> bool:
+        """Tell whether local segments of a topic are, or were, part of a table."""
+        if self._store is not None or not self._config.iceberg:
+            return False
+        return str(topic) in self._disk.names(self._tables_folder)
+
+    def _info(self, topic: Topic) -> TableInfo:
+        lag = self._topics.lag(topic)
+        table, problem = None, ""
+        try:
+            table = self._table_of(topic.name)
+        except LakebedError as error:
+            problem = str(error)
+        properties = {} if table is None else table.properties
+        if table is not None and properties.get(LOG) != self._log_id:
+            problem = "the table belongs to another log, or to nobody"
+        newest = None if table is None else table.current_snapshot()
+        summary = {} if newest is None else newest.summary.additional_properties
+        return TableInfo(
+            topic=topic.name,
+            exists=table is not None,
+            location=self._topics.tables.location(topic.id),
+            metadata="" if table is None else table.metadata_location,
+            snapshot=None if newest is None else newest.snapshot_id,
+            snapshots=0 if table is None else len(table.metadata.snapshots),
+            files=int(summary.get("total-data-files", 0)),
+            records=int(summary.get("total-records", 0)),
+            bytes=int(summary.get("total-files-size", 0)),
+            position=int(properties.get(POSITION, 0)),
+            offsets=properties.get(OFFSETS, "{}"),
+            lag_records=lag.records,
+            lag_seconds=lag.seconds,
+            problem=problem,
+        )
+
+    def _snapshot(self, snapshot: Any) -> SnapshotInfo:
+        summary = snapshot.summary.additional_properties if snapshot.summary else {}
+        return SnapshotInfo(
+            snapshot=snapshot.snapshot_id,
+            parent=snapshot.parent_snapshot_id,
+            time=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
+            operation=snapshot.summary.operation.value if snapshot.summary else "",
+            ours=summary.get(LOG) == self._log_id,
+            position=int(summary.get(POSITION, 0)),
+            files_added=int(summary.get("added-data-files", 0)),
+            files_removed=int(summary.get("deleted-data-files", 0)),
+            records=int(summary.get("total-records", 0)),
+        )
+
+
+def opened_store(config: LakeConfig) -> ObjectStore | None:
+    """Give the store of a log, if it has one."""
+    return ObjectStore(config.store, resolved(config.store_options)) if config.store else None

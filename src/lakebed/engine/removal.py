@@ -1,0 +1,170 @@
+"""Files that the log does not need any more, and when they may go.
+
+A segment that was removed, merged or compacted is still part of the table's older snapshots, and
+somebody may be reading one. So its file stays until no snapshot refers to it, and then for the
+grace period. A segment that was never part of a table goes at once.
+
+Tables leave files behind as well: manifests and metadata of expired snapshots, and those of swaps
+that did not happen. `sweep` finds them by listing what is there. A file that nothing refers to goes
+when it is older than the grace period and was seen to be unneeded for as long.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lakebed.engine.core import Core
+from lakebed.errors import LakebedError
+from lakebed.host import failpoints
+from lakebed.host.store import ObjectStore
+from lakebed.lake.folder import LakeFolder
+from lakebed.lake.iceberg import needed_files
+from lakebed.lake.places import Places
+from lakebed.lake.reader import SegmentReader
+from lakebed.state.machine import Dropped
+from lakebed.state.values import Topic
+
+_log = logging.getLogger("lakebed.lake")
+
+_REMOVED = failpoints.define("engine.removal.segment_removed")
+_SWEPT = failpoints.define("engine.removal.file_removed")
+
+
+@dataclass
+class RemovalReport:
+    """What a removal did."""
+
+    segments_removed: int = 0
+    files_removed: int = 0
+    """Of tables, and objects of segments."""
+    bytes_removed: int = 0
+    waiting: int = 0
+    """Files that are not needed, and may not go yet."""
+
+
+class Removal:
+    """Removes files. One thread at a time, but for `bury`."""
+
+    def __init__(
+        self,
+        core: Core,
+        lake: LakeFolder,
+        places: Places,
+        reader: SegmentReader,
+        table: Callable[[str], Any],
+        store: ObjectStore,
+        *,
+        shown: Callable[[int], bool],
+    ) -> None:
+        self._core = core
+        self._lake = lake
+        self._places = places
+        self._reader = reader
+        self._table = table
+        self._store = store
+        """Where tables keep their files; with a store, segments too."""
+        self._shown = shown
+        """Tells whether local segments of a topic are, or were, part of a table."""
+        self._buried: dict[Dropped, float | None] = {}
+        """Segments without a place in the log, and since when nothing refers to them."""
+        self._unneeded: dict[str, float] = {}
+        """Files of tables and objects, and since when they are known to be unneeded."""
+
+    @property
+    def waiting(self) -> int:
+        """Count the files that may not go yet."""
+        return len(self._buried) + len(self._unneeded)
+
+    def topics_waiting(self) -> list[Topic]:
+        """Give the topics with a file that may not go yet."""
+        numbers = {each[0] for each in list(self._buried)}
+        topics = [self._core.state.topics.get(number) for number in sorted(numbers)]
+        return [topic for topic in topics if topic is not None]
+
+    def bury(self, dropped: Iterable[Dropped]) -> int:
+        """Take segments that the log has dropped; give how many files went at once. Any thread."""
+        count = 0
+        for each in dropped:
+            self._reader.forget(each[2])
+            if self._shown(each[0]):
+                self._buried.setdefault(each, None)
+            else:
+                count += self._remove(each)
+        return count
+
+    def _remove(self, segment: Dropped) -> bool:
+        try:
+            self._lake.remove(*segment)
+        except LakebedError as error:
+            _log.warning("a segment could not be removed yet: %s", error)
+            return False
+        return True
+
+    # Segments on the local disk
+
+    def remove_segments(self, report: RemovalReport, grace_seconds: float) -> None:
+        """Remove the buried segments whose time has come."""
+        if not self._buried:
+            return
+        now = self._core.clock.monotonic()
+        for topic in sorted({each[0] for each in self._buried}):
+            needed = self._needed(topic)
+            touched = False
+            for segment in [each for each in list(self._buried) if each[0] == topic]:
+                if self._local_place(segment) in needed:
+                    self._buried[segment] = None
+                    continue
+                since = self._buried[segment]
+                since = self._buried[segment] = now if since is None else since
+                if now - since >= grace_seconds and self._remove(segment):
+                    _REMOVED.hit()
+                    del self._buried[segment]
+                    report.segments_removed += 1
+                    touched = True
+            if touched:
+                self._lake.sync(topic)
+
+    def _local_place(self, segment: Dropped) -> str:
+        topic, partition, number = segment
+        return self._places.local(topic, partition, number)
+
+    def _needed(self, topic: int) -> set[str]:
+        """Give every file that the table of a topic refers to."""
+        found = self._core.state.topics.get(topic)
+        table = None if found is None else self._table(found.name)
+        return set() if table is None else needed_files(table)
+
+    # Files of tables, and objects of segments
+
+    def sweep(self, report: RemovalReport, grace_seconds: float) -> None:
+        """Remove files that nothing refers to, wherever tables and objects are."""
+        now, now_us = self._core.clock.monotonic(), self._core.clock.time_us()
+        needed: dict[int, set[str]] = {}
+        seen: set[str] = set()
+        for topic, name, size, modified_us in self._files():
+            if topic not in needed:
+                needed[topic] = self._needed(topic) | self._places.objects(self._core.state, topic)
+            place = self._store.uri(name)
+            if place in needed[topic] or place.endswith("/version-hint.text"):
+                continue
+            seen.add(place)
+            since = self._unneeded.setdefault(place, now)
+            old = now_us - modified_us >= grace_seconds * 1_000_000
+            if old and now - since >= grace_seconds:
+                self._store.remove(name)
+                _SWEPT.hit()
+                del self._unneeded[place]
+                report.files_removed += 1
+                report.bytes_removed += size
+        self._unneeded = {place: since for place, since in self._unneeded.items() if place in seen}
+
+    def _files(self) -> Iterator[tuple[int, str, int, int]]:
+        """Give topic, name, size and time of every file there is."""
+        for prefix in self._places.prefixes:
+            for found in self._store.listing(prefix):
+                topic = self._places.topic_of(found.name, prefix)
+                if topic is not None:
+                    yield topic, found.name, found.size_bytes, found.modified_us

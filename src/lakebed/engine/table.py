@@ -1,0 +1,356 @@
+"""A topic as a table: scans, lookups by key, the current record of each key, earlier points.
+
+What was written last is in it as soon as it is acknowledged: a table reads segments and memtables
+alike. It holds nothing itself; any thread may use it, as long as its log is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.engine.core import Core
+from lakebed.engine.reading import COLUMNS, Bounds, Reading, microseconds
+from lakebed.engine.table_keys import Lookup
+from lakebed.engine.table_latest import KEY_COLUMNS, current, last_of_keys
+from lakebed.engine.table_scan import Extent, Scan, Selection, fitted
+from lakebed.engine.writing import no_topic
+from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
+from lakebed.lake.reader import SegmentReader
+from lakebed.state.values import Partition, Topic
+
+_TIME: Final = pa.timestamp("us", "UTC")
+_LOOKS_MAX: Final = 100
+
+Points = int | Mapping[int, int]
+"""An offset for every partition, or one for each that is named."""
+
+
+class Table:
+    """The records of a topic, as a table of the columns that readers get. Any thread."""
+
+    def __init__(
+        self, core: Core, reading: Reading, segments: SegmentReader, lookup: Lookup, name: str
+    ) -> None:
+        self._core = core
+        self._reading = reading
+        self._segments = segments
+        self._lookup = lookup
+        self._id = reading.topic(name).id
+        self.name: Final = name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Give the columns as readers see them now."""
+        return self._reading.empty(self._topic(), None).schema
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+        *,
+        partitions: Collection[int] | None = None,
+        start: Points | None = None,
+        until: Points | None = None,
+    ) -> pa.RecordBatchReader:
+        """Read the records there are now, partition after partition, in the order of offsets.
+
+        `columns` are some of those of `schema`; they come in its order. `where` is an expression
+        over them, `pc.field("value", "amount") > 5` for a field of a typed topic. `start` and
+        `until` (exclusive) bound the offsets: a number for every partition, or a dictionary with
+        one for each that is to be bounded. What lies outside the log is not in the scan.
+
+        Memory is bounded: batches are decoded shortly before they are asked for. Records appended
+        after the call are not in it. Those that retention or a purge removes before the scan comes
+        to them are left out, which the log file tells. Row groups that cannot satisfy `where` are
+        not decoded.
+        """
+        topic = self._topic()
+        wanted = self._wanted(topic, columns, where)
+        lowest, highest = (
+            _points(name, points, self._reading, topic)
+            for name, points in (("start", start), ("until", until))
+        )
+        extents = [
+            Extent(
+                number,
+                max(found.low, lowest.get(number, 0)),
+                min(found.end, highest.get(number, found.end)),
+            )
+            for number, found in self._now(topic, partitions).items()
+        ]
+        scan = self._scan(topic, extents, wanted)
+        return pa.RecordBatchReader.from_batches(scan.schema, scan.batches())
+
+    def get(self, key: bytes | str, default: Any = None) -> Any:
+        """Give the current value of a key: bytes of a raw topic, a dictionary of a typed one.
+
+        A key that was never written, or was deleted by a tombstone, has the value `default`.
+        """
+        found = self._find(key, ("value",))
+        value = None if found is None else found.column("value")[0].as_py()
+        return default if value is None else value
+
+    def record(self, key: bytes | str) -> dict[str, Any] | None:
+        """Give the latest record of a key with all its columns, also if it is a tombstone."""
+        found = self._find(key, COLUMNS)
+        return None if found is None else dict(found.select(list(COLUMNS)).to_pylist()[0])
+
+    def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Give the current record of each key, in the order of partitions and offsets.
+
+        Keys that were deleted and records without a key are not in it. If partitions hold a key in
+        common, the record of the latest timestamp is current. Values that were replaced are read
+        only where they stand in a row group with a current one.
+        """
+        topic = self._topic()
+        names = _names(columns)
+        while True:
+            table = self._latest(topic, names)
+            if table is not None:
+                return table
+            topic = self._topic()
+
+    def as_of(
+        self,
+        offset: Points | None = None,
+        time: datetime | int | None = None,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+    ) -> pa.Table:
+        """Give the records that the table had at an earlier point.
+
+        The point is either an `offset`, when the next record of a partition was to be that one (a
+        number for every partition, or a dictionary; partitions not named are whole), or a `time`:
+        records with a timestamp up to and including it. An offset above the end, or a point before
+        everything that retention has left, is an `OffsetOutOfRangeError`.
+
+        Of a compacted topic it shows what is left: a record that was current then and replaced
+        since may be gone.
+        """
+        if (offset is None) == (time is None):
+            raise InvalidArgumentError("as_of needs either an offset or a time")
+        topic = self._topic()
+        wanted = self._wanted(topic, columns, where)
+        now = self._now(topic, None)
+        until = {number: found.end for number, found in now.items()}
+        if offset is not None:
+            until = self._checked_ends(topic, now, _points("offset", offset, self._reading, topic))
+        else:
+            time_us = microseconds(time)
+            wanted = _by_then(wanted, time_us)
+            self._check_time(topic, now, time_us)
+        extents = [Extent(number, found.low, until[number]) for number, found in now.items()]
+        return self._scan(topic, extents, wanted).table()
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name!r}>"
+
+    # Inside
+
+    def _topic(self) -> Topic:
+        """Give the topic as it is now: it may have got fields and partitions."""
+        if self._reading.closed:
+            raise ClosedError("the log is closed")
+        topic = self._core.topic(self._id)
+        if topic is None:
+            raise no_topic(self.name)
+        return topic
+
+    def _now(self, topic: Topic, chosen: Collection[int] | None) -> dict[int, Partition]:
+        """Give the partitions at one point of the log: of a transaction all is seen or nothing."""
+        keys = [self._reading.key(topic, number) for number in _partitions(topic, chosen)]
+        for _ in range(_LOOKS_MAX):
+            applied = self._core.state.numbers["applied"]
+            found = {key[1]: self._core.partition(key) for key in keys}
+            if self._core.state.numbers["applied"] == applied:
+                break
+        else:  # so much is written that it has to be halted for a moment
+            frozen = self._core.freeze().state.partitions
+            found = {key[1]: frozen.get(key) for key in keys}
+        there = {number: each for number, each in found.items() if each is not None}
+        if len(there) < len(keys):
+            raise no_topic(self.name)
+        return there
+
+    def _scan(self, topic: Topic, extents: Sequence[Extent], wanted: Selection) -> Scan:
+        return Scan(self._core, self._reading, self._segments, topic, extents, wanted)
+
+    def _wanted(
+        self, topic: Topic, columns: Sequence[str] | None, where: pc.Expression | None
+    ) -> Selection:
+        names = _names(columns)
+        if where is None:
+            return Selection(names)
+        return Selection(names, where, _needed(self._reading.empty(topic, None), where))
+
+    def _find(self, key: bytes | str, columns: Sequence[str]) -> pa.RecordBatch | None:
+        checked = _key(key)
+        while True:
+            topic = self._topic()
+            found = self._lookup.find(topic, checked, columns)
+            if self._core.topic(self._id) is topic:
+                break
+            # It got a partition a moment ago, where the key may be, or a field.
+        if found is None:
+            return None
+        names = [name for name in COLUMNS if name in columns]
+        return fitted(found, self._reading.empty(topic, names).schema)
+
+    def _latest(self, topic: Topic, names: tuple[str, ...]) -> pa.Table | None:
+        """Give the current records, or None if some of them were removed between the passes."""
+        extents = [
+            Extent(number, found.low, found.end) for number, found in self._now(topic, None).items()
+        ]
+        only = current(
+            {
+                extent.partition: last_of_keys(
+                    self._scan(topic, [extent], Selection(KEY_COLUMNS)).batches()
+                )
+                for extent in extents
+            }
+        )
+        read = tuple(name for name in COLUMNS if name in {"offset", "value", *names})
+        records = self._scan(topic, extents, Selection(read, only=only))
+        batches, rows = [], 0
+        for batch in records.batches():
+            rows += batch.num_rows
+            kept = batch.filter(pc.is_valid(batch.column("value")))
+            batches.append(kept.select(list(names)))
+        if rows != sum(len(offsets) for offsets in only.values()):
+            return None
+        return pa.Table.from_batches(batches, self._reading.empty(topic, names).schema)
+
+    def _checked_ends(
+        self, topic: Topic, now: Mapping[int, Partition], offsets: Mapping[int, int]
+    ) -> dict[int, int]:
+        until = {number: found.end for number, found in now.items()} | dict(offsets)
+        for number, found in now.items():
+            if not found.low <= until[number] <= found.end:
+                raise _out_of_range(topic, number, until[number], found)
+        return until
+
+    def _check_time(self, topic: Topic, now: Mapping[int, Partition], time_us: int) -> None:
+        """Refuse a time before everything that retention has left of a partition."""
+        for number, found in now.items():
+            if not 0 < found.low < found.end:
+                continue
+            first = self._first_time(topic, number, found)
+            if first is not None and first > time_us:
+                raise OffsetOutOfRangeError(
+                    "the time is before the first record that is left",
+                    topic=self.name,
+                    partition=number,
+                    time_us=time_us,
+                    first_us=first,
+                    low=found.low,
+                )
+
+    def _first_time(self, topic: Topic, number: int, found: Partition) -> int | None:
+        """Give the time of the first record of a partition, None if it is just being removed."""
+        try:
+            first, _ = self._reading.read(topic, number, found.low, Bounds(1, 1), ["timestamp"])
+        except OffsetOutOfRangeError:
+            return None
+        times = first.column("timestamp").cast(pa.int64()).to_pylist()
+        return times[0] if times else None
+
+
+def _names(columns: Sequence[str] | None) -> tuple[str, ...]:
+    """Check the columns that are asked for; they come in the order of the schema."""
+    if columns is None:
+        return COLUMNS
+    known = not isinstance(columns, str) and isinstance(columns, Collection)
+    if not known or not columns or not all(name in COLUMNS for name in columns):
+        raise InvalidArgumentError("columns are a list of " + ", ".join(COLUMNS), got=repr(columns))
+    return tuple(name for name in COLUMNS if name in columns)
+
+
+def _needed(empty: pa.Table, where: pc.Expression) -> tuple[str, ...]:
+    """Check a predicate, and give the columns it looks at: without them it has no meaning."""
+    if not isinstance(where, pc.Expression):
+        raise InvalidArgumentError(
+            "where is an expression, such as pyarrow.compute.field('offset') > 5", got=repr(where)
+        )
+    trouble = _trouble(empty, where)
+    if trouble is not None:
+        raise InvalidArgumentError(
+            "the predicate does not fit the table: use the fields of its schema",
+            where=where,
+            reason=str(trouble).partition("\n")[0],
+        )
+    return tuple(
+        name for name in COLUMNS if _trouble(empty.drop_columns([name]), where) is not None
+    )
+
+
+def _trouble(empty: pa.Table, where: pc.Expression) -> Exception | None:
+    try:
+        empty.filter(where)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        return error
+    return None
+
+
+def _by_then(wanted: Selection, time_us: int) -> Selection:
+    """Leave out records that are later than a time."""
+    if not -(1 << 63) <= time_us < 1 << 63:
+        raise InvalidArgumentError("a time is 64 bits of microseconds", time_us=time_us)
+    by_then = pc.field("timestamp") <= pa.scalar(time_us, _TIME)
+    both = by_then if wanted.where is None else wanted.where & by_then
+    return wanted._replace(where=both, needs=(*wanted.needs, "timestamp"))
+
+
+def _key(key: object) -> bytes:
+    """Give a key as it is stored: text as UTF-8."""
+    try:
+        if isinstance(key, str):
+            return key.encode()
+        if isinstance(key, bytes | bytearray | memoryview):
+            return bytes(key)
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError("a key is bytes or text", reason=error) from error
+    raise InvalidArgumentError("a key is bytes or text", got=type(key).__name__)
+
+
+def _partitions(topic: Topic, chosen: Collection[int] | None) -> list[int]:
+    if chosen is None:
+        return list(range(topic.partitions))
+    if isinstance(chosen, str | bytes) or not isinstance(chosen, Collection):
+        raise InvalidArgumentError("partitions are a list of numbers", got=repr(chosen))
+    for number in chosen:
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise InvalidArgumentError("partitions are a list of numbers", got=repr(chosen))
+    return sorted(set(chosen))
+
+
+def _points(name: str, points: Points | None, reading: Reading, topic: Topic) -> dict[int, int]:
+    """Give the offset of each partition that has a bound."""
+    if points is None:
+        return {}
+    if not isinstance(points, Mapping):
+        points = dict.fromkeys(range(topic.partitions), points)
+    for number, offset in points.items():
+        reading.key(topic, number)
+        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+            raise InvalidArgumentError(
+                f"{name} is an offset from 0, or a dictionary of partitions and offsets",
+                got=repr(offset),
+            )
+    return dict(points)
+
+
+def _out_of_range(topic: Topic, number: int, offset: int, found: Partition) -> Exception:
+    where = "below the low watermark" if offset < found.low else "above the end"
+    return OffsetOutOfRangeError(
+        f"the offset is {where}",
+        topic=topic.name,
+        partition=number,
+        offset=offset,
+        low=found.low,
+        end=found.end,
+    )

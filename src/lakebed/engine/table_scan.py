@@ -1,0 +1,273 @@
+"""A scan: records of a topic, partition after partition, as they were when it began.
+
+What is fixed at the beginning is the schema and, of each partition, the offsets to be given. Where
+these are is looked up step by step, as a consumer does: a checkpoint may move them from the
+memtable into a segment meanwhile, a merge from some segments into another, and nothing is missing
+or given twice. Records that retention removes before the scan has come to them are left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from lakebed import limits
+from lakebed.engine.core import Core, Key
+from lakebed.engine.reading import Bounds, Reading
+from lakebed.engine.writing import no_topic
+from lakebed.errors import ClosedError, OffsetOutOfRangeError
+from lakebed.lake.ahead import Piece
+from lakebed.lake.opened import OpenSegment
+from lakebed.lake.pruning import may_match
+from lakebed.lake.reader import SegmentReader
+from lakebed.lake.scan import between, pieces
+from lakebed.state.values import Partition, Segment, Topic
+from lakebed.topic.compaction import keep
+from lakebed.topic.schema import evolve
+
+_log = logging.getLogger("lakebed.engine")
+
+Offsets = npt.NDArray[np.int64]
+
+_FROM_MEMORY: Final = Bounds(limits.ROW_GROUP_RECORDS, 16 * limits.MIB)
+"""How much of a memtable is made one batch."""
+
+
+class Extent(NamedTuple):
+    """Offsets of a partition, `until` exclusive."""
+
+    partition: int
+    start: int
+    until: int
+
+
+class Selection(NamedTuple):
+    """What a scan gives of the records in its extents."""
+
+    names: tuple[str, ...]
+    """The columns it gives."""
+    where: pc.Expression | None = None
+    """Which records; all if there is no predicate."""
+    needs: tuple[str, ...] = ()
+    """The columns that the predicate looks at."""
+    only: Mapping[int, Offsets] | None = None
+    """By partition the sorted offsets of the only records to give; `names` includes `offset`."""
+
+
+class Scan:
+    """One pass over some extents of a topic. One thread at a time."""
+
+    def __init__(
+        self,
+        core: Core,
+        reading: Reading,
+        segments: SegmentReader,
+        topic: Topic,
+        extents: Sequence[Extent],
+        wanted: Selection,
+    ) -> None:
+        self._core = core
+        self._reading = reading
+        self._segments = segments
+        self._topic = topic
+        self._extents = extents
+        self._wanted = wanted
+        self._names = tuple(dict.fromkeys((*wanted.names, *wanted.needs)))
+        self._whole = reading.empty(topic, None).schema
+        self._read_schema = _chosen(self._whole, self._names)
+        self.schema: Final = _chosen(self._whole, wanted.names)
+        """The schema of what it gives."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Give the records, in batches that are decoded ahead; none of them is empty."""
+        for batch in self._segments.decoders.in_order(self._pieces()):
+            yield batch
+            if self._reading.closed:
+                raise ClosedError("the log was closed during a scan")
+
+    def table(self) -> pa.Table:
+        """Give all of it at once."""
+        return pa.Table.from_batches(self.batches(), self.schema)
+
+    # Where the records are
+
+    def _pieces(self) -> Iterator[Piece]:
+        for extent in self._extents:
+            yield from self._of_partition(extent)
+
+    def _of_partition(self, extent: Extent) -> Iterator[Piece]:
+        key, at = (self._topic.id, extent.partition), extent.start
+        while (at := self._following(extent.partition, at, extent.until)) < extent.until:
+            found = self._partition(key)
+            if at < found.low:
+                self._tell_removed(extent, at, found.low)
+                at = found.low
+            elif at >= found.flushed:
+                at, piece = self._from_memory(key, at, extent.until)
+                if piece is not None:
+                    yield piece
+            elif (segment := _segment_at(found, at)) is None:
+                later = [each.base for each in found.segments if each.base > at]
+                at = min([*later, found.flushed])
+            elif (opened := self._open(key, segment)) is not None:
+                yield from self._of_segment(opened, extent.partition, at, extent.until)
+                at = segment.end
+
+    def _following(self, partition: int, at: int, until: int) -> int:
+        """Give the offset of the next record that is wanted, if only some are."""
+        if self._wanted.only is None:
+            return at
+        only = self._wanted.only.get(partition, _NONE)
+        place = int(np.searchsorted(only, at))
+        return int(only[place]) if place < len(only) else until
+
+    def _open(self, key: Key, segment: Segment) -> OpenSegment | None:
+        """Open a segment; None if it was replaced or removed a moment ago."""
+        try:
+            return self._segments.open(*key, segment)
+        except Exception:
+            if segment in self._partition(key).segments:
+                raise
+            return None
+
+    def _of_segment(
+        self, opened: OpenSegment, partition: int, start: int, until: int
+    ) -> Iterator[Piece]:
+        wanted = self._wanted
+        numbers = between(opened, start, until)
+        if wanted.where is not None:
+            numbers = may_match(opened, numbers, wanted.where, self._whole, wanted.needs)
+        if wanted.only is not None:
+            only = wanted.only.get(partition, _NONE)
+            groups = opened.index.row_groups
+            numbers = [
+                each for each in numbers if _any(only, groups[each].first, groups[each].last)
+            ]
+        yield from pieces(
+            opened,
+            numbers,
+            self._names,
+            start=start,
+            until=until,
+            shape=lambda batch: self._shaped(batch, partition),
+        )
+
+    def _from_memory(self, key: Key, at: int, until: int) -> tuple[int, Piece | None]:
+        """Give the next records of a memtable, and the offset behind them."""
+        names = ("offset", *self._names)
+        bounds = Bounds(min(_FROM_MEMORY.records, until - at), _FROM_MEMORY.bytes)
+        try:
+            table, at = self._reading.read(self._topic, key[1], at, bounds, names)
+        except OffsetOutOfRangeError:
+            return at, None  # removed a moment ago; the next look at the state tells
+        # A checkpoint and a compaction in between may have led the reading beyond the end.
+        offsets = np.asarray(table.column("offset"))
+        table = table.slice(0, int(np.searchsorted(offsets, until)))
+        batches = table.select(list(self._names)).combine_chunks().to_batches()
+        if not batches:
+            return at, None
+        return at, Piece(table.nbytes, lambda: self._shaped(batches[0], key[1]))
+
+    def _partition(self, key: Key) -> Partition:
+        if self._reading.closed:
+            raise ClosedError("the log was closed during a scan")
+        found = self._core.partition(key)
+        if found is None:
+            raise no_topic(self._topic.name)
+        return found
+
+    def _tell_removed(self, extent: Extent, at: int, low: int) -> None:
+        _log.warning(
+            "a scan left out what was removed before it came there: topic=%s partition=%d"
+            " offsets=%d",
+            self._topic.name,
+            extent.partition,
+            min(low, extent.until) - at,
+        )
+
+    # What is given of them
+
+    def _shaped(self, batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
+        """Give a batch in the scan's schema, with the records and columns that are wanted."""
+        wanted = self._wanted
+        batch = fitted(batch, self._read_schema)
+        if wanted.only is not None:
+            batch = keep(batch, wanted.only.get(partition, _NONE))
+        if wanted.where is not None:
+            batch = filtered(batch, wanted.where)
+        return pa.RecordBatch.from_arrays(
+            [batch.column(name) for name in wanted.names], schema=self.schema
+        )
+
+
+_NONE: Final[Offsets] = np.empty(0, np.int64)
+
+
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Give a batch in the schema that a scan began with, however old or new what was read is.
+
+    Fields that the batch lacks are null. Fields that were added after the scan began are dropped:
+    no record of the scan has them.
+    """
+    arrays = [batch.column(name) for name in schema.names]
+    place = schema.get_field_index("value")
+    if place >= 0 and arrays[place].type != schema.field(place).type:
+        kind = schema.field(place).type
+        narrow = pa.RecordBatch.from_arrays([_narrowed(arrays[place], kind)], ["value"])
+        arrays[place] = evolve(narrow, kind).column(0)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Drop fields at the end of structs that `kind` does not have."""
+    if not (types.is_struct(array.type) and types.is_struct(kind)):
+        return array
+    fields = list(array.type)[: kind.num_fields]
+    children = [
+        _narrowed(array.field(number), kind.field(number).type) for number in range(len(fields))
+    ]
+    fields = [field.with_type(child.type) for field, child in zip(fields, children, strict=True)]
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+
+
+def filtered(batch: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
+    """Give the records that satisfy a predicate, in their order."""
+    from pyarrow import acero  # loaded late: importing lakebed stays quick
+
+    source = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
+    plan = acero.Declaration.from_sequence(
+        [
+            acero.Declaration("table_source", source),
+            acero.Declaration("filter", acero.FilterNodeOptions(where)),
+        ]
+    )
+    found: Any = plan.to_table(use_threads=False).combine_chunks().to_batches()
+    return found[0] if found else batch.slice(0, 0)
+
+
+def _chosen(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    return pa.schema([schema.field(name) for name in names], metadata=schema.metadata)
+
+
+def _any(offsets: Offsets, first: int, last: int) -> bool:
+    """Tell whether one of the sorted offsets lies from `first` to `last`."""
+    place = int(np.searchsorted(offsets, first))
+    return place < len(offsets) and int(offsets[place]) <= last
+
+
+def _segment_at(partition: Partition, offset: int) -> Segment | None:
+    """Find the segment that answers for an offset."""
+    segments = partition.segments
+    number = bisect_right(segments, offset, key=lambda each: each.base) - 1
+    if number < 0 or segments[number].end <= offset:
+        return None
+    return segments[number]

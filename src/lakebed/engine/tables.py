@@ -1,0 +1,137 @@
+"""What the Iceberg table of each topic is to show, and how far it is behind.
+
+The state says which segments there are. With a store, a table shows those that are there; without
+one, all of them. A topic whose segments are the same as when its table was last synced needs no
+look at the catalog.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from lakebed.engine.core import Core
+from lakebed.lake.iceberg import Registered, Synced, Tables, Wanted
+from lakebed.lake.places import Places
+from lakebed.lake.reader import SegmentReader
+from lakebed.state.values import LOCAL, Partition, Segment, Topic
+
+Shape = tuple[int, tuple[tuple[Segment, ...], ...]]
+"""What a table depends on: the number of schemas, and every partition's segments."""
+
+
+class Lag(NamedTuple):
+    """How far a table is behind its topic."""
+
+    records: int
+    """Acknowledged records that the table does not show yet."""
+    seconds: float
+    """How long the oldest of them has been waiting; 0 if there is none."""
+
+
+class TopicTables:
+    """The tables of a log's topics. `sync` by one thread at a time, the rest by anyone."""
+
+    def __init__(
+        self,
+        core: Core,
+        tables: Tables,
+        places: Places,
+        reader: SegmentReader,
+        flush: Callable[[], None],
+        *,
+        stored: bool,
+    ) -> None:
+        self.tables = tables
+        self._core = core
+        self._places = places
+        self._reader = reader
+        self._flush = flush
+        self._stored = stored
+        self._guard = threading.Lock()
+        self._synced: dict[int, Shape] = {}
+        self._waiting: dict[int, float] = {}
+        """Since when a topic has sealed records that its table does not show."""
+
+    def behind(self) -> list[Topic]:
+        """Give the topics whose tables do not show what they should, as far as is known."""
+        now = self._core.clock.monotonic()
+        topics = []
+        for topic in list(self._core.state.topics.values()):
+            shape = self._shape(topic)
+            if any(shape[1]) and not _same(shape, self._synced.get(topic.id)):
+                topics.append(topic)
+                with self._guard:
+                    self._waiting.setdefault(topic.id, now)
+        return topics
+
+    def sync(self, topic: Topic, *, take_over: bool = False) -> Synced:
+        """Make the table of a topic show its segments."""
+        self._places.check()
+        shape = self._shape(topic)
+        wanted = self._wanted(topic)
+        self._flush()  # what a table shows must survive, whatever the log's sync mode
+        synced = self.tables.sync(wanted, take_over=take_over)
+        with self._guard:
+            self._synced[topic.id] = shape
+            self._waiting.pop(topic.id, None)
+        return synced
+
+    def drop_others(self) -> list[str]:
+        """Drop the tables of topics that are no more."""
+        return self.tables.drop_others(dict(self._core.state.names))
+
+    def lag(self, topic: Topic) -> Lag:
+        """Tell how far a topic's table is behind."""
+        now = self._core.clock.monotonic()
+        synced = self._synced.get(topic.id)
+        known = {segment.id for segments in synced[1] for segment in segments} if synced else set()
+        records, oldest = 0, now
+        for number in range(topic.partitions):
+            partition = self._core.partition((topic.id, number)) or Partition()
+            records += sum(each.records for each in partition.segments if each.id not in known)
+            memtable = self._core.memtables.get((topic.id, number))
+            if memtable is not None and len(memtable):
+                records += partition.end - max(partition.flushed, partition.low)
+                oldest = min(oldest, memtable.since)
+        with self._guard:
+            oldest = min(oldest, self._waiting.get(topic.id, now))
+        return Lag(records, now - oldest if records else 0.0)
+
+    def _wanted(self, topic: Topic) -> Wanted:
+        # First the position, then the segments: what comes in between is shown and not claimed.
+        position = self._core.state.numbers["applied"]
+        files, offsets = {}, {}
+        for number in range(topic.partitions):
+            partition = self._core.partition((topic.id, number)) or Partition()
+            shown = [each for each in partition.segments if self._is_shown(each)]
+            for segment in shown:
+                place = self._places.segment(topic.id, number, segment)
+                files[place] = self._registered(topic.id, number, segment)
+            hidden = [each.base for each in partition.segments if not self._is_shown(each)]
+            offsets[number] = min([*hidden, partition.flushed])
+        return Wanted(topic.id, topic.name, self._core.columns(topic), files, position, offsets)
+
+    def _is_shown(self, segment: Segment) -> bool:
+        return segment.records > 0 and not (self._stored and segment.place == LOCAL)
+
+    def _registered(self, topic: int, partition: int, segment: Segment) -> Registered:
+        return Registered(
+            partition, segment, lambda: self._reader.metadata(topic, partition, segment)
+        )
+
+    def _shape(self, topic: Topic) -> Shape:
+        found = [self._core.partition((topic.id, each)) for each in range(topic.partitions)]
+        segments = tuple(each.segments if each is not None else () for each in found)
+        return len(topic.schemas), segments
+
+
+def _same(one: Shape, other: Shape | None) -> bool:
+    """Compare by identity: a partition's segments are a value that is replaced, never changed."""
+    return (
+        other is not None
+        and one[0] == other[0]
+        and len(one[1]) == len(other[1])
+        and all(here is there for here, there in zip(one[1], other[1], strict=True))
+    )

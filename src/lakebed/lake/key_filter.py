@@ -1,0 +1,143 @@
+"""Key filters: which row groups cannot hold a key, without decoding their keys.
+
+Each row group's `key` column has a Parquet bloom filter, so that other engines use the same one. It
+stands in the segment's tail, under the tail's checksum, and has two parts.
+
+1. A Thrift header in the compact protocol: the length of the second part in bytes, and the only
+   algorithm (split block), hash (XXH64) and compression (none) that there are. A header that says
+   anything else is of a filter that is not understood here, which is as good as none.
+
+       15 <length, zigzag varint>  1c 1c 00 00  1c 1c 00 00  1c 1c 00 00  00
+
+2. Blocks of 32 bytes. A key is hashed with XXH64, seed 0, over its bytes. The upper half of the
+   hash chooses the block: `(upper * blocks) >> 32`. A block is eight little-endian words of 32
+   bits, and in each of them the key has one bit: that of number `(lower * salt[word] mod 2**32) >>
+   27`. A key is absent for certain if one of its eight bits is 0.
+
+A filter of 128 KiB stands for 65,536 different keys and errs for fewer than one key in a hundred.
+One for fewer keys is folded by the Parquet library until it is as small as that allows.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Final, NamedTuple
+
+FALSE_POSITIVES_MAX: Final = 0.01
+"""The share of absent keys for which a filter may say that they could be there."""
+
+_BLOCK_BYTES: Final = 32
+_SALT: Final = (
+    0x47B6137B,
+    0x44974D91,
+    0x8824AD5B,
+    0xA2B7289D,
+    0x705495C7,
+    0x2DF1424B,
+    0x9EFC4947,
+    0x5C6BFB31,
+)
+_HEADER: Final = re.compile(rb"\x15([\x80-\xff]{0,4}[\x00-\x7f])(?:\x1c\x1c\x00\x00){3}\x00")
+HEADER_BYTES_MAX: Final = 19
+
+
+class Probe(NamedTuple):
+    """A key as every filter is asked for it: its hash is worked out once."""
+
+    key: bytes
+    upper: int
+    bits: int
+    """Its bits of a block, the block taken as one little-endian number."""
+
+
+def probe(key: bytes) -> Probe:
+    """Hash a key."""
+    hashed = xxh64(key)
+    lower = hashed & 0xFFFFFFFF
+    bits = 0
+    for word, salt in enumerate(_SALT):
+        bits |= 1 << (32 * word + ((lower * salt & 0xFFFFFFFF) >> 27))
+    return Probe(key, hashed >> 32, bits)
+
+
+def blocks_of(stored: bytes) -> bytes | None:
+    """Give the blocks of a filter as it stands in the file, or None if it is not understood."""
+    match = _HEADER.match(stored)
+    if match is None:
+        return None
+    blocks = stored[match.end() :]
+    whole = len(blocks) == _zigzag(match[1]) and blocks and not len(blocks) % _BLOCK_BYTES
+    return blocks if whole else None
+
+
+def may_hold(blocks: bytes, wanted: Probe) -> bool:
+    """Tell whether a key may be among those of a filter; False is certain."""
+    start = (wanted.upper * (len(blocks) // _BLOCK_BYTES) >> 32) * _BLOCK_BYTES
+    block = int.from_bytes(blocks[start : start + _BLOCK_BYTES], "little")
+    return block & wanted.bits == wanted.bits
+
+
+def _zigzag(varint: bytes) -> int:
+    number = 0
+    for place, byte in enumerate(varint):
+        number |= (byte & 0x7F) << (7 * place)
+    return (number >> 1) ^ -(number & 1)
+
+
+# XXH64, seed 0. A single key is hashed for a lookup, so that plain Python is quick enough.
+
+_MASK: Final = 0xFFFFFFFFFFFFFFFF
+_PRIME_1: Final = 0x9E3779B185EBCA87
+_PRIME_2: Final = 0xC2B2AE3D27D4EB4F
+_PRIME_3: Final = 0x165667B19E3779F9
+_PRIME_4: Final = 0x85EBCA77C2B2AE63
+_PRIME_5: Final = 0x27D4EB2F165667C5
+_LANES: Final = (_PRIME_1 + _PRIME_2 & _MASK, _PRIME_2, 0, -_PRIME_1 & _MASK)
+
+
+def xxh64(data: bytes) -> int:
+    """Give the XXH64 hash of some bytes, with seed 0."""
+    length, place = len(data), 0
+    hashed = _PRIME_5
+    if length >= 32:
+        lanes = list(_LANES)
+        for place in range(0, length - 31, 32):
+            words = struct.unpack_from("<4Q", data, place)
+            lanes = [_round(lane, word) for lane, word in zip(lanes, words, strict=True)]
+        place += 32
+        turned = zip(lanes, (1, 7, 12, 18), strict=True)
+        hashed = sum(_rotated(lane, by) for lane, by in turned) & _MASK
+        for lane in lanes:
+            hashed = ((hashed ^ _round(0, lane)) * _PRIME_1 + _PRIME_4) & _MASK
+    return _avalanche(_rest(hashed + length & _MASK, data, place))
+
+
+def _rest(hashed: int, data: bytes, place: int) -> int:
+    """Take in the bytes behind the last stripe of 32."""
+    while place + 8 <= len(data):
+        hashed ^= _round(0, int.from_bytes(data[place : place + 8], "little"))
+        hashed = (_rotated(hashed, 27) * _PRIME_1 + _PRIME_4) & _MASK
+        place += 8
+    if place + 4 <= len(data):
+        hashed ^= int.from_bytes(data[place : place + 4], "little") * _PRIME_1 & _MASK
+        hashed = (_rotated(hashed, 23) * _PRIME_2 + _PRIME_3) & _MASK
+        place += 4
+    for byte in data[place:]:
+        hashed ^= byte * _PRIME_5 & _MASK
+        hashed = _rotated(hashed, 11) * _PRIME_1 & _MASK
+    return hashed
+
+
+def _avalanche(hashed: int) -> int:
+    hashed = (hashed ^ hashed >> 33) * _PRIME_2 & _MASK
+    hashed = (hashed ^ hashed >> 29) * _PRIME_3 & _MASK
+    return hashed ^ hashed >> 32
+
+
+def _round(lane: int, word: int) -> int:
+    return _rotated((lane + word * _PRIME_2) & _MASK, 31) * _PRIME_1 & _MASK
+
+
+def _rotated(number: int, by: int) -> int:
+    return (number << by | number >> (64 - by)) & _MASK
