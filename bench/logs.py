@@ -11,6 +11,7 @@ import pyarrow as pa
 import lakebed
 from bench.peers import RECORD_BYTES
 from bench.report import GIB, MIB
+from lakebed.config import LakeConfig
 
 TOPIC = "events"
 BATCH = 10_000
@@ -19,12 +20,18 @@ MEMTABLE_BYTES = 1 * GIB
 """Half of it begins a checkpoint: more than any burst that is measured."""
 
 _DAY_MS = 86_400_000
+_NO_TABLES = LakeConfig(iceberg=False)
 _TEXT = b'{"status":"settled","currency":"EUR","country":"DE","channel":"web"}'
 
 
-def settings(memtable_bytes: int = MEMTABLE_BYTES, wal_bytes: int = 64 * GIB) -> lakebed.LogConfig:
+def settings(
+    memtable_bytes: int = MEMTABLE_BYTES,
+    wal_bytes: int = 64 * GIB,
+    lake: LakeConfig = _NO_TABLES,
+) -> lakebed.LogConfig:
     """Give settings of a log that does nothing by itself but what these sizes ask for."""
     return lakebed.LogConfig(
+        lake=lake,
         memtable_bytes=memtable_bytes,
         wal_bytes=wal_bytes,
         checkpoint_interval_ms=_DAY_MS,

@@ -23,10 +23,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from xml.etree import ElementTree
 
 import pytest
+from pyarrow.fs import AwsStandardS3RetryStrategy
 
 KEY, SECRET, REGION = "key-of-the-test", "secret-of-the-test", "us-east-1"
 FOREVER = 1 << 30
 _buckets = itertools.count(1)
+
+
+class NoRepetition(AwsStandardS3RetryStrategy):  # type: ignore[misc]
+    """Leaves every repetition to the store, so that a test can count them; no random pauses."""
+
+    def __init__(self) -> None:
+        super().__init__(max_attempts=1)
+
+
+NO_REPETITION = f"{__name__}.{NoRepetition.__name__}"
+"""For the option `s3.retry-strategy-impl`."""
 
 
 def options(url: str, **more: str) -> dict[str, str]:

@@ -3,11 +3,12 @@
 import logging
 import os
 
-from lakebed.config import LogConfig, SyncMode, TopicConfig, WalConfig
+from lakebed.config import LakeConfig, LogConfig, SyncMode, TopicConfig, WalConfig
 from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.consumer import Consumer
 from lakebed.engine.log import Log, Progress
 from lakebed.engine.producer import Producer, Sent
+from lakebed.engine.table import Table
 from lakebed.engine.transaction import Transaction
 from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.types import TopicPartition
@@ -17,12 +18,14 @@ __all__ = [
     "Ack",
     "Acks",
     "Consumer",
+    "LakeConfig",
     "LakebedError",
     "Log",
     "LogConfig",
     "Producer",
     "Sent",
     "SyncMode",
+    "Table",
     "TopicConfig",
     "TopicPartition",
     "Transaction",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lakebed
-from lakebed.config import LogConfig, WalConfig
+from lakebed.config import LakeConfig, LogConfig, WalConfig
 from tests.cli.engine import Shell
 from tests.cli.logs import Builder, fingerprint, flip, overwrite
 
@@ -67,9 +68,77 @@ def test_a_new_log_is_well(tmp_path: Path) -> None:
 def test_segments_that_came_and_went_since_the_snapshot_are_known(shell: Shell) -> None:
     with lakebed.open(shell.folder, SMALL) as log:
         log.delete_topic("gone")
-    assert len(segments(shell)) == 2
     found = checks(shell, 0)
     assert found["segments"]["found"].startswith("2, ")
+
+
+def test_dropped_segments_that_a_table_may_show_wait_for_removal(shell: Shell) -> None:
+    with lakebed.open(shell.folder, SMALL) as log:
+        log.lake.sync()
+        log.purge_topic("a")
+    assert len(segments(shell)) == 3
+    found = checks(shell, 0)
+    assert found["segments"]["found"].startswith("1, ")
+    assert found["waiting for removal"]["found"].startswith("2 dropped")
+    assert "leftovers" not in found
+
+
+def test_dropped_segments_that_were_never_in_a_table_are_leftovers(tmp_path: Path) -> None:
+    off = replace(SMALL, lake=LakeConfig(iceberg=False))
+    shell = Shell(tmp_path / "data")
+    with lakebed.open(shell.folder, off) as log:
+        log.create_topic("a")
+        log.append("a", b"x")
+        log.checkpoint()
+        (path,) = segments(shell)
+        data = path.read_bytes()
+        log.purge_topic("a")
+    path.write_bytes(data)
+    path.chmod(0o600)
+    found = checks(shell, 0)
+    assert "1 dropped segments" in found["leftovers"]["found"]
+    assert "waiting for removal" not in found
+
+
+def stored(tmp_path: Path, **settings: int) -> Shell:
+    """Make a log with two segments in a store, and let the local disk keep what settings say."""
+    (tmp_path / "store").mkdir()
+    shell = Shell(tmp_path / "data")
+    lake = LakeConfig(store=f"file://{tmp_path}/store", iceberg=False)
+    with lakebed.open(shell.folder, replace(SMALL, lake=lake)) as log:
+        log.create_topic("a", config=settings)
+        for _ in range(2):
+            log.append_batch("a", [b"x" * 50] * 100)
+            log.checkpoint()
+        log.lake.sync()
+    return shell
+
+
+def test_segments_that_are_in_the_store_alone_need_no_file(tmp_path: Path) -> None:
+    shell = stored(tmp_path, local_bytes=0)
+    assert segments(shell) == []
+    found = checks(shell, 0)
+    assert verdicts(found) == {}
+    assert found["segments"]["found"].startswith("0, ")
+    assert found["stored segments"]["found"].startswith("2 in the object store alone")
+
+
+def test_a_damaged_segment_that_the_store_has_too_is_a_warning(tmp_path: Path) -> None:
+    shell = stored(tmp_path)
+    path = segments(shell)[0]
+    flip(path, path.stat().st_size // 2)
+    found = checks(shell, 3)
+    assert verdicts(found) == {"segment": "warning"}
+    assert "the object store has this segment too" in found["segment"]["advice"]
+    path.unlink()
+    assert verdicts(checks(shell, 3)) == {"segment": "warning"}
+
+
+def test_the_settings_of_a_log_are_a_file_of_its_folder(shell: Shell) -> None:
+    path = shell.folder / "lakebed.toml"
+    path.write_text("memtable_bytes = 1048576\n")
+    path.chmod(0o600)
+    assert verdicts(checks(shell, 0)) == {}
 
 
 def test_a_damaged_segment_is_a_problem(shell: Shell) -> None:

@@ -14,9 +14,20 @@ not lost: the next call gives them. A log belongs to the event loop it was opene
 """
 
 from lakebed.aio.consumer import AsyncConsumer
+from lakebed.aio.lake import AsyncLake
 from lakebed.aio.log import AsyncLog, open  # noqa: A004  # as lakebed.open
 from lakebed.aio.loop import Opening
 from lakebed.aio.producer import AsyncProducer
+from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
 
-__all__ = ["AsyncConsumer", "AsyncLog", "AsyncProducer", "AsyncTransaction", "Opening", "open"]
+__all__ = [
+    "AsyncConsumer",
+    "AsyncLake",
+    "AsyncLog",
+    "AsyncProducer",
+    "AsyncTable",
+    "AsyncTransaction",
+    "Opening",
+    "open",
+]

@@ -16,8 +16,10 @@ import pyarrow as pa
 
 from lakebed import limits
 from lakebed.aio.consumer import AsyncCallback, AsyncConsumer
+from lakebed.aio.lake import AsyncLake
 from lakebed.aio.loop import AsyncClosing, Bell, Mailbox, Opening, Reply, Threads
 from lakebed.aio.producer import AsyncProducer
+from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
 from lakebed.config import LogConfig, TopicConfig
 from lakebed.engine.acks import Ack, Acks
@@ -87,6 +89,8 @@ class AsyncLog(AsyncClosing):
         self._room = Bell(self._loop)
         self._waiting: deque[tuple[Record, asyncio.Future[Ack]]] = deque()
         self._pump: asyncio.Task[None] | None = None
+        self.lake = AsyncLake(log.lake, self._run_slowly)
+        """Iceberg tables and object store."""
 
     @property
     def folder(self) -> Path:
@@ -279,6 +283,10 @@ class AsyncLog(AsyncClosing):
         following = next(iter(wanted.values()))
         table, _ = await self._run(read, topic, partition, following, bounds, columns)
         return table
+
+    def table(self, name: str) -> AsyncTable:
+        """Give a topic as a table: scans, lookups by key, the current record of each key."""
+        return AsyncTable(self._log.table(name), self._threads)
 
     async def _arrival(self, wanted: dict[Key, int], seconds: float | None) -> bool:
         """Wait until a partition has a record at the offset named; False if none came in time."""

@@ -8,6 +8,7 @@ from lakebed.cli.completion import completion
 from lakebed.cli.consume import consume
 from lakebed.cli.doctor import doctor
 from lakebed.cli.group import group
+from lakebed.cli.lake import lake
 from lakebed.cli.look import checkpoint, retain, stats
 from lakebed.cli.output import LakebedGroup
 from lakebed.cli.produce import produce
@@ -30,6 +31,7 @@ for command in (
     produce,
     consume,
     group,
+    lake,
     checkpoint,
     retain,
     stats,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,12 +21,14 @@ from lakebed.config import CONFIG_NAME
 from lakebed.errors import CorruptionError, LakebedError, RejectedError
 from lakebed.host import Disk
 from lakebed.lake.folder import UNFINISHED, LakeFolder
+from lakebed.lake.places import TABLES_NAME
 from lakebed.lake.reader import SegmentReader
 from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.state.commands import decode
 from lakebed.state.image import State, decode_state
 from lakebed.state.machine import carry_out
 from lakebed.state.machine import decide as decide_command
+from lakebed.state.values import LOCAL, STORE, Segment
 from lakebed.types import EntryKind
 from lakebed.wal.folder import IDENTITY_NAME, LOCK_NAME, Layout
 from lakebed.wal.frame import salt_of
@@ -49,7 +52,7 @@ _OURS: Final = {
     CONFIG_NAME,
     "wal",
     "lake",
-    "iceberg",
+    TABLES_NAME,
     "fetched",
     "snapshots",
     "staging",
@@ -200,11 +203,12 @@ class Examination:
             return
         lake = LakeFolder(self.disk, self.folder)
         reader = SegmentReader(lake, 0)
-        wanted = [
+        everywhere = [
             (*key, segment)
             for key, partition in sorted(state.partitions.items())
             for segment in partition.segments
         ]
+        wanted = [each for each in everywhere if each[2].place != STORE]
         total = sum(segment.file_bytes for *_, segment in wanted)
         done = bad = 0
         for topic, partition, segment in wanted:
@@ -212,33 +216,28 @@ class Examination:
                 reader.verify(topic, partition, segment)
             except LakebedError as error:
                 bad += 1
-                advice = "bring this file back from a copy; the rest of the log is not concerned"
-                yield Check("segment", self._bad, str(error), advice)
+                yield self._bad_segment(segment, error)
             done += segment.file_bytes
             self.progress("verifying segments", done, total)
         if not bad:
             yield Check("segments", OK, f"{len(wanted)}, {total} bytes, every one of them verified")
+        if len(everywhere) > len(wanted):
+            stored = f"{len(everywhere) - len(wanted)} in the object store alone"
+            yield Check("stored segments", OK, f"{stored}; these are checked when they are read")
+
+    def _bad_segment(self, segment: Segment, error: LakebedError) -> Check:
+        if segment.place == LOCAL:
+            advice = "bring this file back from a copy; the rest of the log is not concerned"
+            return Check("segment", self._bad, str(error), advice)
+        advice = "the object store has this segment too: remove the file, and it is read from there"
+        return Check("segment", WARNING, str(error), advice)
 
     # Files
 
     def _strangers(self) -> Iterator[Check]:
-        state = self.state
-        if state is None:
+        if self.state is None:
             return
-        needed = {
-            (*key, segment.id)
-            for key, partition in state.partitions.items()
-            for segment in partition.segments
-        }
-        unfinished, unknown, dropped = 0, [], 0
-        for name in LakeFolder(self.disk, self.folder).listing():
-            if isinstance(name, Path):
-                unfinished += name.name.endswith(UNFINISHED)
-                unknown += [] if name.name.endswith(UNFINISHED) else [str(name)]
-            elif name not in needed:
-                known = name.segment < state.numbers["segment"]
-                dropped += known
-                unknown += [] if known else [str(LakeFolder(self.disk, self.folder).path(*name))]
+        unknown, left = self._unneeded(self.state)
         unknown += [
             str(self.folder / name)
             for name in self.disk.names(self.folder)
@@ -249,9 +248,33 @@ class Examination:
             yield Check("unknown files", WARNING, _listed(unknown), advice)
         else:
             yield Check("unknown files", OK, "none")
-        if unfinished or dropped:
-            left = f"{unfinished} unfinished and {dropped} dropped segments"
-            yield Check("leftovers", OK, f"{left}; opening the log removes them")
+        if left["unfinished"] or left["dropped"]:
+            found = f"{left['unfinished']} unfinished and {left['dropped']} dropped segments"
+            yield Check("leftovers", OK, f"{found}; opening the log removes them")
+        if left["waiting"]:
+            found = f"{left['waiting']} dropped, until no reader of a table can need them"
+            yield Check("waiting for removal", OK, found)
+
+    def _unneeded(self, state: State) -> tuple[list[str], Counter[str]]:
+        """Give files of the lake that nobody knows, and count those that the log has left there."""
+        needed = {
+            (*key, segment.id)
+            for key, partition in state.partitions.items()
+            for segment in partition.segments
+            if segment.place != STORE
+        }
+        lake, unknown, left = LakeFolder(self.disk, self.folder), [], Counter[str]()
+        with_table = self.disk.names(self.folder / TABLES_NAME)
+        for name in lake.listing():
+            if isinstance(name, Path):
+                unfinished = name.name.endswith(UNFINISHED)
+                left["unfinished"] += unfinished
+                unknown += [] if unfinished else [str(name)]
+            elif name.segment >= state.numbers["segment"]:
+                unknown.append(str(lake.path(*name)))
+            elif name not in needed:
+                left["waiting" if str(name.topic) in with_table else "dropped"] += 1
+        return unknown, left
 
     def _aside(self) -> Iterator[Check]:
         names = self.disk.names(self.folder / "quarantine")

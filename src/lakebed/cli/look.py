@@ -79,6 +79,9 @@ def stats(folder: Path, *, as_json: bool) -> None:
     """Show how large the log is, what is in memory, and what opening it found."""
     with opened(folder, silent=as_json) as log:
         found = log.stats()
+        if found.lake.iceberg and found.segments:
+            log.lake.tables()  # from which the log learns how far each has come
+            found = log.stats()
     if as_json:
         write_json("stats", found.as_dict())
         return
@@ -115,6 +118,17 @@ def _sections(stats: LogStats) -> Iterator[tuple[str, Facts]]:
         [
             ("files", f"{wal.files}, {size(wal.size_bytes)}"),
             ("entries", f"{wal.first_index} to {wal.last_index}"),
+        ],
+    )
+    lake = stats.lake
+    behind = f"{counted(lake.lag_records, 'record', 'records')}, of {lake.tables_behind}"
+    yield (
+        "lake",
+        [
+            ("tables", "Iceberg" if lake.iceberg else "none"),
+            ("lag", f"{behind} {'topic' if lake.tables_behind == 1 else 'topics'}"),
+            ("store", lake.store or "none"),
+            ("files waiting for removal", str(lake.files_waiting)),
         ],
     )
     torn = f"{size(recovery.torn_bytes)} cut" if recovery.torn_bytes else "none"

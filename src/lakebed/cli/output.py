@@ -235,8 +235,10 @@ def ranges(spans: Iterable[tuple[int, int]]) -> str:
 class Meter:
     """Progress on stderr: a bar on a terminal, now and then a line elsewhere, nothing with JSON."""
 
-    def __init__(self, *, silent: bool) -> None:
+    def __init__(self, *, silent: bool, unit: str = "") -> None:
         self._silent = silent
+        self._unit = unit
+        """What is counted; bytes, if nothing is said."""
         self._terminal = sys.stderr.isatty()
         self._said_at = time.monotonic()
         self._bar: Bar | None = None
@@ -264,7 +266,8 @@ class Meter:
             self._draw(doing, done, total)
         elif time.monotonic() - self._said_at > _QUIET_SECONDS:
             self._said_at = time.monotonic()
-            click.echo(f"{doing}: {done * 100 // max(1, total)} % of {size(total)}", err=True)
+            whole = f"{total} {self._unit}" if self._unit else size(total)
+            click.echo(f"{doing}: {done * 100 // max(1, total)} % of {whole}", err=True)
 
     def tally(self, text: str) -> None:
         """Say how much is done, where nobody knows how much there is; nothing in the first 2 s."""
@@ -280,13 +283,19 @@ class Meter:
 
     def _draw(self, doing: str, done: int, total: int) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+        )
 
         if self._bar is None:
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
-                DownloadColumn(binary_units=True),
+                MofNCompleteColumn() if self._unit else DownloadColumn(binary_units=True),
                 console=Console(stderr=True),
                 transient=True,
             )

@@ -8,7 +8,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 import click
@@ -86,11 +86,11 @@ def sections() -> list[Section]:
 
 
 def _settings(kind: type[Any], bounds: Mapping[str, tuple[int, int]]) -> list[Setting]:
-    meanings = _meanings()[kind.__name__]
+    meanings, defaults = _meanings()[kind.__name__], kind()
     return [
         Setting(
             field.name,
-            _default(field),
+            _plain(getattr(defaults, field.name)),
             bounds.get(field.name),
             _CHOICES.get(field.name),
             _KINDS.get(field.name),
@@ -101,10 +101,8 @@ def _settings(kind: type[Any], bounds: Mapping[str, tuple[int, int]]) -> list[Se
     ]
 
 
-def _default(field: Field[Any]) -> object:
-    """Give a default as plain data."""
-    value = field.default if field.default is not MISSING else field.default_factory()  # type: ignore[misc]  # one of them is given
-    return value.value if isinstance(value, enum.Enum) else value
+def _plain(default: object) -> object:
+    return default.value if isinstance(default, enum.Enum) else default
 
 
 @functools.cache

@@ -8,6 +8,7 @@ shown by `stats()` and tried again.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -32,7 +33,7 @@ from lakebed.host import Disk
 from lakebed.host.store import ObjectStore
 from lakebed.lake.catalog import Catalog
 from lakebed.lake.folder import LakeFolder
-from lakebed.lake.iceberg import LOG, OFFSETS, POSITION, Tables
+from lakebed.lake.iceberg import LOG, OFFSETS, POSITION, TOPIC, Tables
 from lakebed.lake.places import TABLES_NAME, Places
 from lakebed.lake.reader import SegmentReader
 from lakebed.lake.remote import RemoteSegments
@@ -41,6 +42,9 @@ from lakebed.state.machine import Dropped
 from lakebed.state.values import Topic
 
 _log = logging.getLogger("lakebed.lake")
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
 
 _SWEEP_SECONDS_MIN: Final = 60.0
 """How often, at most, everything in the lake is listed by itself."""
@@ -190,11 +194,17 @@ class Lake:
 
     # On call
 
-    def sync(self, topic: str | None = None, *, take_over: bool = False) -> SyncReport:
+    def sync(
+        self,
+        topic: str | None = None,
+        *,
+        take_over: bool = False,
+        progress: Progress | None = None,
+    ) -> SyncReport:
         """Bring tables, and the store, up to date now; of one topic, or of all.
 
         A table that somebody else has changed is refused, unless you `take_over`: then it shows
-        exactly the log's records again.
+        exactly the log's records again. `progress` is told how many topics are done.
         """
         self._check_enabled()
         self._core.check_may_wait()
@@ -202,7 +212,7 @@ class Lake:
             raise InvalidArgumentError("taking a table over needs the topic's name")
         topics = [self._topic(topic)] if topic is not None else None
         with self._working:
-            return self._sync(topics, take_over=take_over, keep_on=False)
+            return self._sync(topics, take_over=take_over, keep_on=False, progress=progress)
 
     def gc(self, *, now: bool = False) -> RemovalReport:
         """Remove files that nothing refers to and whose grace period is over.
@@ -360,13 +370,22 @@ class Lake:
 
     # The work
 
-    def _sync(self, topics: list[Topic] | None, *, take_over: bool, keep_on: bool) -> SyncReport:
+    def _sync(
+        self,
+        topics: list[Topic] | None,
+        *,
+        take_over: bool,
+        keep_on: bool,
+        progress: Progress | None = None,
+    ) -> SyncReport:
         report = SyncReport()
         chosen = list(self._core.state.topics.values()) if topics is None else topics
         self._counts["syncs"] += 1
         if self._config.iceberg and (topics is None or (keep_on and self._has_tables())):
             report.tables_dropped = len(self._topics.drop_others())
-        for topic in chosen:
+        for done, topic in enumerate(chosen):
+            if progress is not None:
+                progress("syncing tables", done, len(chosen))
             try:
                 self._sync_topic(topic, report, take_over=take_over)
             except (CatalogUnavailableError, ClosedError):
@@ -439,7 +458,6 @@ class Lake:
         return str(topic) in self._disk.names(self._tables_folder)
 
     def _info(self, topic: Topic) -> TableInfo:
-        lag = self._topics.lag(topic)
         table, problem = None, ""
         try:
             table = self._table_of(topic.name)
@@ -448,6 +466,10 @@ class Lake:
         properties = {} if table is None else table.properties
         if table is not None and properties.get(LOG) != self._log_id:
             problem = "the table belongs to another log, or to nobody"
+        elif properties.get(TOPIC) == str(topic.id):
+            offsets = json.loads(properties.get(OFFSETS, "{}"))
+            self._topics.learn(topic, {int(number): end for number, end in offsets.items()})
+        lag = self._topics.lag(topic)
         newest = None if table is None else table.current_snapshot()
         summary = {} if newest is None else newest.summary.additional_properties
         return TableInfo(

@@ -547,6 +547,7 @@ class Log(Closing):
             files_removed=self._recovered.files_removed,
             files_quarantined=self._recovered.files_quarantined,
             wal=self._wal.stats(),
+            lake=self.lake.stats(),
         )
 
     def tick(self) -> None:

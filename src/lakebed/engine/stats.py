@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lakebed.engine.checkpoint import CheckpointReport
+from lakebed.engine.lake import LakeStats
 from lakebed.wal import WalStats
 
 
@@ -48,6 +49,7 @@ class LogStats:
     """Files that the last opening removed, because the log had dropped them before."""
     files_quarantined: int
     wal: WalStats
+    lake: LakeStats
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as plain data."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -109,13 +109,17 @@ class Lookup:
     def find(self, topic: Topic, key: bytes, columns: Sequence[str]) -> pa.RecordBatch | None:
         """Give the latest record of a key as a batch of one, `columns` among its columns."""
         wanted = probe(key)
-        names = {"partition", "timestamp", "offset", *columns}
-        found = [
-            record
-            for number in range(topic.partitions)
-            if (record := self._in_partition(topic, (topic.id, number), wanted, names)) is not None
-        ]
-        return max(found, key=_age, default=None)
+        names = set(columns)
+        if topic.partitions > 1:
+            names.add("timestamp")  # tells which partition has the current one
+        found = {}
+        for number in range(topic.partitions):
+            record = self._in_partition(topic, (topic.id, number), wanted, names)
+            if record is not None:
+                found[number] = record
+        if len(found) < 2:
+            return next(iter(found.values()), None)
+        return found[max(found, key=lambda number: (_time(found[number]), number))]
 
     def _in_partition(
         self, topic: Topic, key: Key, wanted: Probe, names: set[str]
@@ -179,9 +183,5 @@ class Lookup:
         return found
 
 
-def _age(record: pa.RecordBatch) -> tuple[Any, ...]:
-    """Order the latest records of several partitions."""
-    return tuple(
-        record.column(name).cast(pa.int64())[0].as_py()
-        for name in ("timestamp", "partition", "offset")
-    )
+def _time(record: pa.RecordBatch) -> int:
+    return int(record.column("timestamp").cast(pa.int64())[0].as_py())

@@ -8,7 +8,7 @@ look at the catalog.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from lakebed.engine.core import Core
@@ -51,6 +51,8 @@ class TopicTables:
         self._stored = stored
         self._guard = threading.Lock()
         self._synced: dict[int, Shape] = {}
+        self._shown: dict[int, Mapping[int, int]] = {}
+        """Offsets of a topic's partitions below which its table shows every record."""
         self._waiting: dict[int, float] = {}
         """Since when a topic has sealed records that its table does not show."""
 
@@ -75,6 +77,7 @@ class TopicTables:
         synced = self.tables.sync(wanted, take_over=take_over)
         with self._guard:
             self._synced[topic.id] = shape
+            self._shown[topic.id] = wanted.offsets
             self._waiting.pop(topic.id, None)
         return synced
 
@@ -82,15 +85,25 @@ class TopicTables:
         """Drop the tables of topics that are no more."""
         return self.tables.drop_others(dict(self._core.state.names))
 
+    def learn(self, topic: Topic, offsets: Mapping[int, int]) -> None:
+        """Take from a table how far it has come, if it was not synced since the log was opened."""
+        with self._guard:
+            self._shown.setdefault(topic.id, offsets)
+
     def lag(self, topic: Topic) -> Lag:
         """Tell how far a topic's table is behind."""
         now = self._core.clock.monotonic()
         synced = self._synced.get(topic.id)
         known = {segment.id for segments in synced[1] for segment in segments} if synced else set()
+        shown = self._shown.get(topic.id, {})
         records, oldest = 0, now
         for number in range(topic.partitions):
             partition = self._core.partition((topic.id, number)) or Partition()
-            records += sum(each.records for each in partition.segments if each.id not in known)
+            records += sum(
+                each.records
+                for each in partition.segments
+                if each.id not in known and each.end > shown.get(number, 0)
+            )
             memtable = self._core.memtables.get((topic.id, number))
             if memtable is not None and len(memtable):
                 records += partition.end - max(partition.flushed, partition.low)

@@ -148,8 +148,11 @@ class Tables:
                 with _translated("syncing a table", wanted.name):
                     return self._sync(wanted, take_over=take_over)
             except _Conflict as error:
-                # Somebody was faster, or nobody knows: the next attempt reads before it writes.
+                # Somebody was faster, or nobody knows: the next attempt reads before it writes,
+                # and through a new connection. One whose commit failed shows what it would have
+                # committed.
                 self._known.pop(wanted.topic, None)
+                self._catalog.close()
                 self.conflicts += 1
                 failure = error
             except _GoneError as error:
@@ -343,6 +346,8 @@ class Tables:
             SetCurrentSchemaUpdate,
         )
 
+        from lakebed.lake.manifests import replace_files
+
         metadata = table.metadata
         change = table.transaction()
         if schema is not None:
@@ -352,15 +357,19 @@ class Tables:
             change._stage((AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate()))
         marks = {LOG: self._log, POSITION: str(wanted.position)}
         files = [_data_file(place, wanted.files[place], metadata, schema) for place in added]
-        snapshot = change.update_snapshot(snapshot_properties=marks)
-        producer = snapshot.overwrite() if removed else snapshot.merge_append()
+        change.set_properties(_PROPERTIES)
+        producer: Any = (
+            replace_files(change, marks)
+            if removed
+            else change.update_snapshot(snapshot_properties=marks).merge_append()
+        )
         for each in files:
             producer.append_data_file(each)
         for each in removed:
             producer.delete_data_file(each)
         producer.commit()
         offsets = json.dumps({str(key): value for key, value in wanted.offsets.items()})
-        change.set_properties({**_PROPERTIES, **marks, TOPIC: str(wanted.topic), OFFSETS: offsets})
+        change.set_properties({**marks, TOPIC: str(wanted.topic), OFFSETS: offsets})
         old = _expired(metadata, self._kept - 1)
         if old:
             change._stage((RemoveSnapshotsUpdate.model_validate({"snapshot-ids": old}),))

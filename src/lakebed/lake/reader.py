@@ -141,7 +141,7 @@ class SegmentReader:
         Row groups that cannot hold the key are not touched. Of one that may, the keys are decoded,
         and the other columns only if the key is there.
         """
-        names = chosen(None if columns is None else {"offset", *columns})
+        names = chosen(columns)
         for number in self._segment_keys(topic, partition, segment).candidates(wanted):
             opened = self._opened(topic, partition, segment)
             if opened.index.row_groups[number].last < low:
@@ -149,9 +149,19 @@ class SegmentReader:
             keys = self._row_group(segment, opened, number, ("key",)).column("key")
             rows = np.flatnonzero(pc.equal(keys, wanted.key).fill_null(fill_value=False))
             if len(rows):
-                found = self._row_group(segment, opened, number, names).slice(int(rows[-1]), 1)
-                return found if found.column("offset")[0].as_py() >= low else None
+                row = int(rows[-1])
+                if self._offset(segment, opened, number, row) < low:
+                    return None
+                return self._row_group(segment, opened, number, names).slice(row, 1)
         return None
+
+    def _offset(self, segment: Segment, opened: OpenSegment, number: int, row: int) -> int:
+        """Give the offset of a row of a row group."""
+        group = opened.index.row_groups[number]
+        if group.dense:
+            return group.first + row
+        offsets = self._row_group(segment, opened, number, ("offset",)).column("offset")
+        return int(offsets[row].as_py())
 
     def verify(self, topic: int, partition: int, segment: Segment) -> None:
         """Read every byte from the disk and check everything that is known about the segment."""

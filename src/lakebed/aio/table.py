@@ -1,0 +1,84 @@
+"""A topic as a table, awaited."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.aio.loop import Threads
+from lakebed.engine.table import Points, Table
+
+
+class AsyncTable:
+    """The records of a topic, as a table of the columns that readers get. Any task."""
+
+    def __init__(self, table: Table, threads: Threads) -> None:
+        self._table = table
+        self._threads = threads
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self._table.name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Give the columns as readers see them now."""
+        return self._table.schema
+
+    async def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+        *,
+        partitions: Collection[int] | None = None,
+        start: Points | None = None,
+        until: Points | None = None,
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """Read the records there are when the first batch is asked for, batch by batch.
+
+        `async for batch in table.scan(): ...`. Bad arguments are told there too. For the rest see
+        `Table.scan`. Whoever stops early holds what the scan has opened until it is collected, or
+        until `aclose` is called.
+        """
+        reader = await self._threads.run(
+            partial(
+                self._table.scan, columns, where, partitions=partitions, start=start, until=until
+            )
+        )
+        following = partial(next, iter(reader), None)  # a future cannot be given a StopIteration
+        while (batch := await self._threads.run(following)) is not None:
+            yield batch
+
+    async def get(self, key: bytes | str, default: Any = None) -> Any:
+        """Give the current value of a key: bytes of a raw topic, a dictionary of a typed one.
+
+        A key that was never written, or was deleted by a tombstone, has the value `default`.
+        """
+        return await self._threads.run(self._table.get, key, default)
+
+    async def record(self, key: bytes | str) -> dict[str, Any] | None:
+        """Give the latest record of a key with all its columns, also if it is a tombstone."""
+        return await self._threads.run(self._table.record, key)
+
+    async def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Give the current record of each key, in the order of partitions and offsets."""
+        return await self._threads.run_slowly(self._table.latest, columns)
+
+    async def as_of(
+        self,
+        offset: Points | None = None,
+        time: datetime | int | None = None,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+    ) -> pa.Table:
+        """Give the records that the table had at an offset or a time; see `Table.as_of`."""
+        return await self._threads.run_slowly(self._table.as_of, offset, time, columns, where)
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._table)[1:]}"

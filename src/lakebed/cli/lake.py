@@ -1,0 +1,225 @@
+"""`lakebed lake`: the Iceberg tables of the topics, and the files that nobody needs any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from lakebed.cli.completion import complete_topic
+from lakebed.cli.data import confirm, data_option, opened, yes_option
+from lakebed.cli.lake_readers import catalog_properties, readers
+from lakebed.cli.output import (
+    Meter,
+    counted,
+    json_option,
+    moment,
+    size,
+    write_facts,
+    write_json,
+    write_line,
+    write_table,
+)
+from lakebed.config import LakeConfig
+from lakebed.engine.lake import SnapshotInfo, SyncReport, TableInfo
+
+_topic = click.argument("topic", shell_complete=complete_topic)
+
+
+@click.group()
+def lake() -> None:
+    """See the topics as Iceberg tables; sync them, free their files."""
+
+
+@lake.command("tables", short_help="List the tables.")
+@data_option
+@json_option
+def tables_command(folder: Path, *, as_json: bool) -> None:
+    """List the table of each topic with its lag: how many records it does not show yet."""
+    with opened(folder, silent=as_json) as log:
+        found = log.lake.tables()
+    if as_json:
+        for each in found:
+            write_json("table", _values(each))
+    elif found:
+        columns = ("topic", ">files", ">records", ">size", ">snapshots", ">lag", "problem")
+        write_table(columns, map(_row, found))
+    else:
+        write_line("no topics")
+
+
+def _row(info: TableInfo) -> tuple[str, ...]:
+    shown = (str(info.files), str(info.records), size(info.bytes), str(info.snapshots))
+    return (
+        info.topic,
+        *(shown if info.exists else ("-",) * len(shown)),
+        str(info.lag_records),
+        info.problem or "-",
+    )
+
+
+@lake.command("describe", short_help="Show a table, and how others read it.")
+@_topic
+@data_option
+@json_option
+def describe_command(topic: str, folder: Path, *, as_json: bool) -> None:
+    """Show the table of TOPIC: where it is, how far it has come, and how other programs read it.
+
+    Values of settings that may be secrets are not shown.
+    """
+    with opened(folder, silent=as_json) as log:
+        info, config = log.lake.describe(topic), log.config.lake
+        properties = catalog_properties(config, log.folder)
+    name = (*config.namespace.split("."), topic)
+    lines = readers(info.metadata, name, properties) if info.exists else {}
+    if as_json:
+        more = {"table": ".".join(name), "catalog": properties, "readers": lines}
+        write_json("table", {**_values(info), **more})
+        return
+    write_facts(_facts(info, config))
+    for program, text in lines.items():
+        write_line(f"\n{program}")
+        for line in text.splitlines():
+            write_line(f"  {line}")
+
+
+def _facts(info: TableInfo, config: LakeConfig) -> Iterator[tuple[str, str]]:
+    yield "topic", info.topic
+    yield "table", f"{config.namespace}.{info.topic}" + ("" if info.exists else ", not made yet")
+    yield "location", info.location
+    if info.exists:
+        yield "metadata", info.metadata
+        yield "snapshot", f"{_number(info.snapshot)}, {info.snapshots} in all"
+        yield "files", f"{info.files}, {size(info.bytes)}"
+        yield "records", str(info.records)
+        yield "position", f"entry {info.position}"
+        yield "offsets", ", ".join(f"{key}: {end}" for key, end in _offsets(info).items()) or "-"
+    waiting = f", the oldest for {info.lag_seconds:.1f} s" if info.lag_records else ""
+    yield "lag", counted(info.lag_records, "record", "records") + waiting
+    if info.problem:
+        yield "problem", info.problem
+
+
+def _number(snapshot: int | None) -> str:
+    return "none" if snapshot is None else str(snapshot)
+
+
+def _offsets(info: TableInfo) -> dict[str, int]:
+    """Give the offset of each partition below which the table shows every record."""
+    found: dict[str, int] = json.loads(info.offsets)
+    return found
+
+
+def _values(info: TableInfo) -> dict[str, object]:
+    return {**asdict(info), "offsets": _offsets(info)}
+
+
+@lake.command("history", short_help="List the snapshots of a table.")
+@_topic
+@data_option
+@json_option
+def history_command(topic: str, folder: Path, *, as_json: bool) -> None:
+    """List the snapshots of TOPIC's table that can still be read, the oldest first."""
+    with opened(folder, silent=as_json) as log:
+        found = log.lake.history(topic)
+    if as_json:
+        for each in found:
+            write_json("snapshot", {"topic": topic, **asdict(each), "time": each.time.isoformat()})
+    elif found:
+        columns = (">snapshot", "time", "operation", "made by", ">added", ">removed", ">records")
+        write_table(columns, map(_snapshot_row, found))
+    else:
+        write_line("no snapshots")
+
+
+def _snapshot_row(each: SnapshotInfo) -> tuple[str, ...]:
+    return (
+        str(each.snapshot),
+        moment(round(each.time.timestamp() * 1_000_000)),
+        each.operation,
+        "the log" if each.ours else "somebody else",
+        str(each.files_added),
+        str(each.files_removed),
+        str(each.records),
+    )
+
+
+@lake.command("sync", short_help="Bring tables up to date now.")
+@click.argument("topic", required=False, shell_complete=complete_topic)
+@data_option
+@click.option(
+    "--take-over", is_flag=True, help="Also if somebody else has changed the table of TOPIC."
+)
+@yes_option
+@json_option
+@click.pass_context
+def sync_command(
+    ctx: click.Context,
+    topic: str | None,
+    folder: Path,
+    *,
+    take_over: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Bring the table of TOPIC up to date now, or all of them, and the object store.
+
+    A log does this by itself. Records that are in memory only are not in a table: `lakebed
+    checkpoint` puts them into segments. A table that somebody else has changed is refused;
+    with --take-over it shows exactly the log's records again.
+    """
+    if take_over and topic is None:
+        raise click.UsageError("--take-over needs the name of a topic")
+    with opened(folder, silent=as_json) as log:
+        if take_over:
+            log.describe_topic(str(topic))
+            confirm(f"Undo what others have done to the table of {topic}?", yes=yes)
+        with Meter(silent=as_json, unit="tables") as meter:
+            report = log.lake.sync(topic, take_over=take_over, progress=meter)
+        stored = bool(log.config.lake.store)
+    if as_json:
+        write_json("sync", {"topic": topic, **asdict(report)})
+    else:
+        write_facts(_synced(report, stored=stored))
+        for failure in report.failures:
+            click.echo(f"error: {failure}", err=True)
+    if report.failures:
+        ctx.exit(1)
+
+
+def _synced(report: SyncReport, *, stored: bool) -> Iterator[tuple[str, str]]:
+    yield "tables", f"{report.tables_changed} changed, {report.tables_dropped} dropped"
+    yield "files", f"{report.files_added} added, {report.files_removed} removed"
+    if stored:
+        moved = f"{report.segments_moved} no longer on the local disk"
+        yield "store", f"{counted(report.segments_uploaded, 'segment', 'segments')} sent, {moved}"
+
+
+@lake.command("gc", short_help="Remove files that nothing refers to.")
+@data_option
+@click.option("--now", is_flag=True, help="Expire older snapshots and grant no grace period.")
+@yes_option
+@json_option
+def gc_command(folder: Path, *, now: bool, yes: bool, as_json: bool) -> None:
+    """Remove files that no table refers to any more and whose grace period is over.
+
+    A log does this by itself. With --now older snapshots are expired if they keep a file that the
+    log has dropped, and files go at once: programs that are just reading a table may fail.
+    """
+    with opened(folder, silent=as_json) as log:
+        if now:
+            confirm("Remove files that somebody may be reading?", yes=yes)
+        report = log.lake.gc(now=now)
+    if as_json:
+        write_json("gc", {"now": now, **asdict(report)})
+        return
+    write_facts(
+        [
+            ("segments", f"{report.segments_removed} removed"),
+            ("other files", f"{report.files_removed} removed, {size(report.bytes_removed)}"),
+            ("waiting", counted(report.waiting, "file", "files")),
+        ]
+    )
