@@ -36,7 +36,7 @@ TWINS = [
     (lakebed.Table, AsyncTable),
     (Lake, AsyncLake),
 ]
-INSIDE = {Lake: {"start", "nudge", "bury", "stop"}}
+INSIDE: dict[type, set[str]] = {Lake: {"start", "nudge", "bury", "stop"}}
 """What the log itself calls."""
 SECONDS = 30
 """More than any of these takes, unless it hangs."""
@@ -62,10 +62,6 @@ def parameters(function: Any) -> list[tuple[str, object, object]]:
     return [(each.name, each.kind, each.default) for each in found]
 
 
-def inside(kind: type) -> set[str]:
-    return INSIDE.get(kind, set())
-
-
 def methods(kind: type) -> dict[str, Any]:
     return {
         name: member
@@ -76,7 +72,8 @@ def methods(kind: type) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("plain", "twin"), TWINS, ids=lambda kind: kind.__name__)
 def test_both_have_the_same_methods_with_the_same_parameters(plain: type, twin: type) -> None:
-    there = {name: each for name, each in methods(plain).items() if name not in inside(plain)}
+    inside = INSIDE.get(plain, set())
+    there = {name: method for name, method in methods(plain).items() if name not in inside}
     assert len(there) >= 3
     assert methods(twin).keys() == there.keys()
     for name, method in there.items():
@@ -503,6 +500,96 @@ def test_a_transaction_whose_block_raises_or_is_cancelled_leaves_nothing(tmp_pat
             await task
         assert (await log.stats()).open_transactions == 0
         assert (await log.offsets("orders"))[0] == (0, 0)
+
+    run(tmp_path / "log", body)
+
+
+# Tables and the lake
+
+
+def test_a_table_is_scanned_batch_by_batch_and_looked_up(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders", partitions=2)
+        sealed = [{"key": b"%d" % n, "value": b"old-%d" % n} for n in range(100)]
+        await log.append_batch("orders", sealed)
+        await log.checkpoint()
+        await log.append("orders", b"new-7", key=b"7")
+        table = log.table("orders")
+        assert (table.name, table.schema.names[:2]) == ("orders", ["partition", "offset"])
+        found = [batch async for batch in table.scan(["value"])]
+        assert len(found) >= 2
+        assert sorted(values(pa.Table.from_batches(found))) == sorted(
+            [row["value"] for row in sealed] + [b"new-7"]
+        )
+        assert await table.get("7") == b"new-7"
+        assert await table.get("nobody", b"none") == b"none"
+        assert (await table.record("8") or {})["value"] == b"old-8"
+        assert (await table.latest()).num_rows == 100
+        assert (await table.as_of({0: 1, 1: 0})).num_rows == 1
+
+    run(tmp_path / "log", body)
+
+
+def test_a_scan_that_is_left_early_or_called_wrongly_harms_nobody(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders", partitions=3)
+        for partition in range(3):
+            await log.append_batch("orders", [b"x"] * 10, partition=partition)
+        await log.checkpoint()
+        table = log.table("orders")
+        async for batch in table.scan():
+            assert batch.num_rows == 10
+            break
+        with pytest.raises(errors.InvalidArgumentError):
+            await anext(aiter(table.scan(["nothing"])))
+        reading = asyncio.ensure_future(anext(aiter(table.scan())))
+        await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert sum([batch.num_rows async for batch in table.scan()]) == 30
+        with pytest.raises(errors.TopicNotFoundError):
+            log.table("nothing")
+
+    run(tmp_path / "log", body)
+
+
+def test_a_table_of_a_closed_log_says_so(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with lakebed.aio.open(tmp_path / "log") as log:
+            await log.create_topic("orders")
+            table = log.table("orders")
+        with pytest.raises(errors.ClosedError):
+            await table.get("x")
+        with pytest.raises(errors.ClosedError):
+            await log.lake.sync()
+
+    asyncio.run(body())
+
+
+def test_the_lake_is_synced_and_looked_at(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    def progress(doing: str, done: int, total: int) -> None:
+        asyncio.get_running_loop()
+        told.append((doing, done, total))
+
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        await log.append("orders", b"x")
+        await log.checkpoint()
+        report = await log.lake.sync(progress=progress)
+        assert report.failures == []
+        assert told == [("syncing tables", 0, 1)]
+        (info,) = await log.lake.tables()
+        assert info == await log.lake.describe("orders")
+        assert (info.records, info.lag_records) == (1, 0)
+        (snapshot,) = await log.lake.history("orders")
+        assert snapshot.snapshot == info.snapshot
+        table = await log.lake.table("orders")
+        assert (await asyncio.to_thread(table.scan().to_arrow)).num_rows == 1
+        assert (await log.lake.gc(now=True)).segments_removed == 0
+        assert (await log.lake.stats()).lag_records == 0
 
     run(tmp_path / "log", body)
 

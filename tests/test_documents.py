@@ -7,12 +7,13 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lakebed
-from lakebed import LogConfig, SyncMode, TopicConfig, WalConfig
-from lakebed.config import LOG_BOUNDS, TOPIC_BOUNDS, WAL_BOUNDS
+from lakebed import LakeConfig, LogConfig, SyncMode, TopicConfig, WalConfig
+from lakebed.config import LAKE_BOUNDS, LOG_BOUNDS, TOPIC_BOUNDS, WAL_BOUNDS, parse_config
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf8")
@@ -100,19 +101,25 @@ def catalogue(kind: type) -> dict[str, tuple[str, str]]:
     return {name: (default, bounds) for name, default, bounds in rows}
 
 
-@pytest.mark.parametrize("kind", [WalConfig, LogConfig, TopicConfig])
-def test_every_setting_is_in_the_catalogue_with_its_default(kind: type) -> None:
+@pytest.mark.parametrize("kind", [WalConfig, LakeConfig, LogConfig, TopicConfig])
+def test_every_setting_is_in_the_catalogue_with_its_default(kind: Any) -> None:
     listed = catalogue(kind)
     assert list(listed) == [setting.name for setting in fields(kind)]
     for setting in fields(kind):
-        default = setting.default
-        if isinstance(default, int):
-            shown = f"{default:,}"
-        elif isinstance(default, SyncMode):
-            shown = default.value
-        else:
-            shown = "WalConfig()" if isinstance(default, WalConfig) else str(default)
-        assert listed[setting.name][0] == shown, setting.name
+        default = getattr(kind(), setting.name)
+        assert listed[setting.name][0] == shown_default(default), setting.name
+
+
+def shown_default(default: object) -> str:
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, int):
+        return f"{default:,}"
+    if isinstance(default, SyncMode):
+        return default.value
+    if isinstance(default, WalConfig | LakeConfig):
+        return f"{type(default).__name__}()"
+    return str(default) or "none"
 
 
 UNITS = {
@@ -134,7 +141,12 @@ def amount(text: str) -> int:
 
 @pytest.mark.parametrize(
     ("kind", "bounds"),
-    [(WalConfig, WAL_BOUNDS), (LogConfig, LOG_BOUNDS), (TopicConfig, TOPIC_BOUNDS)],
+    [
+        (WalConfig, WAL_BOUNDS),
+        (LakeConfig, LAKE_BOUNDS),
+        (LogConfig, LOG_BOUNDS),
+        (TopicConfig, TOPIC_BOUNDS),
+    ],
 )
 def test_every_bound_is_in_the_catalogue(kind: type, bounds: dict[str, tuple[int, int]]) -> None:
     for name, (low, high) in bounds.items():
@@ -148,6 +160,21 @@ def test_the_example_of_the_settings_page_runs(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (done.stderr, done.returncode) == ("", 0)
+
+
+def test_the_files_of_the_settings_page_can_be_read() -> None:
+    plain, complete = (
+        parse_config(text, "docs/settings.md")
+        for text in re.findall(r"```toml\n(.*?)```", SETTINGS, re.DOTALL)
+    )
+    assert plain == LogConfig(memtable_bytes=256 * 2**20)
+    lake = complete.lake
+    named = {setting.name for setting in fields(lake) if f"\n{setting.name} = " in SETTINGS}
+    assert named | {"catalog", "store_options"} == {setting.name for setting in fields(lake)}
+    assert (lake.namespace, lake.store) == ("shop.events", "s3://bucket/lakebed")
+    assert lake.catalog == {"type": "sql", "uri": "env:LAKEBED_CATALOG_URI"}
+    assert lake.store_options["s3.endpoint"] == "https://storage.example.com"
+    assert "env:" not in repr(complete)
 
 
 def test_the_makefile_lists_its_targets() -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import lakebed
 from lakebed.cli import cli
 from lakebed.cli.schema_file import read_schema, schema_document
-from lakebed.config import LogConfig, TopicConfig, WalConfig
+from lakebed.config import LakeConfig, LogConfig, TopicConfig, WalConfig
 from lakebed.errors import InvalidArgumentError
 from tests.cli.engine import Shell
 
@@ -386,12 +386,14 @@ def test_statistics_are_groups_of_facts(shell: Shell) -> None:
     (found,) = shell.json("stats")
     assert (found["topics"], found["partitions"], found["memtable_records"]) == (1, 3, 2)
     assert found["wal"]["sync"] == "always"
+    assert (found["lake"]["iceberg"], found["lake"]["lag_records"]) == (True, 2)
     shown = shell.text("stats").splitlines()
     assert [line for line in shown if line and line[0] != " "] == [
         "log",
         "data",
         "memory",
         "WAL",
+        "lake",
         "opening",
     ]
 
@@ -401,18 +403,30 @@ def test_statistics_are_groups_of_facts(shell: Shell) -> None:
 
 def test_every_setting_is_listed_with_default_bounds_and_meaning(shell: Shell) -> None:
     found = shell.json("config")
-    kinds: list[tuple[str, Any]] = [("topic", TopicConfig), ("log", LogConfig), ("wal", WalConfig)]
+    kinds: list[tuple[str, Any]] = [
+        ("topic", TopicConfig),
+        ("log", LogConfig),
+        ("wal", WalConfig),
+        ("lake", LakeConfig),
+    ]
     for section, kind in kinds:
         listed = {each["name"]: each for each in found if each["section"] == section}
-        assert list(listed) == [field.name for field in fields(kind) if field.name != "wal"]
+        names = [field.name for field in fields(kind) if field.name not in ("wal", "lake")]
+        assert list(listed) == names
         for each in listed.values():
-            assert (each["bounds"] is None) != (each["choices"] is None)
+            told = [each[name] for name in ("bounds", "choices", "kind")]
+            assert told.count(None) == 2
             assert each["meaning"].endswith(".")
     shown = shell.text("config", "topic")
     assert "  retention_ms = -1    (-1 to " in shown
     assert "(delete | compact | compact,delete)" in shown
     assert "sync_interval_ms" not in shown
     assert "  sync = always    (always | interval | os)" in shell.text("config", "wal")
+    lake = shell.text("config", "lake")
+    assert "  iceberg = true    (true | false)" in lake
+    assert '  store = ""    (a URL)' in lake
+    assert "lakebed.toml" in lake
+    assert "LogConfig(lake=LakeConfig(" in lake
 
 
 # Completion

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakebed
-from lakebed import Log, LogConfig, TopicConfig, WalConfig
+from lakebed import LakeConfig, Log, LogConfig, TopicConfig, WalConfig
 from lakebed.config import setting_names
 from lakebed.errors import (
     DeviceError,
@@ -24,6 +24,7 @@ from lakebed.errors import (
 )
 from lakebed.host import Fault, FaultyDisk, ManualClock, Mode, OsDisk, SimDisk
 from lakebed.limits import KIB, MERGE_SEGMENTS_MIN
+from lakebed.state.values import BOTH, STORE
 from tests.engine.support import PRICE, armed, quiet, rows, until
 
 HOUR = 3600.0
@@ -377,6 +378,64 @@ def test_setting_producer_expiry_ms() -> None:
         busy.close()
         with pytest.raises(FencedError):
             quietly.close()
+
+
+def with_store(folder: Path, clock: ManualClock | None = None) -> Log:
+    """Open a log with a store that is a folder, and without tables."""
+    (folder / "store").mkdir(exist_ok=True)
+    config = LogConfig(lake=LakeConfig(iceberg=False, store=f"file://{folder}/store"))
+    return quiet(folder / "log", config, disk=OsDisk(), clock=clock)
+
+
+def local_files(folder: Path) -> int:
+    """Count the segments on the local disk."""
+    return len(list((folder / "log" / "lake").rglob("*.parquet")))
+
+
+def test_setting_local_ms(tmp_path: Path) -> None:
+    """Segments whose newest record is older than this leave the local disk, and can be read."""
+    clock = ManualClock()
+    with with_store(tmp_path, clock) as log:
+        log.create_topic("t", config={"local_ms": 60_000})
+        flushed(log, "t", b"old")
+        clock.advance(50)
+        flushed(log, "t", b"young")
+        clock.advance(5)
+        assert log.lake.sync().segments_moved == 0
+        assert local_files(tmp_path) == 2
+        clock.advance(10)
+        assert log.lake.sync().segments_moved == 1
+        assert local_files(tmp_path) == 1
+        assert [each.place for each in segments(log)] == [STORE, BOTH]
+        assert rows(log, "t") == [b"old", b"young"]
+        log.alter_topic("t", {"local_ms": -1})
+        clock.advance(HOUR)
+        assert log.lake.sync().segments_moved == 0
+
+
+def test_setting_local_bytes(tmp_path: Path) -> None:
+    """The oldest segments leave the local disk as long as the others have at least so many bytes."""
+    with with_store(tmp_path) as log:
+        log.create_topic("t")
+        for value in (b"a", b"b", b"c", b"d"):
+            flushed(log, "t", value)
+        sizes = [each.file_bytes for each in segments(log)]
+        assert log.lake.sync().segments_moved == 0
+        log.alter_topic("t", {"local_bytes": sizes[2] + sizes[3]})
+        assert log.lake.sync("t").segments_moved == 2
+        assert local_files(tmp_path) == 2
+        log.alter_topic("t", {"local_bytes": 0})
+        assert log.lake.sync("t").segments_moved == 2
+        assert local_files(tmp_path) == 0
+        assert rows(log, "t") == [b"a", b"b", b"c", b"d"]
+
+
+def test_setting_lake(tmp_path: Path) -> None:
+    """It reaches the lake; `test_lake_settings.py` shows what each setting of it does."""
+    with Log.open(tmp_path / "on") as log:
+        assert log.lake.stats().iceberg
+    with Log.open(tmp_path / "off", LogConfig(lake=LakeConfig(iceberg=False))) as log:
+        assert not log.lake.stats().iceberg
 
 
 def test_setting_default_partitions() -> None:

@@ -435,6 +435,28 @@ def test_a_row_group_after_another_is_scanned_looked_up_and_made_current() -> No
         assert latest == [*range(50_000, 150_000)]
 
 
+@pytest.mark.parametrize("cleanup", ["delete", "compact"])
+def test_a_row_group_of_large_records_is_scanned_in_parts(cleanup: str) -> None:
+    count = 8_000
+    with quiet() as log:
+        log.create_topic("t", config={"cleanup": cleanup})
+        values = [b"%d" % number + bytes(4_000) for number in range(count)]
+        keys = [b"%d" % (number if number % 3 else 0) for number in range(count)]
+        log.append_batch("t", pa.table({"key": keys, "value": values}))
+        log.checkpoint()
+        log.retain()
+        kept = [n for n in range(count) if cleanup == "delete" or n % 3 or n == count - 2]
+        table = log.table("t")
+        batches = list(table.scan(["value"]))
+        assert len(batches) > 1
+        found = [int(value.rstrip(b"\0")) for batch in batches for value in batch[0].to_pylist()]
+        assert found == kept
+        for start, until in ((0, 1), (2_345, 2_350), (1_000, 7_000), (7_999, 9_000)):
+            rows = table.scan(["value"], start=start, until=until).read_all().column(0).to_pylist()
+            expected = [number for number in kept if start <= number < until]
+            assert [int(value.rstrip(b"\0")) for value in rows] == expected
+
+
 def test_latest_reads_values_only_where_a_current_record_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import stat
 import threading
@@ -227,6 +228,24 @@ def test_a_server_that_goes_on_failing_is_unavailable_after_the_last_attempt(
     assert store.uri(NAME) in str(caught.value)
     assert "uploading" in str(caught.value)
     assert (store.stats.retries, store.stats.failures) == (2, 1)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_an_upload_that_was_confirmed_but_is_not_there_is_repeated(
+    opened: Opened, method: str
+) -> None:
+    """S3 may answer 200 to the last request of an upload, and an error only in the body."""
+    opened.proxy.answer(200, "InternalError", method=method, containing="uploadId")
+    opened.store.put(NAME, memoryview(b"abc"))
+    assert fetched(opened.store, NAME) == b"abc"
+    assert opened.store.stats.retries == 1
+
+
+def test_an_object_that_never_gets_its_length_is_unavailable(opened: Opened) -> None:
+    opened.proxy.answer(200, "", method="HEAD", times=FOREVER)
+    with pytest.raises(StoreUnavailableError, match="length") as caught:
+        opened.store.put(NAME, memoryview(b"abc"))
+    assert caught.value.facts["expected"] == 3
 
 
 def test_an_upload_outlasts_a_connection_that_is_cut_in_the_middle(opened: Opened) -> None:
@@ -478,6 +497,7 @@ def test_closing_ends_a_pause_and_refuses_further_calls(opened: Opened) -> None:
     thread.join(60)
     assert not thread.is_alive()
     assert isinstance(raised[0], StoreUnavailableError | ClosedError)
+    assert store.stats.retries == 0
     with pytest.raises(ClosedError):
         store.size(NAME)
 
@@ -553,6 +573,30 @@ def test_an_unfinished_file_of_a_folder_is_never_listed_and_is_replaced(tmp_path
     unfinished.write_bytes(b"again")
     store.remove("lake/a")
     assert not unfinished.exists()
+
+
+def test_a_file_of_a_folder_is_synced_before_it_gets_its_name_and_the_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def noted(name: str) -> Callable[..., None]:
+        original = getattr(os, name)
+
+        def call(*arguments: object) -> None:
+            original(*arguments)
+            done.append(name)
+
+        return call
+
+    for name in ("fsync", "rename", "unlink"):
+        monkeypatch.setattr(os, name, noted(name))
+    store = ObjectStore(tmp_path.as_uri(), {})
+    store.put("a", memoryview(b"abc"))
+    assert done == ["fsync", "rename", "fsync"]
+    done.clear()
+    store.remove("a")
+    assert done == ["unlink", "fsync"]
 
 
 def test_files_of_a_folder_are_for_others_as_the_umask_allows(tmp_path: Path) -> None:

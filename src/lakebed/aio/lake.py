@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from lakebed.aio.loop import told_in_loop
 from lakebed.engine.lake import Lake, LakeStats, Progress, SnapshotInfo, SyncReport, TableInfo
 from lakebed.engine.removal import RemovalReport
 
@@ -36,9 +36,7 @@ class AsyncLake:
         A table that somebody else has changed is refused, unless you `take_over`: then it shows
         exactly the log's records again. `progress` is called in the event loop.
         """
-        tell: Progress | None = None
-        if progress is not None:
-            tell = partial(asyncio.get_running_loop().call_soon_threadsafe, progress)
+        tell = None if progress is None else told_in_loop(progress)
         call = partial(self._lake.sync, topic, take_over=take_over, progress=tell)
         report: SyncReport = await self._run(call)
         return report

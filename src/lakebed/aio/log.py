@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakebed import limits
 from lakebed.aio.consumer import AsyncCallback, AsyncConsumer
 from lakebed.aio.lake import AsyncLake
-from lakebed.aio.loop import AsyncClosing, Bell, Mailbox, Opening, Reply, Threads
+from lakebed.aio.loop import AsyncClosing, Bell, Mailbox, Opening, Reply, Threads, told_in_loop
 from lakebed.aio.producer import AsyncProducer
 from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
@@ -58,10 +58,8 @@ async def _open(
         raise InvalidArgumentError(
             "a log is opened by its folder; served logs are not built yet", target=target
         )
-    loop, threads = asyncio.get_running_loop(), Threads()
-    tell: Progress | None = None
-    if progress is not None:
-        tell = functools.partial(_tell, loop, progress)
+    threads = Threads()
+    tell = None if progress is None else told_in_loop(progress)
     try:
         log = await threads.open(
             functools.partial(Log.open, target, config, progress=tell), Log.close
@@ -70,12 +68,6 @@ async def _open(
         threads.close()
         raise
     return AsyncLog(log, threads)
-
-
-def _tell(
-    loop: asyncio.AbstractEventLoop, progress: Progress, doing: str, done: int, total: int
-) -> None:
-    loop.call_soon_threadsafe(progress, doing, done, total)
 
 
 class AsyncLog(AsyncClosing):

@@ -152,6 +152,16 @@ def _undo(undo: Callable[[Any], object], future: Future[Any]) -> None:
         undo(future.result())
 
 
+def told_in_loop(progress: Callable[[str, int, int], None]) -> Callable[[str, int, int], None]:
+    """Give what other threads tell their progress to, so that it is told in the running loop."""
+    loop = asyncio.get_running_loop()
+
+    def tell(doing: str, done: int, total: int) -> None:
+        loop.call_soon_threadsafe(progress, doing, done, total)
+
+    return tell
+
+
 class AsyncClosing(abc.ABC):
     """Something that is closed at the end of an `async with` block."""
 

@@ -8,10 +8,11 @@ shown by `stats()` and tried again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -211,7 +212,7 @@ class Lake:
         if take_over and topic is None:
             raise InvalidArgumentError("taking a table over needs the topic's name")
         topics = [self._topic(topic)] if topic is not None else None
-        with self._working:
+        with self._at_work():
             return self._sync(topics, take_over=take_over, keep_on=False, progress=progress)
 
     def gc(self, *, now: bool = False) -> RemovalReport:
@@ -222,26 +223,26 @@ class Lake:
         """
         self._check_enabled()
         self._core.check_may_wait()
-        with self._working:
+        with self._at_work():
             return self._gc(now=now, sweep=True)
 
     def tables(self) -> list[TableInfo]:
         """Describe the table of every topic."""
         self._check_enabled()
-        with self._working:
+        with self._at_work():
             topics = sorted(self._core.state.topics.values(), key=lambda each: each.name)
             return [self._info(each) for each in topics]
 
     def describe(self, topic: str) -> TableInfo:
         """Describe the table of a topic."""
         self._check_enabled()
-        with self._working:
+        with self._at_work():
             return self._info(self._topic(topic))
 
     def history(self, topic: str) -> list[SnapshotInfo]:
         """Give the snapshots of a topic's table, the oldest first."""
         self._check_enabled()
-        with self._working:
+        with self._at_work():
             table = self._topics.tables.table(self._topic(topic).name)
         if table is None:
             return []
@@ -250,7 +251,7 @@ class Lake:
     def table(self, topic: str) -> Any:
         """Give the pyiceberg table of a topic, showing everything that is in segments now."""
         self.sync(topic)
-        with self._working:
+        with self._at_work():
             return self._topics.tables.table(self._topic(topic).name)
 
     def stats(self) -> LakeStats:
@@ -343,7 +344,7 @@ class Lake:
     def _pass(self) -> bool:
         """Do what is due, and tell whether all of it could be done."""
         try:
-            with self._working:
+            with self._at_work(last=True):
                 report = self._sync(self._topics.behind(), take_over=False, keep_on=True)
                 self._gc(now=False, sweep=self._sweep_due())
             return not report.failures
@@ -419,13 +420,24 @@ class Lake:
         for topic in self._removal.topics_waiting():
             self._topics.tables.expire(topic.name, before_us)
         self._removal.remove_segments(report, grace)
-        if sweep:
+        if sweep and self._has_tables():
             self._removal.sweep(report, grace)
         report.waiting = self._removal.waiting
         self._counts["removed"] += report.segments_removed + report.files_removed
         return report
 
     # Inside
+
+    @contextlib.contextmanager
+    def _at_work(self, *, last: bool = False) -> Iterator[None]:
+        """Let nobody else work meanwhile; once the log is being closed, only the `last` pass may."""
+        with self._working:
+            if self._stopping and not last:
+                raise ClosedError("the log is closed")
+            try:
+                yield
+            finally:
+                self._topics.tables.rest()
 
     def _is_enabled(self) -> bool:
         return self._config.iceberg or self._store is not None
@@ -452,10 +464,13 @@ class Lake:
         return self._store is not None or bool(self._disk.names(self._tables_folder))
 
     def _is_shown(self, topic: int) -> bool:
-        """Tell whether local segments of a topic are, or were, part of a table."""
+        """Tell whether local segments of a topic are, or were, part of a table, or may become it.
+
+        A sync that has begun shows the segments that there were when it began.
+        """
         if self._store is not None or not self._config.iceberg:
             return False
-        return str(topic) in self._disk.names(self._tables_folder)
+        return self._working.locked() or str(topic) in self._disk.names(self._tables_folder)
 
     def _info(self, topic: Topic) -> TableInfo:
         table, problem = None, ""

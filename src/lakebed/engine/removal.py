@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakebed.engine.core import Core
-from lakebed.errors import LakebedError
+from lakebed.errors import ForeignTableError, LakebedError
 from lakebed.host import failpoints
 from lakebed.host.store import ObjectStore
 from lakebed.lake.folder import LakeFolder
@@ -110,9 +110,11 @@ class Removal:
         if not self._buried:
             return
         now = self._core.clock.monotonic()
-        for topic in sorted({each[0] for each in self._buried}):
+        for topic in sorted({each[0] for each in list(self._buried)}):
             needed = self._needed(topic)
             touched = False
+            if needed is None:
+                continue
             for segment in [each for each in list(self._buried) if each[0] == topic]:
                 if self._local_place(segment) in needed:
                     self._buried[segment] = None
@@ -131,24 +133,28 @@ class Removal:
         topic, partition, number = segment
         return self._places.local(topic, partition, number)
 
-    def _needed(self, topic: int) -> set[str]:
-        """Give every file that the table of a topic refers to."""
+    def _needed(self, topic: int) -> set[str] | None:
+        """Give every file that the table of a topic refers to; None if that cannot be known."""
         found = self._core.state.topics.get(topic)
-        table = None if found is None else self._table(found.name)
-        return set() if table is None else needed_files(table)
+        try:
+            table = None if found is None else self._table(found.name)
+            return set() if table is None else needed_files(table)
+        except ForeignTableError as error:
+            _log.warning("no file of topic %d is removed: %s", topic, error)
+            return None
 
     # Files of tables, and objects of segments
 
     def sweep(self, report: RemovalReport, grace_seconds: float) -> None:
         """Remove files that nothing refers to, wherever tables and objects are."""
         now, now_us = self._core.clock.monotonic(), self._core.clock.time_us()
-        needed: dict[int, set[str]] = {}
+        needed: dict[int, set[str] | None] = {}
         seen: set[str] = set()
         for topic, name, size, modified_us in self._files():
             if topic not in needed:
-                needed[topic] = self._needed(topic) | self._places.objects(self._core.state, topic)
-            place = self._store.uri(name)
-            if place in needed[topic] or place.endswith("/version-hint.text"):
+                needed[topic] = self._needed_below(topic)
+            wanted, place = needed[topic], self._store.uri(name)
+            if wanted is None or place in wanted:
                 continue
             seen.add(place)
             since = self._unneeded.setdefault(place, now)
@@ -160,6 +166,13 @@ class Removal:
                 report.files_removed += 1
                 report.bytes_removed += size
         self._unneeded = {place: since for place, since in self._unneeded.items() if place in seen}
+
+    def _needed_below(self, topic: int) -> set[str] | None:
+        """Give every file of a topic that must stay, below `base`; None if that cannot be known."""
+        needed = self._needed(topic)
+        if needed is None or topic not in self._core.state.topics:
+            return needed
+        return needed | {self._places.hint(topic)} | self._places.objects(self._core.state, topic)
 
     def _files(self) -> Iterator[tuple[int, str, int, int]]:
         """Give topic, name, size and time of every file there is."""

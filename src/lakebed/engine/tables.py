@@ -62,7 +62,7 @@ class TopicTables:
         topics = []
         for topic in list(self._core.state.topics.values()):
             shape = self._shape(topic)
-            if any(shape[1]) and not _same(shape, self._synced.get(topic.id)):
+            if self._has_sealed(topic) and not _same(shape, self._synced.get(topic.id)):
                 topics.append(topic)
                 with self._guard:
                     self._waiting.setdefault(topic.id, now)
@@ -83,7 +83,9 @@ class TopicTables:
 
     def drop_others(self) -> list[str]:
         """Drop the tables of topics that are no more."""
-        return self.tables.drop_others(dict(self._core.state.names))
+        # First the position, then the names: a topic that is made in between is not missed.
+        position = self._core.state.numbers["applied"]
+        return self.tables.drop_others(dict(self._core.state.names), position)
 
     def learn(self, topic: Topic, offsets: Mapping[int, int]) -> None:
         """Take from a table how far it has come, if it was not synced since the log was opened."""
@@ -133,6 +135,11 @@ class TopicTables:
         return Registered(
             partition, segment, lambda: self._reader.metadata(topic, partition, segment)
         )
+
+    def _has_sealed(self, topic: Topic) -> bool:
+        """Tell whether a topic has, or had, records in segments; if not, it needs no table yet."""
+        found = (self._core.partition((topic.id, each)) for each in range(topic.partitions))
+        return any(each is not None and each.flushed > 0 for each in found)
 
     def _shape(self, topic: Topic) -> Shape:
         found = [self._core.partition((topic.id, each)) for each in range(topic.partitions)]

@@ -23,9 +23,11 @@ from lakebed.host.store_values import CHUNK_BYTES, Stored
 _S3_DEFAULTS: Final = {
     "s3.connect-timeout": "3",
     "s3.request-timeout": "10",
-    "s3.retry-strategy-impl": "lakebed.host.store_retries.RepeatOnce",
 }
 """A request fails when no byte has moved for this many seconds. The user's options win."""
+
+_RETRIES: Final = "lakebed.host.store_retries.RepeatOnce"
+"""We repeat calls ourselves."""
 
 PIECE_BYTES: Final = 40 << 20
 """How much of an object is under way at a time: four of the library's parts, side by side."""
@@ -150,11 +152,16 @@ class Bucket:
             ) from None
 
     def _effective(self) -> dict[str, str]:
-        options = {**_S3_DEFAULTS, **self._options}
-        if "s3.endpoint" in options and "client.region" not in options:
-            # Without a region the library asks Amazon, whoever's the endpoint is.
-            options.setdefault("s3.region", "us-east-1")
-        return options
+        return {"s3.retry-strategy-impl": _RETRIES, **with_defaults(self._options)}
+
+
+def with_defaults(options: Mapping[str, str]) -> dict[str, str]:
+    """Give options with what is better than pyiceberg's defaults; those that are given win."""
+    effective = {**_S3_DEFAULTS, **options}
+    if "s3.endpoint" in effective and "client.region" not in effective:
+        # Without a region the library asks Amazon, whoever's the endpoint is.
+        effective.setdefault("s3.region", "us-east-1")
+    return effective
 
 
 def _write(stream: Any, data: memoryview) -> None:

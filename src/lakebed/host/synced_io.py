@@ -46,10 +46,11 @@ class _SyncedFile(PyArrowFile):
 
 
 def _make_folder(path: Path) -> None:
-    """Make a folder and its parents, for their owner alone."""
+    """Make a folder and its parents, for their owner alone, so that they survive a power cut."""
     if not path.is_dir():
         _make_folder(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
+        _sync_folder(path.parent)
 
 
 def _sync_folder(path: Path) -> None:

@@ -1,9 +1,14 @@
-"""The catalog of the tables: SQLite inside the log's folder, or any that pyiceberg knows."""
+"""The catalog of the tables: SQLite inside the log's folder, or any that pyiceberg knows.
+
+Our own can be made anew at any time, because the log has everything that it says. So a damaged one
+is put aside as `catalog.db.damaged`, and an empty one takes its place.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +16,11 @@ from lakebed.config import LakeConfig, resolved
 from lakebed.errors import InvalidArgumentError, translated
 from lakebed.host import Disk, Mode
 
+_log = logging.getLogger("lakebed.lake")
+
 OWN_NAME: Final = "catalog.db"
+_JOURNALS: Final = ("", "-journal", "-wal", "-shm")
+"""What SQLite puts behind the name of a database for the files that belong to it."""
 NAME: Final = "lakebed"
 """What the catalog calls itself; in a SQL catalog it is part of a table's key."""
 
@@ -33,9 +42,11 @@ class Catalog:
 
     def properties(self) -> dict[str, str]:
         """Give what pyiceberg needs to connect, secrets included."""
+        from lakebed.host.store_bucket import with_defaults
         from lakebed.host.synced_io import IMPLEMENTATION
 
-        given = {"py-io-impl": IMPLEMENTATION, **resolved(self._config.store_options)}
+        options = resolved(self._config.store_options)
+        given = {"py-io-impl": IMPLEMENTATION, **with_defaults(options)}
         if self.is_own:
             path = self._folder / OWN_NAME
             return {**given, "type": "sql", "uri": f"sqlite:///{path}?timeout={_LOCK_SECONDS}"}
@@ -45,18 +56,33 @@ class Catalog:
         if self._connected is None:
             from pyiceberg.catalog import load_catalog
 
-            if self.is_own:
-                self._prepare()
             properties = self.properties()
             try:
-                catalog = load_catalog(properties.pop("name", NAME), **properties)
+                if self.is_own:
+                    self._connected = self._own(properties)
+                else:
+                    self._connected = load_catalog(properties.pop("name", NAME), **properties)
             except (ImportError, ValueError) as error:
                 raise InvalidArgumentError(
                     "there is no such catalog", setting="catalog", reason=error
                 ) from error
-            catalog.create_namespace_if_not_exists(self._levels)
-            self._connected = catalog
+            self._connected.create_namespace_if_not_exists(self._levels)
         return self._connected
+
+    def _own(self, properties: Mapping[str, str]) -> Any:
+        """Connect to our own catalog; a damaged one is put aside."""
+        from sqlalchemy.exc import DatabaseError, OperationalError
+
+        self._prepare()
+        try:
+            return _checked(properties)
+        except OperationalError:
+            raise  # locked, or the disk fails: what it says may be right
+        except DatabaseError as error:
+            _log.warning("the catalog of the tables is damaged, and made anew: %s", error.orig)
+        self._put_aside()
+        self._prepare()
+        return _checked(properties)
 
     def _prepare(self) -> None:
         """Make the SQLite file, for its owner alone: SQLite would let others read it."""
@@ -65,6 +91,16 @@ class Catalog:
             self._disk.make_folder(self._folder)
             with contextlib.suppress(FileExistsError):
                 self._disk.open(path, Mode.CREATE).close()
+
+    def _put_aside(self) -> None:
+        path = self._folder / OWN_NAME
+        with translated("putting the damaged catalog aside", path):
+            there = self._disk.names(self._folder)
+            for ending in _JOURNALS:  # a journal left behind would be applied to the new one
+                if OWN_NAME + ending in there:
+                    aside = self._folder / f"{OWN_NAME}.damaged{ending}"
+                    self._disk.rename(self._folder / f"{OWN_NAME}{ending}", aside)
+            self._disk.sync_folder(self._folder)
 
     def load(self, name: str) -> Any:
         """Give a table, or None."""
@@ -105,3 +141,18 @@ class Catalog:
         connected, self._connected = self._connected, None
         if connected is not None and hasattr(connected, "close"):
             connected.close()
+
+
+def _checked(properties: Mapping[str, str]) -> Any:
+    """Connect to a SQLite catalog that is as SQLite left it; raises SQLAlchemy's `DatabaseError`."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from sqlalchemy.exc import DatabaseError
+
+    with _closed_on_failure() as made:
+        catalog = SqlCatalog(NAME, **properties)
+        made.append(catalog)
+        with catalog.engine.connect() as connection:
+            found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+        if found != "ok":
+            raise DatabaseError("PRAGMA quick_check", None, ValueError(found))
+    return catalog

@@ -16,7 +16,10 @@ turned off (it would put files in twice). Properties of the table say whose it i
 Each of our snapshots has the first and the third in its summary as well; a newest snapshot without
 them is somebody else's. Then every file of the table is looked at. One that the log never wrote
 makes the table foreign, and it is refused; otherwise the log carries on, and what somebody took out
-comes back.
+comes back. Columns or partitioning that somebody has changed make a table foreign as well.
+
+Whoever takes a foreign table over gets the log's files and no others. Where that cannot be done by
+one more snapshot, the catalog forgets the table and the log makes it anew.
 
 pyiceberg is imported when a table is first needed: it takes a second.
 """
@@ -41,6 +44,7 @@ from lakebed.errors import (
 )
 from lakebed.host import failpoints
 from lakebed.lake.catalog import Catalog
+from lakebed.lake.places import HINT_NAME
 from lakebed.state.values import Segment
 
 _log = logging.getLogger("lakebed.lake")
@@ -145,7 +149,7 @@ class Tables:
         failure: BaseException | None = None
         for _ in range(_ATTEMPTS):
             try:
-                with _translated("syncing a table", wanted.name):
+                with self._asking("syncing a table", wanted.name):
                     return self._sync(wanted, take_over=take_over)
             except _Conflict as error:
                 # Somebody was faster, or nobody knows: the next attempt reads before it writes,
@@ -155,16 +159,22 @@ class Tables:
                 self._catalog.close()
                 self.conflicts += 1
                 failure = error
-            except _GoneError as error:
-                self._make_anew(wanted, error, take_over=take_over)
+            except ForeignTableError as error:
+                self.foreign_changes += 1
+                self._known.pop(wanted.topic, None)
+                ruined = isinstance(error, _RuinedError) and self._catalog.is_own
+                if not (ruined or take_over):
+                    raise
+                self._make_anew(wanted, error)
                 failure = error
         raise CatalogUnavailableError(
-            "the table changes faster than it can be synced", table=wanted.name
+            "the table could not be changed", table=wanted.name, reason=failure
         ) from failure
 
     def _sync(self, wanted: Wanted, *, take_over: bool) -> Synced:
         table, created = self._open(wanted, take_over=take_over)
         foreign = self._check(table, wanted, take_over=take_over)
+        self._restore_properties(table)
         known = self._known_files(table, wanted.topic)
         live = None if known is not None else _live(table)
         have = known if known is not None else frozenset(live or ())
@@ -215,16 +225,10 @@ class Tables:
         _CREATED.hit()
         return table, True
 
-    def _make_anew(self, wanted: Wanted, error: _GoneError, *, take_over: bool) -> None:
-        """Drop a table whose files are gone, if it is for us to say: the log has all it needs."""
-        if not (self._catalog.is_own or take_over):
-            raise ForeignTableError(
-                "files of the table are gone", table=wanted.name, reason=error
-            ) from error
-        _log.warning("files of table %s are gone, it is made anew: %s", wanted.name, error)
-        self.foreign_changes += 1
-        self._known.pop(wanted.topic, None)
-        with _translated("dropping a table", wanted.name):
+    def _make_anew(self, wanted: Wanted, error: ForeignTableError) -> None:
+        """Drop a table that cannot be used: the log has all that it needs."""
+        _log.warning("table %s is made anew: %s", wanted.name, error)
+        with self._asking("dropping a table", wanted.name):
             self._catalog.drop(wanted.name)
 
     def _load(self, wanted: Wanted, *, take_over: bool) -> Any:
@@ -236,10 +240,12 @@ class Tables:
                 self.foreign_changes += 1
                 self._known.pop(wanted.topic)
             return None
-        properties = table.properties
-        ours = properties.get(LOG) == self._log
-        earlier = ours and properties.get(TOPIC) != str(wanted.topic)
-        moved = ours and table.location() != self.location(wanted.topic)
+        if table.properties.get(LOG) != self._log:
+            return table
+        moved = table.location() != self.location(_number(table, TOPIC))
+        earlier = not moved and _number(table, TOPIC) != wanted.topic
+        if earlier and not take_over:
+            _check_position(table, wanted.name, wanted.position)
         if earlier or (moved and (self._catalog.is_own or take_over)):
             reason = "of an earlier topic" if earlier else "of a folder that was moved"
             _log.warning("table %s is that %s: it is made anew", wanted.name, reason)
@@ -257,28 +263,42 @@ class Tables:
     def _check(self, table: Any, wanted: Wanted, *, take_over: bool) -> bool:
         """Refuse a table that is not ours; tell whether somebody else has changed it."""
         properties = table.properties
-        if properties.get(LOG) != self._log and not take_over:
+        if properties.get(LOG) != self._log:
             raise ForeignTableError(
                 "the table belongs to another log, or to nobody",
                 table=wanted.name,
                 log=properties.get(LOG, "none"),
             )
-        position = int(properties.get(POSITION, "0"))
-        if position > wanted.position and not take_over:
-            raise ForeignTableError(
-                "the table is ahead of the log: this is an older copy of it",
-                table=wanted.name,
-                position=position,
-                log_position=wanted.position,
-            )
+        if not take_over:
+            _check_position(table, wanted.name, wanted.position)
+        _check_partitioning(table, wanted.name)
         newest = table.current_snapshot()
         if newest is None:
             return False
         summary = newest.summary.additional_properties if newest.summary else {}
         ours = (summary.get(LOG), summary.get(POSITION)) == (self._log, properties.get(POSITION))
         if not ours:
+            self.foreign_changes += 1
             self._known.pop(wanted.topic, None)
+            _log.warning(
+                "table %s was changed by somebody else: snapshot %d is not the log's newest",
+                wanted.name,
+                newest.snapshot_id,
+            )
         return not ours
+
+    def _restore_properties(self, table: Any) -> None:
+        """Undo changes to the settings that swaps rely on, before one is made.
+
+        pyiceberg takes the number of its repetitions from the table as it was loaded.
+        """
+        there = table.properties
+        if all(there.get(name) == value for name, value in _PROPERTIES.items()):
+            return
+        _log.warning("table %s: its settings are restored", ".".join(table.name()))
+        change = table.transaction()
+        change.set_properties(_PROPERTIES)
+        _commit(change)
 
     def _check_strangers(
         self, table: Any, have: frozenset[str], wanted: Wanted, *, take_over: bool
@@ -289,8 +309,6 @@ class Tables:
             for place in have.difference(wanted.files)
             if not self._is_segment(place, wanted.topic)
         ]
-        if strangers:
-            self.foreign_changes += 1
         if strangers and not take_over:
             raise ForeignTableError(
                 "somebody else has put files into the table, or has rewritten ours",
@@ -320,18 +338,15 @@ class Tables:
         from pyiceberg.io.pyarrow import pyarrow_to_schema
 
         schema = pyarrow_to_schema(wanted.columns)
-        there = table.schema()
-        have = {number: there.find_column_name(number) for number in there.field_ids}
-        names = {number: schema.find_column_name(number) for number in schema.field_ids}
-        if all(have.get(number) == name for number, name in names.items()):
-            return None
-        if any(number not in names or names[number] != name for number, name in have.items()):
+        have, names = _fields(table.schema()), _fields(schema)
+        strange = [field for number, field in have.items() if names.get(number) != field]
+        if strange:
             raise ForeignTableError(
                 "somebody else has changed the table's columns",
                 table=wanted.name,
-                columns=",".join(str(name) for name in have.values()),
+                columns=",".join(name for name, *_ in strange),
             )
-        return schema
+        return schema if len(names) > len(have) else None
 
     def _swap(
         self, table: Any, wanted: Wanted, added: list[str], removed: list[Any], schema: Any
@@ -357,7 +372,6 @@ class Tables:
             change._stage((AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate()))
         marks = {LOG: self._log, POSITION: str(wanted.position)}
         files = [_data_file(place, wanted.files[place], metadata, schema) for place in added]
-        change.set_properties(_PROPERTIES)
         producer: Any = (
             replace_files(change, marks)
             if removed
@@ -370,22 +384,17 @@ class Tables:
         producer.commit()
         offsets = json.dumps({str(key): value for key, value in wanted.offsets.items()})
         change.set_properties({**marks, TOPIC: str(wanted.topic), OFFSETS: offsets})
-        old = _expired(metadata, self._kept - 1)
+        old = _expired(change.table_metadata, self._kept)
         if old:
             change._stage((RemoveSnapshotsUpdate.model_validate({"snapshot-ids": old}),))
         _PREPARED.hit()
-        try:
-            change.commit_transaction()
-        except MemoryError:
-            raise
-        except Exception as error:  # it failed, or it happened and the answer was lost
-            raise _Conflict(str(error)) from error
+        _commit(change)
         _SWAPPED.hit()
 
     def _hint(self, table: Any) -> None:
         """Say beside the metadata which file is the newest, for readers without a catalog."""
         name = table.metadata_location.rpartition("/")[2].removesuffix(".metadata.json")
-        place = f"{table.location()}/metadata/version-hint.text"
+        place = f"{table.location()}/metadata/{HINT_NAME}"
         known = self._hints.get(place)
         if known == name:
             return
@@ -399,9 +408,9 @@ class Tables:
         from pyiceberg.table.refs import MAIN_BRANCH
         from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 
-        with _translated("expiring snapshots", name):
+        with self._asking("expiring snapshots", name):
             table = self._catalog.load(name)
-            if table is None or table.properties.get(LOG) != self._log:
+            if table is None or not self._is_ours(table):
                 return 0
             old = _expired(table.metadata, 1, before_us)
             if old:
@@ -419,27 +428,58 @@ class Tables:
 
     def table(self, name: str) -> Any:
         """Give the pyiceberg table of a topic, or None."""
-        with _translated("loading a table", name):
+        with self._asking("loading a table", name):
             return self._catalog.load(name)
 
-    def drop_others(self, living: Mapping[str, int]) -> list[str]:
-        """Drop the tables of topics that are no more; give their names."""
-        dropped = []
-        for name in self._catalog.names():
-            if name in living:
-                continue
-            with _translated("dropping a table", name):
-                table = self._catalog.load(name)
-                if table is not None and table.properties.get(LOG) == self._log:
-                    self._catalog.drop(name)
-                    dropped.append(name)
-                    self._known.pop(int(table.properties[TOPIC]), None)
-        return dropped
+    def drop_others(self, living: Mapping[str, int], position: int) -> list[str]:
+        """Drop the tables of topics that are no more at a position; give their names.
 
-    def forget(self) -> None:
-        """Remember nothing of the tables: each is read before it is next changed."""
-        self._known.clear()
-        self._hints.clear()
+        A table that is ahead of the position, or that of another folder, is not for us to drop: it
+        is that of a log whose older copy this is.
+        """
+        with self._asking("listing tables", ""):
+            others = [name for name in self._catalog.names() if name not in living]
+        return [name for name in others if self._drop_other(name, position)]
+
+    def _drop_other(self, name: str, position: int) -> bool:
+        try:
+            with self._asking("dropping a table", name):
+                table = self._catalog.load(name)
+                if table is None or not self._is_ours(table):
+                    return False
+                if _number(table, POSITION) > position:
+                    return False
+        except _RuinedError as error:
+            if not self._catalog.is_own:
+                return False  # whose it was cannot be known
+            _log.warning("table %s is dropped: %s", name, error)
+        with self._asking("dropping a table", name):
+            self._catalog.drop(name)
+        return True
+
+    def _is_ours(self, table: Any) -> bool:
+        """Tell whether a table is one of this log, in this folder."""
+        mark = table.properties.get(LOG)
+        return mark == self._log and table.location() == self.location(_number(table, TOPIC))
+
+    @contextlib.contextmanager
+    def _asking(self, doing: str, name: str) -> Iterator[None]:
+        """Translate failures, and use a new connection after one of the catalog."""
+        try:
+            with _translated(doing, name):
+                yield
+        except CatalogUnavailableError:
+            self._catalog.close()
+            raise
+
+    def rest(self) -> None:
+        """Say that the catalog is not needed for a while.
+
+        Our own is let go of: its file may be moved or removed by then, and a connection would go on
+        with one that nobody else sees.
+        """
+        if self._catalog.is_own:
+            self._catalog.close()
 
     def close(self) -> None:
         """Let go of the catalog."""
@@ -450,8 +490,54 @@ class _Conflict(Exception):  # noqa: N818  # nobody outside sees it
     """The table is not as it was, or nobody knows how it is."""
 
 
-class _GoneError(Exception):
-    """A file that the catalog or the table refers to is not there."""
+class _RuinedError(ForeignTableError):
+    """A file that the catalog or the table refers to is not there, or is damaged."""
+
+
+def _commit(change: Any) -> None:
+    try:
+        change.commit_transaction()
+    except MemoryError:
+        raise
+    except Exception as error:  # it failed, or it happened and the answer was lost
+        raise _Conflict(_reason(error)) from error
+
+
+def _number(table: Any, name: str) -> int:
+    """Give a property of a table that is a number; -1 if somebody has made it something else."""
+    text = table.properties.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else -1
+
+
+def _check_position(table: Any, name: str, position: int) -> None:
+    """Refuse a table that shows what the log does not know of."""
+    there = _number(table, POSITION)
+    if there > position:
+        raise ForeignTableError(
+            "the table is ahead of the log: this is an older copy of it",
+            table=name,
+            position=there,
+            log_position=position,
+        )
+
+
+def _check_partitioning(table: Any, name: str) -> None:
+    """Refuse a table whose files are told apart by something else than their partition."""
+    fields = [(each.source_id, str(each.transform)) for each in table.spec().fields]
+    if fields != [(1, "identity")]:
+        raise ForeignTableError(
+            "somebody else has changed the table's partitioning", table=name, now=table.spec()
+        )
+
+
+def _fields(schema: Any) -> dict[int, tuple[str, str, bool]]:
+    """Give name, type and necessity of every field by its id; only leaves have a type here."""
+    found = {}
+    for number in schema.field_ids:
+        field = schema.find_field(number)
+        kind = str(field.field_type) if field.field_type.is_primitive else ""
+        found[number] = (schema.find_column_name(number), kind, field.required)
+    return found
 
 
 def live_files(table: Any) -> dict[str, Any]:
@@ -465,24 +551,39 @@ def _live(table: Any) -> dict[str, Any]:
 
     snapshot = table.current_snapshot()
     files: dict[str, Any] = {}
-    for manifest in snapshot.manifests(table.io) if snapshot is not None else ():
-        if manifest.content == ManifestContent.DELETES:
-            raise ForeignTableError(
-                "somebody else has deleted records from the table",
-                table=".".join(table.name()),
-                snapshot=snapshot.snapshot_id,
-            )
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            files[entry.data_file.file_path] = entry.data_file
+    with _reading_manifests(table):
+        for manifest in snapshot.manifests(table.io) if snapshot is not None else ():
+            if manifest.content == ManifestContent.DELETES:
+                raise ForeignTableError(
+                    "somebody else has deleted records from the table",
+                    table=".".join(table.name()),
+                    snapshot=snapshot.snapshot_id,
+                )
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                files[entry.data_file.file_path] = entry.data_file
     return files
+
+
+@contextlib.contextmanager
+def _reading_manifests(table: Any) -> Iterator[None]:
+    """Tell a damaged file from a catalog that fails: its reader raises whatever comes to it."""
+    try:
+        yield
+    except (LakebedError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        name = ".".join(table.name())
+        raise _RuinedError("a manifest is damaged", table=name, reason=_reason(error)) from error
 
 
 def needed_files(table: Any) -> set[str]:
     """Give the location of every file that the table or one of its snapshots refers to."""
     needed = {table.metadata_location}
     needed.update(each.metadata_file for each in table.metadata.metadata_log)
+    needed.update(each.statistics_path for each in table.metadata.statistics)
+    needed.update(each.statistics_path for each in table.metadata.partition_statistics)
     seen: set[str] = set()
-    with _translated("reading a table", ".".join(table.name())):
+    with _translated("reading a table", ".".join(table.name())), _reading_manifests(table):
         for snapshot in table.metadata.snapshots:
             needed.add(snapshot.manifest_list)
             for manifest in snapshot.manifests(table.io):
@@ -558,16 +659,29 @@ def _translated(doing: str, name: str) -> Iterator[None]:
     except (LakebedError, _Conflict, MemoryError):
         raise
     except FileNotFoundError as error:
-        raise _GoneError(str(error)) from error
+        raise _RuinedError("a file of the table is gone", table=name, reason=error) from error
     except OSError as error:
         known = from_os_error(error, doing, name)
         if not isinstance(known, DeviceError):
             raise known from error
         raise _unavailable(error, doing, name) from error
     except Exception as error:  # of any catalog there is: SQLAlchemy, HTTP, AWS, ...
-        raise _unavailable(error, doing, name) from error
+        raise _failure(error, doing, name) from error
+
+
+def _failure(error: Exception, doing: str, name: str) -> LakebedError:
+    from pyiceberg.exceptions import ValidationError
+
+    if isinstance(error, ValidationError):
+        return _RuinedError("the table's metadata is damaged", table=name, reason=_reason(error))
+    return _unavailable(error, doing, name)
 
 
 def _unavailable(error: Exception, doing: str, name: str) -> CatalogUnavailableError:
-    reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    return CatalogUnavailableError(f"the catalog failed while {doing}", table=name, reason=reason)
+    return CatalogUnavailableError(
+        f"the catalog failed while {doing}", table=name, reason=_reason(error)
+    )
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

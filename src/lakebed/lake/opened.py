@@ -7,7 +7,7 @@ library before its bytes were checked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from crc32c import crc32c
 
+from lakebed import limits
 from lakebed.errors import CorruptionError, MissingFileError, from_os_error
 from lakebed.host import Disk, File, Mapping, Mode
 from lakebed.lake.index import KEY, MAGIC, SegmentIndex, decode
@@ -85,20 +86,45 @@ class OpenSegment:
     ) -> dict[str, pa.Array]:
         """Check and decode columns of a row group, each in a thread of the library if wanted."""
         self._check(number, names)
-        rows = self.index.row_groups[number].rows
         try:
-            # A reader of its own for each call: the library's are for one thread at a time.
-            source = pq.ParquetFile(
-                pa.BufferReader(self._buffer), metadata=self.metadata, pre_buffer=False
-            )
-            table = source.read_row_group(number, columns=list(names), use_threads=threads)
+            table = self._source().read_row_group(number, columns=list(names), use_threads=threads)
         except MemoryError:
             raise
         except (pa.ArrowException, OSError) as error:
             raise self._undecodable(number) from error
-        if table.num_rows != rows:
+        if table.num_rows != self.index.row_groups[number].rows:
             raise self._undecodable(number)
         return {name: _whole(table.column(name)) for name in names}
+
+    def slices(self, number: int, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        """Check columns of a row group, and decode them so many rows at a time."""
+        self._check(number, names, sparing=True)
+        left = self.index.row_groups[number].rows
+        pieces: list[pa.RecordBatch] = []  # the library may give fewer rows than asked for
+        try:
+            for batch in self._source().iter_batches(
+                batch_size=rows, row_groups=[number], columns=list(names), use_threads=False
+            ):
+                self.release(number)
+                pieces.append(self.batch({name: batch.column(name) for name in names}))
+                if sum(piece.num_rows for piece in pieces) < min(rows, left):
+                    continue
+                whole = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+                left -= whole.num_rows
+                pieces.clear()
+                yield whole
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise self._undecodable(number) from error
+        if left:
+            raise self._undecodable(number)
+
+    def _source(self) -> pq.ParquetFile:
+        """Give a reader of the library, for one call: each is for one thread at a time."""
+        return pq.ParquetFile(
+            pa.BufferReader(self._buffer), metadata=self.metadata, pre_buffer=False
+        )
 
     def batch(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
         """Make a batch of columns that were decoded, without copying."""
@@ -109,13 +135,21 @@ class OpenSegment:
             self._schemas[names] = schema
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
 
-    def _check(self, number: int, names: Sequence[str]) -> None:
+    def _check(self, number: int, names: Sequence[str], *, sparing: bool = False) -> None:
+        """Check column chunks; `sparing` keeps little of the map in memory meanwhile."""
         chunks = self.index.row_groups[number].chunks
         for leaf, name in enumerate(self.leaves):
             if name not in names or (number, leaf) in self._checked:
                 continue
             start, length, checksum = chunks[leaf]
-            if crc32c(self._data[start : start + length]) != checksum:
+            step = limits.READ_CHUNK_BYTES if sparing else max(1, length)
+            found = 0
+            for place in range(start, start + length, step):
+                stop = min(place + step, start + length)
+                found = crc32c(self._data[place:stop], found)
+                if sparing:
+                    self._mapping.release(place, stop)
+            if found != checksum:
                 raise damaged_chunk(self.path, start, length, name, number)
             self._checked.add((number, leaf))
 

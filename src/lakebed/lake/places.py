@@ -22,6 +22,8 @@ from lakebed.state.values import Segment
 TABLES_NAME: Final = "iceberg"
 """The folder of the tables' metadata, and of the log's own catalog."""
 
+HINT_NAME: Final = "version-hint.text"
+
 _LOCAL: Final = re.compile(r"(0|[1-9]\d{0,18})-(\d{20})\.parquet", re.ASCII)
 _STORED: Final = re.compile(r"(0|[1-9]\d{0,18})-(\d{20})-[0-9a-f]{8}\.parquet", re.ASCII)
 
@@ -52,6 +54,14 @@ class Places:
                     sign=sign,
                     path=self._root,
                 )
+
+    def table(self, topic: int) -> str:
+        """Give where the table of a topic keeps its metadata."""
+        return f"{self.tables}/{topic}"
+
+    def hint(self, topic: int) -> str:
+        """Give the file that says which metadata of a table is the newest."""
+        return f"{self.table(topic)}/metadata/{HINT_NAME}"
 
     def segment(self, topic: int, partition: int, segment: Segment) -> str:
         """Give the location of a segment as its table knows it."""

@@ -1,22 +1,36 @@
-"""Scans an open segment row group by row group: each becomes a piece that is decoded ahead.
+"""Scans an open segment: row groups, or parts of large ones, become pieces to be decoded ahead.
 
 A scan neither uses nor fills the cache, and gives back the memory of each row group of the map as
 soon as it is decoded: what it holds does not grow with what it reads.
+
+A row group of small records is one piece. One of large records is decoded in parts, one after the
+other: several of them whole would take more memory than a scan may, and fresh memory for each costs
+more time than a second thread saves.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from lakebed import limits
 from lakebed.lake.ahead import Piece
 from lakebed.lake.columns import column_numbers
+from lakebed.lake.index import RowGroup
 from lakebed.lake.opened import OpenSegment
 
+WHOLE_BYTES_MAX: Final = 16 * limits.MIB
+"""Row groups up to this size are decoded whole."""
+
+PART_BYTES: Final = 8 * limits.MIB
+"""About the size of the parts of larger ones."""
+
 Shape = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Makes of a row group's records what the scan gives of them, in the thread that decoded them."""
+"""Makes of decoded records what the scan gives of them, in the thread that decoded them."""
 
 
 def between(opened: OpenSegment, start: int, until: int) -> list[int]:
@@ -39,28 +53,67 @@ def pieces(
 ) -> Iterator[Piece]:
     """Give row groups as pieces, cut to the offsets from `start` up to, not including, `until`."""
     for number in numbers:
-        yield _piece(opened, number, tuple(names), start, until, shape)
+        yield from _of_row_group(opened, number, tuple(names), start, until, shape)
 
 
-def _piece(
+def _of_row_group(
     opened: OpenSegment, number: int, names: tuple[str, ...], start: int, until: int, shape: Shape
-) -> Piece:
+) -> Iterator[Piece]:
     group = opened.index.row_groups[number]
     cut = group.first < start or group.last >= until
     # Counting rows gives the offsets, unless a compaction has left gaps between them.
     read = ("offset", *names) if cut and not group.dense and "offset" not in names else names
 
-    def decode() -> pa.RecordBatch:
-        batch = opened.batch(opened.columns(number, read, threads=False))
-        opened.release(number)
+    def shaped(batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
         if cut:
-            offsets = (
-                np.arange(group.first, group.last + 1)
-                if group.dense
-                else column_numbers(batch, "offset")
-            )
-            first, last = np.searchsorted(offsets, (start, until))
-            batch = batch.slice(int(first), int(last - first))
+            batch = _between(batch, group, row, start, until)
         return shape(batch if read is names else batch.select(list(names)))
 
-    return Piece(opened.decoded_bytes(number, read), decode)
+    size = opened.decoded_bytes(number, read)
+    if size <= WHOLE_BYTES_MAX:
+        yield Piece(size, lambda: shaped(_whole(opened, number, read), 0))
+        return
+    parts = _Parts(opened, number, read, max(1, group.rows * PART_BYTES // size))
+    for row in range(0, group.rows, parts.rows):
+        yield Piece(PART_BYTES, lambda row=row: shaped(parts.at(row), row))  # type: ignore[misc]
+
+
+def _whole(opened: OpenSegment, number: int, names: Sequence[str]) -> pa.RecordBatch:
+    batch = opened.batch(opened.columns(number, names, threads=False))
+    opened.release(number)
+    return batch
+
+
+def _between(
+    batch: pa.RecordBatch, group: RowGroup, row: int, start: int, until: int
+) -> pa.RecordBatch:
+    """Cut rows of a row group, from number `row` on, to some offsets."""
+    if group.dense:
+        offsets = np.arange(group.first + row, group.first + row + batch.num_rows)
+    else:
+        offsets = column_numbers(batch, "offset")
+    first, last = np.searchsorted(offsets, (start, until))
+    return batch.slice(int(first), int(last - first))
+
+
+class _Parts:
+    """A row group that is decoded part by part, in their order, whoever asks first. Any thread."""
+
+    def __init__(self, opened: OpenSegment, number: int, names: tuple[str, ...], rows: int) -> None:
+        self.rows: Final = rows
+        """How many rows a part has; the last one may have fewer."""
+        self._guard = threading.Lock()
+        self._source = opened.slices(number, names, rows)
+        self._row = 0
+        """The first row that is not decoded yet."""
+        self._waiting: dict[int, pa.RecordBatch] = {}
+        """Parts that were decoded on the way to one behind them."""
+
+    def at(self, row: int) -> pa.RecordBatch:
+        """Give the part that begins with a row, once."""
+        with self._guard:
+            while row not in self._waiting:
+                batch = next(self._source)
+                self._waiting[self._row] = batch
+                self._row += batch.num_rows
+            return self._waiting.pop(row)

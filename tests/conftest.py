@@ -1,0 +1,3 @@
+"""Fixtures for every package of tests."""
+
+pytest_plugins = ["tests.s3"]
