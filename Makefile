@@ -37,8 +37,13 @@ lint: setup ## Check format, lint and types
 check: lint ## Format, lint, types and the fast tests, in under a minute
 	$(BIN)/pytest -q -n 2 -m "not proof and not prove"
 
+.PHONY: java
+java: ## Make sure of a Java runtime, which Spark needs
+	@command -v java > /dev/null || { command -v apt-get > /dev/null && apt-get install -y -q default-jre-headless; } || \
+		{ echo "the tests with Spark need Java 17 or newer: install a Java runtime, such as OpenJDK's"; exit 1; }
+
 .PHONY: test
-test: lint ## Everything that must pass before a change lands
+test: lint java ## Everything that must pass before a change lands
 	$(BIN)/pytest -q -n 2 -m "not prove"
 
 .PHONY: prove
@@ -49,10 +54,16 @@ prove: setup ## The long proofs (hours); SEED=n repeats one
 bench: $(VENV)/.bench-installed ## Measure against the disk and against peers; writes bench/results/
 	$(BIN)/python -m bench.wal
 	$(BIN)/python -m bench.engine
+	$(BIN)/python -m bench.lake
 
 $(VENV)/.bench-installed: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@
+
+.PHONY: constraints
+constraints: $(VENV)/.bench-installed ## Write the versions that are installed into constraints.txt
+	{ echo '# The versions that the tests run with. Regenerate: `make constraints`.'; \
+		$(BIN)/pip freeze --exclude-editable; } > constraints.txt
 
 .PHONY: demo
 demo: setup ## Write, get killed, reopen, and find everything acknowledged

@@ -19,12 +19,19 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf8")
 
 
-EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
+TABLES = (ROOT / "docs" / "tables.md").read_text(encoding="utf8")
 
 
-@pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_the_readmes_examples_print_what_the_readme_says(tmp_path: Path, number: int) -> None:
-    code, output = EXAMPLES[number]
+def examples(text: str) -> list[tuple[str, str]]:
+    """Give each program in a page with the output that the page shows."""
+    return re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
+
+
+EXAMPLES = examples(README)
+
+
+@pytest.mark.parametrize(("code", "output"), [*EXAMPLES, *examples(TABLES)])
+def test_the_examples_print_what_the_pages_say(tmp_path: Path, code: str, output: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -70,6 +77,21 @@ def test_the_demo_finds_everything_again() -> None:
     assert in_parquet == consumed
     assert files >= 3
     assert done.stdout.count("killed (SIGKILL)") == 3
+
+
+@pytest.mark.proof
+def test_four_readers_see_every_record_once_of_a_log_that_is_written_and_was_killed() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "readers.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("killed (SIGKILL)") == 2
+    for reader in ("pyiceberg", "DuckDB", "Polars", "Spark"):
+        assert re.search(rf"{reader} +│ [\d,]{{4,}} +│ 0 +│ 0 +│ 0 +│", done.stdout), done.stdout
 
 
 def numbers(pattern: str, text: str) -> tuple[int, ...]:

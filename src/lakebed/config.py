@@ -235,9 +235,9 @@ class LogConfig:
     def __post_init__(self) -> None:
         """Refuse values out of bounds, naming setting, value and bounds."""
         if not isinstance(self.wal, WalConfig):
-            _refuse("wal", self.wal, "a WalConfig")
+            _refuse("wal", type(self.wal), "a WalConfig")
         if not isinstance(self.lake, LakeConfig):
-            _refuse("lake", self.lake, "a LakeConfig")
+            _refuse("lake", type(self.lake), "a LakeConfig")  # there may be secrets in it
         _check_bounds(self, LOG_BOUNDS)
 
 

@@ -414,7 +414,7 @@ def test_setting_local_ms(tmp_path: Path) -> None:
 
 
 def test_setting_local_bytes(tmp_path: Path) -> None:
-    """The oldest segments leave the local disk as long as the others have at least so many bytes."""
+    """The oldest segments leave the local disk as long as the others have so many bytes."""
     with with_store(tmp_path) as log:
         log.create_topic("t")
         for value in (b"a", b"b", b"c", b"d"):

@@ -16,6 +16,7 @@ import pytest
 
 import lakebed
 from lakebed.engine.table import Table
+from lakebed.engine.table_keys import _HotKeys
 from lakebed.errors import (
     ClosedError,
     CorruptionError,
@@ -28,6 +29,7 @@ from lakebed.errors import (
 )
 from lakebed.host import ManualClock, SimDisk
 from lakebed.lake.opened import OpenSegment
+from lakebed.lake.reader import SegmentReader
 from tests.engine.support import PRICE, in_threads, quiet, until
 
 COLUMNS = ["partition", "offset", "timestamp", "key", "headers", "value"]
@@ -351,6 +353,33 @@ def test_what_merging_moves_during_a_scan_comes_once_and_what_retention_removes_
         assert "left out what was removed" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["open", "find"])
+def test_a_segment_that_is_replaced_just_before_it_is_opened_is_looked_for_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with quiet() as log:
+        filled(log, 40, 10, hot=5)
+        original = getattr(SegmentReader, name)
+        failed: list[Exception] = []
+
+        def overtaken(*arguments: Any, **options: Any) -> Any:
+            if not failed:
+                assert log.retain().segments_merged
+            try:
+                return original(*arguments, **options)
+            except MissingFileError as error:
+                failed.append(error)
+                raise
+
+        monkeypatch.setattr(SegmentReader, name, overtaken)
+        if name == "open":
+            offsets = log.table("t").scan(["offset"]).read_all().column("offset").to_pylist()
+            assert offsets == [*range(405)]
+        else:
+            assert log.table("t").get(b"k5") == {"item": "i2", "price": 5}
+        assert len(failed) == 1
+
+
 def uses(table: Table) -> list[Callable[[], object]]:
     return [table.scan, table.latest, lambda: table.get(b"k"), lambda: table.schema]
 
@@ -455,6 +484,25 @@ def test_a_row_group_of_large_records_is_scanned_in_parts(cleanup: str) -> None:
             rows = table.scan(["value"], start=start, until=until).read_all().column(0).to_pylist()
             expected = [number for number in kept if start <= number < until]
             assert [int(value.rstrip(b"\0")) for value in rows] == expected
+
+
+def test_large_typed_records_are_scanned_in_parts_with_fields_added_since() -> None:
+    with quiet() as log:
+        log.create_topic("t", schema=PRICE)
+        noise = random.Random(0)
+        rows: list[Row] = [
+            {"key": b"%d" % n, "value": {"item": noise.randbytes(4_000).hex(), "price": n}}
+            for n in range(3_000)
+        ]
+        log.append_batch("t", rows)
+        log.checkpoint()
+        log.alter_topic("t", schema=pa.schema([*PRICE, pa.field("tax", pa.int64())]))
+        table = log.table("t")
+        batches = list(table.scan(["value"], PRICE_FIELD < 2_500))
+        assert len(batches) > 1
+        found = [row for batch in batches for row in batch.column(0).to_pylist()]
+        assert found == [row["value"] | {"tax": None} for row in rows[:2_500]]
+        assert table.get("2999") == rows[-1]["value"] | {"tax": None}
 
 
 def test_latest_reads_values_only_where_a_current_record_stands(
@@ -572,6 +620,24 @@ def test_many_single_records_in_memory_are_found_and_forgotten_with_their_memtab
         assert len(log._lookup._hot) == 1
 
 
+def test_who_looked_at_a_memtable_before_others_finds_what_was_in_it_then() -> None:
+    """Threads that saw more records, or a checkpoint, leave keys that are not of this caller."""
+    with quiet() as log:
+        log.create_topic("t")
+        for number in range(6):
+            log.append("t", b"%d" % number, b"k")
+        (memtable,) = log._core.memtables.values()
+        chunks = memtable.chunks()
+        assert len(chunks) == 6
+        keys = _HotKeys()
+        found = []
+        for first, last in ((0, 6), (0, 2), (4, 6), (1, 3), (0, 6)):
+            row = keys.find(chunks[first:last], 0, b"k")
+            found.append(row.base if row is not None else None)
+        assert found == [5, 1, 5, 2, 5]
+        assert keys.find(chunks, 6, b"k") is None
+
+
 def test_what_retention_removed_is_not_found() -> None:
     with quiet() as log:
         log.create_topic("t")
@@ -655,6 +721,12 @@ BAD: list[tuple[Callable[[Table], object], type[LakebedError], str]] = [
         lambda t: t.scan(where=pc.field("offset") == "x"),
         InvalidArgumentError,
         "does not fit the table",
+    ),
+    (lambda t: t.scan(where=pc.field(1) > 3), InvalidArgumentError, "not by their positions"),
+    (
+        lambda t: t.scan(where=pc.scalar(5) / pc.field("offset") > 1).read_all(),
+        InvalidArgumentError,
+        "cannot be worked out",
     ),
     (lambda t: t.scan(start=-1), InvalidArgumentError, "start is an offset from 0"),
     (lambda t: t.scan(until=1.5), InvalidArgumentError, "until is an offset"),  # type: ignore[arg-type]

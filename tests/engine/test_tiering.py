@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lakebed import Log, LogConfig, WalConfig
-from lakebed.config import LakeConfig
+from lakebed.config import LakeConfig, SyncMode
 from lakebed.engine.lake import SyncReport
 from lakebed.errors import (
     CorruptionError,
@@ -112,7 +112,8 @@ def put(log: Log, name: str, data: bytes) -> None:
 
 def get(log: Log, name: str) -> bytes:
     """Give the bytes of an object."""
-    store, pieces = log.lake._store, []
+    store = log.lake._store
+    pieces: list[bytes] = []
     assert store is not None
 
     def begin() -> Callable[[memoryview], object]:
@@ -373,12 +374,14 @@ def test_merging_and_compaction_read_from_the_store_and_write_to_it(
 ) -> None:
     """Rewritten segments replace those in the store, in log and table alike."""
     with opened(tmp_path / "log", store) as log:
-        log.create_topic("t", config=AWAY)
         values = fill(log, count=10, times=9)
         log.lake.sync()
+        for path in local_files(log):
+            path.unlink()
         assert log.retain().segments_merged >= 8
         assert LOCAL in places(log)
         assert rows(log, "t") == values
+        log.alter_topic("t", config=AWAY)
         log.lake.sync()
         assert set(places(log)) == {STORE}
         assert shown(log) == sealed(log)
@@ -429,27 +432,52 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("reopen", [False, True])
-def test_a_fetched_copy_that_is_damaged_is_fetched_again(
-    drive: LogConfig, tmp_path: Path, reopen: bool
+READS: dict[str, Callable[[Log], object]] = {
+    "read": lambda log: rows(log, "t"),
+    "scan": lambda log: log.table("t").scan().read_all(),
+    "latest": lambda log: log.table("t").latest(),
+    "get": lambda log: log.table("t").get(b" 1"),
+    "time": lambda log: log.offset_for_time("t", timestamp=1),
+    "verify": lambda log: log.verify(),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_fetched_copy_that_was_damaged_meanwhile_is_fetched_again(
+    drive: LogConfig, tmp_path: Path, read: str
 ) -> None:
-    """Whoever reads notices nothing: the store has the segment."""
-    log = opened(tmp_path / "log", drive)
-    log.create_topic("t", config=AWAY)
-    values = fill(log)
-    log.lake.sync()
-    for read in (check_reads, lambda log, _: log.verify()):
+    """Whoever reads after a restart notices nothing: the store has the segment."""
+    with opened(tmp_path / "log", drive) as log:
+        log.create_topic("t", config=AWAY)
+        fill(log)
+        log.lake.sync()
+        expected = READS[read](log)
         log.verify()
+        for path in (log.folder / "fetched").iterdir():
+            damage(path)
+    with opened(tmp_path / "log", drive) as log:
+        assert READS[read](log) == expected
+        assert log.lake.stats().cache_misses > 0
+        log.verify()
+
+
+@pytest.mark.parametrize("read", ["read", "verify"])
+def test_a_fetched_copy_that_is_damaged_while_the_log_is_open_is_fetched_again(
+    drive: LogConfig, tmp_path: Path, read: str
+) -> None:
+    """So is one that was sound when it came, also of a segment that should be here too."""
+    with opened(tmp_path / "log", drive) as log:
+        values = fill(log)
+        log.lake.sync()
+        for path in local_files(log):
+            path.unlink()
+        expected = READS[read](log)
         for path in (log.folder / "fetched").iterdir():
             damage(path)
         for segment in segments(log):
             log._segments.forget(segment.id)
-        if reopen:
-            log.close()
-            log = opened(tmp_path / "log", drive)
-        read(log, values)
-        assert log.verify() == 3
-    log.close()
+        assert READS[read](log) == expected
+        assert rows(log, "t") == values
 
 
 @pytest.mark.parametrize("how", ["damaged", "shorter", "missing"])
@@ -667,13 +695,12 @@ def test_another_store_than_before_is_not_taken_for_the_old_one(
 ) -> None:
     """A table is not made to show objects that are not there; the old store is as good as ever."""
     with opened(tmp_path / "log", drive) as log:
-        log.create_topic("t", config=AWAY)
         values = fill(log)
         log.lake.sync()
     (tmp_path / "wrong").mkdir()
-    with opened(tmp_path / "log", lake(f"file://{tmp_path}/wrong")) as log:
-        with pytest.raises(MissingFileError, match="store"):
-            log.lake.sync()
+    wrong = lake(f"file://{tmp_path}/wrong")
+    with opened(tmp_path / "log", wrong) as log, pytest.raises(MissingFileError, match="store"):
+        log.lake.sync()
     with opened(tmp_path / "log", drive) as log:
         log.lake.sync()
         assert shown(log) == sealed(log)
@@ -688,7 +715,7 @@ def test_local_files_go_only_when_the_entry_that_says_so_survives_a_power_cut(
 ) -> None:
     """Also in a log that syncs later: else a cut would leave entries that need removed files."""
     (tmp_path / "store").mkdir()
-    config = replace(lake(f"file://{tmp_path}/store"), wal=WalConfig(sync="os"))
+    config = replace(lake(f"file://{tmp_path}/store"), wal=WalConfig(sync=SyncMode.OS))
     disk = SimDisk()
     log = quiet(config=config, disk=disk)
     log.create_topic("t", config=AWAY)

@@ -21,10 +21,11 @@ from typing import Any
 from tests.proof.child import Child
 
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["pytest", "tests.proof.engine_writer"])
+_WRITER = "tests.proof.engine_writer"
+_server.set_forkserver_preload(["pytest", _WRITER, "tests.proof.lake_writer"])
 
 
-def _run(pipe: Connection, errors: str, failpoint: str, arguments: list[str]) -> None:
+def _run(pipe: Connection, errors: str, failpoint: str, module: str, arguments: list[str]) -> None:
     """Be the child: lines go to the pipe, errors to a file."""
     os.dup2(pipe.fileno(), 1)
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
@@ -32,11 +33,11 @@ def _run(pipe: Connection, errors: str, failpoint: str, arguments: list[str]) ->
     failpoints = importlib.import_module("lakebed.host.failpoints")
     if failpoint:
         failpoints.arm(failpoint)
-    importlib.import_module("tests.proof.engine_writer").main(*arguments)
+    importlib.import_module(module).main(*arguments)
 
 
 class ForkedChild(Child):
-    """A child as `Child` is, of the module `engine_writer`; its events go to `take`."""
+    """A child as `Child` is, that runs the `main` of a module; its events go to `take`."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class ForkedChild(Child):
         take: Callable[[list[Any]], None],
         errors: Path,
         failpoint: str = "",
+        module: str = _WRITER,
     ) -> None:
         self.lines = 0
         self._take = lambda line: take(json.loads(line))
@@ -51,7 +53,9 @@ class ForkedChild(Child):
         self._rest = b""
         self._reader, writer = _server.Pipe(duplex=False)
         words = [str(each) for each in arguments]
-        self._child = _server.Process(target=_run, args=(writer, str(errors), failpoint, words))
+        self._child = _server.Process(
+            target=_run, args=(writer, str(errors), failpoint, module, words)
+        )
         self._child.start()
         writer.close()
         self._pipe = self._reader.fileno()

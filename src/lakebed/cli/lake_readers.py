@@ -13,8 +13,9 @@ from lakebed.lake.places import TABLES_NAME
 
 _HIDDEN: Final = "..."
 """Stands for what is not shown."""
-_SECRET: Final = re.compile(r"secret|password|token|credential|access-key|account-key|auth", re.I)
-_PASSWORD: Final = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
+_SECRET: Final = re.compile(r"secret|pass|token|credential|auth|key|connection-string", re.I)
+_PASSWORD: Final = re.compile(r"(?<=://)([^/@:]*):.*@")
+_PARAMETER: Final = re.compile(r"([?&][^=&]*(?:pass|token|secret|key)[^=&]*=)[^&]*", re.I)
 
 
 def catalog_properties(config: LakeConfig, folder: Path) -> dict[str, str]:
@@ -27,7 +28,9 @@ def catalog_properties(config: LakeConfig, folder: Path) -> dict[str, str]:
 def _shown(name: str, value: str) -> str:
     if value.startswith("env:"):
         return value
-    return _HIDDEN if _SECRET.search(name) else _PASSWORD.sub(rf"\1:{_HIDDEN}@", value)
+    if _SECRET.search(name):
+        return _HIDDEN
+    return _PARAMETER.sub(rf"\1{_HIDDEN}", _PASSWORD.sub(rf"\1:{_HIDDEN}@", value))
 
 
 def readers(metadata: str, name: tuple[str, ...], properties: Mapping[str, str]) -> dict[str, str]:

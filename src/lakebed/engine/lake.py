@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +28,9 @@ from lakebed.errors import (
     ClosedError,
     InvalidArgumentError,
     LakebedError,
+    StoreDeniedError,
+    StoreNotFoundError,
+    StoreUnavailableError,
     TopicNotFoundError,
 )
 from lakebed.host import Disk
@@ -46,6 +49,8 @@ _log = logging.getLogger("lakebed.lake")
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
+
+_STORE_ERRORS: Final = (StoreDeniedError, StoreNotFoundError, StoreUnavailableError)
 
 _SWEEP_SECONDS_MIN: Final = 60.0
 """How often, at most, everything in the lake is listed by itself."""
@@ -173,7 +178,9 @@ class Lake:
             core, tables, self._places, reader, flush, stored=store is not None
         )
         self._tiering = (
-            None if store is None else Tiering(core, store, self._places, lake, reader, submit)
+            None
+            if store is None
+            else Tiering(core, store, self._places, lake, reader, submit, flush)
         )
         self._removal = Removal(
             core,
@@ -182,6 +189,7 @@ class Lake:
             reader,
             self._table_of,
             store or ObjectStore(self._places.base, {}),
+            self._earlier(),
             shown=self._is_shown,
         )
         self._working = threading.Lock()
@@ -346,6 +354,7 @@ class Lake:
         try:
             with self._at_work(last=True):
                 report = self._sync(self._topics.behind(), take_over=False, keep_on=True)
+                self._move_all()
                 self._gc(now=False, sweep=self._sweep_due())
             return not report.failures
         except ClosedError:
@@ -389,11 +398,11 @@ class Lake:
                 progress("syncing tables", done, len(chosen))
             try:
                 self._sync_topic(topic, report, take_over=take_over)
-            except (CatalogUnavailableError, ClosedError):
+            except (CatalogUnavailableError, ClosedError, *_STORE_ERRORS):
                 raise  # it would be the same for every other one
             except LakebedError as error:
-                if not keep_on and len(chosen) == 1:
-                    raise
+                if topics is not None and not keep_on:
+                    raise  # whoever names a topic is told at once
                 self._failed(error)
                 report.failures.append(f"{topic.name}: {error}")
         return report
@@ -412,6 +421,12 @@ class Lake:
         if self._tiering is not None:
             report.segments_moved += self._tiering.move(topic)
 
+    def _move_all(self) -> None:
+        """Let segments leave the local disk that have become old enough since the last look."""
+        if self._tiering is not None:
+            for topic in list(self._core.state.topics.values()):
+                self._tiering.move(topic)
+
     def _gc(self, *, now: bool, sweep: bool) -> RemovalReport:
         report = RemovalReport()
         grace = 0.0 if now else self._config.grace_ms / 1000
@@ -421,7 +436,9 @@ class Lake:
             self._topics.tables.expire(topic.name, before_us)
         self._removal.remove_segments(report, grace)
         if sweep and self._has_tables():
-            self._removal.sweep(report, grace)
+            self._removal.sweep(
+                report, grace, lambda name: self._topics.tables.expire(name, before_us)
+            )
         report.waiting = self._removal.waiting
         self._counts["removed"] += report.segments_removed + report.files_removed
         return report
@@ -430,7 +447,7 @@ class Lake:
 
     @contextlib.contextmanager
     def _at_work(self, *, last: bool = False) -> Iterator[None]:
-        """Let nobody else work meanwhile; once the log is being closed, only the `last` pass may."""
+        """Let nobody else work meanwhile; while the log is being closed, only the `last` pass may."""
         with self._working:
             if self._stopping and not last:
                 raise ClosedError("the log is closed")
@@ -460,6 +477,12 @@ class Lake:
     def _table_of(self, name: str) -> Any:
         return self._topics.tables.table(name) if self._config.iceberg else None
 
+    def _earlier(self) -> ObjectStore | None:
+        """Give where tables were before there was a store, if they were."""
+        if self._store is None or not self._disk.names(self._tables_folder):
+            return None
+        return ObjectStore(f"file://{self._tables_folder.resolve()}", {})
+
     def _has_tables(self) -> bool:
         return self._store is not None or bool(self._disk.names(self._tables_folder))
 
@@ -482,8 +505,7 @@ class Lake:
         if table is not None and properties.get(LOG) != self._log_id:
             problem = "the table belongs to another log, or to nobody"
         elif properties.get(TOPIC) == str(topic.id):
-            offsets = json.loads(properties.get(OFFSETS, "{}"))
-            self._topics.learn(topic, {int(number): end for number, end in offsets.items()})
+            self._topics.learn(topic, _offsets(properties))
         lag = self._topics.lag(topic)
         newest = None if table is None else table.current_snapshot()
         summary = {} if newest is None else newest.summary.additional_properties
@@ -498,7 +520,7 @@ class Lake:
             records=int(summary.get("total-records", 0)),
             bytes=int(summary.get("total-files-size", 0)),
             position=int(properties.get(POSITION, 0)),
-            offsets=properties.get(OFFSETS, "{}"),
+            offsets=json.dumps(_offsets(properties)),
             lag_records=lag.records,
             lag_seconds=lag.seconds,
             problem=problem,
@@ -517,6 +539,15 @@ class Lake:
             files_removed=int(summary.get("deleted-data-files", 0)),
             records=int(summary.get("total-records", 0)),
         )
+
+
+def _offsets(properties: Mapping[str, str]) -> dict[int, int]:
+    """Give how far a table says it has come; nothing, if somebody has changed what it says."""
+    try:
+        found = json.loads(properties.get(OFFSETS, "{}"))
+        return {int(number): int(end) for number, end in found.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def opened_store(config: LakeConfig) -> ObjectStore | None:

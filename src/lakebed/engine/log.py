@@ -121,7 +121,14 @@ class Log(Closing):
             self._recovered,
             lambda done, total: tell("replaying entries", done, total),
         )
-        tidy(self._core, self._lake, self._disk, self.folder, self._recovered)
+        tidy(
+            self._core,
+            self._lake,
+            self._disk,
+            self.folder,
+            self._recovered,
+            stored=bool(self.config.lake.store),
+        )
 
     def _assemble(self) -> None:
         """Put the parts together that need the recovered state."""
@@ -629,7 +636,7 @@ def _stored(disk: Disk, folder: Path) -> LogConfig:
 
 def _checked_config(config: LogConfig) -> LogConfig:
     if not isinstance(config, LogConfig):
-        raise InvalidArgumentError("the settings are not a LogConfig", got=repr(config)[:200])
+        raise InvalidArgumentError("the settings are not a LogConfig", got=type(config).__name__)
     return config
 
 

@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakebed.engine.core import Core, Prepared
-from lakebed.errors import CorruptionError, EntryLostError, MissingFileError, from_os_error
+from lakebed.errors import (
+    CorruptionError,
+    EntryLostError,
+    InvalidArgumentError,
+    MissingFileError,
+    from_os_error,
+)
 from lakebed.lake.folder import UNFINISHED, LakeFolder, SegmentName
 from lakebed.state.commands import decode, parts_of
 from lakebed.state.image import State, decode_state
@@ -27,7 +33,7 @@ from lakebed.state.values import LOCAL, STORE
 from lakebed.wal import Wal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from lakebed.host import Disk
     from lakebed.raft.snapshot import SnapshotFolder
@@ -111,14 +117,18 @@ def replay(core: Core, wal: Wal, found: Recovered, progress: Callable[[int, int]
             progress(entry.index - first + 1, last - first + 1)
 
 
-def tidy(core: Core, lake: LakeFolder, disk: Disk, root: Path, found: Recovered) -> None:
-    """Make the lake hold exactly the state's segments."""
+def tidy(
+    core: Core, lake: LakeFolder, disk: Disk, root: Path, found: Recovered, *, stored: bool
+) -> None:
+    """Make the lake hold exactly the state's segments; `stored` if there is an object store."""
     segments = {
         (topic, partition, segment.id): segment.place
         for (topic, partition), each in core.state.partitions.items()
         for segment in each.segments
     }
-    needed = {key for key, place in segments.items() if place == LOCAL}
+    if not stored:
+        _check_local(segments)
+    needed = {key for key, place in segments.items() if place == LOCAL or not stored}
     following = core.state.numbers["segment"]
     strange: list[Path] = []
     for name in lake.listing():
@@ -175,6 +185,17 @@ def _remove(disk: Disk, path: Path) -> None:
         disk.remove(path)
     except OSError as error:
         raise from_os_error(error, "removing an unfinished segment", path) from error
+
+
+def _check_local(segments: Mapping[tuple[int, int, int], int]) -> None:
+    """Refuse settings without a store if a segment is there alone."""
+    count = sum(place == STORE for place in segments.values())
+    if count:
+        raise InvalidArgumentError(
+            "segments are in an object store alone, and the settings name none",
+            setting="store",
+            segments=count,
+        )
 
 
 def _missing(lake: LakeFolder, needed: set[tuple[int, int, int]]) -> MissingFileError:

@@ -2,10 +2,11 @@
 
 A segment that was removed, merged or compacted is still part of the table's older snapshots, and
 somebody may be reading one. So its file stays until no snapshot refers to it, and then for the
-grace period. A segment that was never part of a table goes at once.
+grace period. A segment that was never part of a table goes at once. With a store, all this is said
+of its object: the local file is part of no table, and goes at once.
 
 Tables leave files behind as well: manifests and metadata of expired snapshots, and those of swaps
-that did not happen. `sweep` finds them by listing what is there. A file that nothing refers to goes
+that did not happen, or were not even written to their end. `sweep` finds them by listing what is there. A file that nothing refers to goes
 when it is older than the grace period and was seen to be unneeded for as long.
 """
 
@@ -17,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakebed.engine.core import Core
-from lakebed.errors import ForeignTableError, LakebedError
+from lakebed.errors import ForeignTableError, LakebedError, translated
 from lakebed.host import failpoints
-from lakebed.host.store import ObjectStore
+from lakebed.host.store import ObjectStore, Stored
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.iceberg import needed_files
 from lakebed.lake.places import Places
@@ -56,6 +57,7 @@ class Removal:
         reader: SegmentReader,
         table: Callable[[str], Any],
         store: ObjectStore,
+        earlier: ObjectStore | None,
         *,
         shown: Callable[[int], bool],
     ) -> None:
@@ -66,6 +68,8 @@ class Removal:
         self._table = table
         self._store = store
         """Where tables keep their files; with a store, segments too."""
+        self._earlier = earlier
+        """Where they kept them before there was a store."""
         self._shown = shown
         """Tells whether local segments of a topic are, or were, part of a table."""
         self._buried: dict[Dropped, float | None] = {}
@@ -122,10 +126,11 @@ class Removal:
                 since = self._buried[segment]
                 since = self._buried[segment] = now if since is None else since
                 if now - since >= grace_seconds and self._remove(segment):
-                    _REMOVED.hit()
                     del self._buried[segment]
                     report.segments_removed += 1
                     touched = True
+                    with translated("removing a segment", self._local_place(segment)):
+                        _REMOVED.hit()
             if touched:
                 self._lake.sync(topic)
 
@@ -145,39 +150,58 @@ class Removal:
 
     # Files of tables, and objects of segments
 
-    def sweep(self, report: RemovalReport, grace_seconds: float) -> None:
-        """Remove files that nothing refers to, wherever tables and objects are."""
+    def sweep(
+        self, report: RemovalReport, grace_seconds: float, expire: Callable[[str], int]
+    ) -> None:
+        """Remove files that nothing refers to, wherever tables and objects are.
+
+        `expire` takes old snapshots out of the table of that name, and gives how many.
+        """
         now, now_us = self._core.clock.monotonic(), self._core.clock.time_us()
         needed: dict[int, set[str] | None] = {}
         seen: set[str] = set()
-        for topic, name, size, modified_us in self._files():
+        for store, topic, found in self._files():
             if topic not in needed:
-                needed[topic] = self._needed_below(topic)
-            wanted, place = needed[topic], self._store.uri(name)
+                needed[topic] = self._needed_below(topic, expire)
+            wanted, place = needed[topic], store.uri(found.name)
             if wanted is None or place in wanted:
                 continue
             seen.add(place)
             since = self._unneeded.setdefault(place, now)
-            old = now_us - modified_us >= grace_seconds * 1_000_000
+            old = now_us - found.modified_us >= grace_seconds * 1_000_000
             if old and now - since >= grace_seconds:
-                self._store.remove(name)
-                _SWEPT.hit()
+                store.remove(found.name)
                 del self._unneeded[place]
                 report.files_removed += 1
-                report.bytes_removed += size
+                report.bytes_removed += found.size_bytes
+                with translated("removing a file", place):
+                    _SWEPT.hit()
         self._unneeded = {place: since for place, since in self._unneeded.items() if place in seen}
 
-    def _needed_below(self, topic: int) -> set[str] | None:
-        """Give every file of a topic that must stay, below `base`; None if that cannot be known."""
+    def _needed_below(self, topic: int, expire: Callable[[str], int]) -> set[str] | None:
+        """Give every file of a topic that must stay; None if that cannot be known."""
         needed = self._needed(topic)
-        if needed is None or topic not in self._core.state.topics:
+        living = self._core.state.topics.get(topic)
+        if needed is None or living is None:
             return needed
-        return needed | {self._places.hint(topic)} | self._places.objects(self._core.state, topic)
+        ours = self._places.objects(self._core.state, topic)
+        if self._waits(topic, needed - ours) and expire(living.name):
+            needed = self._needed(topic)
+        return None if needed is None else needed | ours | {self._places.hint(topic)}
 
-    def _files(self) -> Iterator[tuple[int, str, int, int]]:
-        """Give topic, name, size and time of every file there is."""
-        for prefix in self._places.prefixes:
-            for found in self._store.listing(prefix):
+    def _waits(self, topic: int, places: Iterable[str]) -> bool:
+        """Tell whether old snapshots alone keep an object; local files are buried instead."""
+        return self._places.has_store and any(
+            self._places.is_segment(place, topic) for place in places
+        )
+
+    def _files(self) -> Iterator[tuple[ObjectStore, int, Stored]]:
+        """Give every file there is, and the topic that it belongs to."""
+        roots = [(self._store, prefix) for prefix in self._places.prefixes]
+        if self._earlier is not None:
+            roots.append((self._earlier, ""))
+        for store, prefix in roots:
+            for found in (*store.listing(prefix), *store.unfinished(prefix)):
                 topic = self._places.topic_of(found.name, prefix)
                 if topic is not None:
-                    yield topic, found.name, found.size_bytes, found.modified_us
+                    yield store, topic, found

@@ -6,6 +6,7 @@ alike. It holds nothing itself; any thread may use it, as long as its log is ope
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -276,7 +277,7 @@ def _needed(empty: pa.Table, where: pc.Expression) -> tuple[str, ...]:
         raise InvalidArgumentError(
             "where is an expression, such as pyarrow.compute.field('offset') > 5", got=repr(where)
         )
-    trouble = _trouble(empty, where)
+    trouble = _trouble(empty, where) or _by_position(where)
     if trouble is not None:
         raise InvalidArgumentError(
             "the predicate does not fit the table: use the fields of its schema",
@@ -293,6 +294,13 @@ def _trouble(empty: pa.Table, where: pc.Expression) -> Exception | None:
         empty.filter(where)
     except (pa.ArrowException, TypeError, ValueError) as error:
         return error
+    return None
+
+
+def _by_position(where: pc.Expression) -> Exception | None:
+    """Refuse a field that is named by its number: a scan does not read all columns."""
+    if "FieldPath(" in re.sub(r'"(?:[^"\\]|\\.)*"', "", str(where)):
+        return ValueError("name fields by their names, not by their positions")
     return None
 
 

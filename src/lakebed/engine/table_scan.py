@@ -23,7 +23,7 @@ from lakebed import limits
 from lakebed.engine.core import Core, Key
 from lakebed.engine.reading import Bounds, Reading
 from lakebed.engine.writing import no_topic
-from lakebed.errors import ClosedError, OffsetOutOfRangeError
+from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
 from lakebed.lake.ahead import Piece
 from lakebed.lake.opened import OpenSegment
 from lakebed.lake.pruning import may_match
@@ -90,6 +90,7 @@ class Scan:
         """Give the records, in batches that are decoded ahead; none of them is empty."""
         for batch in self._segments.decoders.in_order(self._pieces()):
             yield batch
+            del batch  # its caller is done with it
             if self._reading.closed:
                 raise ClosedError("the log was closed during a scan")
 
@@ -250,7 +251,14 @@ def filtered(batch: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
             acero.Declaration("filter", acero.FilterNodeOptions(where)),
         ]
     )
-    found: Any = plan.to_table(use_threads=False).combine_chunks().to_batches()
+    try:
+        found: Any = plan.to_table(use_threads=False).combine_chunks().to_batches()
+    except MemoryError:
+        raise
+    except pa.ArrowException as error:
+        raise InvalidArgumentError(
+            "the predicate cannot be worked out for a record", where=where, reason=error
+        ) from error
     return found[0] if found else batch.slice(0, 0)
 
 

@@ -3,21 +3,22 @@
 1. upload: the file's every byte is checked, sent, and its length compared in the store
 2. append `PlaceSegments`: from here on tables may show it, and it may be read from there
 3. when the topic's settings say so, append `PlaceSegments` again: readers read it from the store
-4. remove the local file
+4. sync the log, whatever its sync mode, and remove the local file
 
 Whatever dies in between: before 2 the object is written again, with the same bytes, under the same
-name; before 4 the local file is not needed and is removed when the log is opened.
+name; before 4 the local file is not needed and is removed when the log is opened. Without the sync
+a power cut could take the entries and leave a log that asks for the removed file.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from lakebed.config import stored_config
 from lakebed.engine.core import Core, Key
-from lakebed.errors import LakebedError, MissingFileError
+from lakebed.errors import LakebedError, MissingFileError, translated
 from lakebed.host import failpoints
 from lakebed.host.store import ObjectStore
 from lakebed.lake.folder import LakeFolder
@@ -29,6 +30,9 @@ from lakebed.state.values import BOTH, LOCAL, STORE, Segment, Topic
 from lakebed.topic.retention import plan_local
 
 _log = logging.getLogger("lakebed.lake")
+
+_TOGETHER: Final = 16
+"""Segments that one entry says to be in the store: what a failure has uploaded again, at most."""
 
 _UPLOADED = failpoints.define("engine.tier.uploaded")
 _PLACED = failpoints.define("engine.tier.placed")
@@ -47,6 +51,7 @@ class Tiering:
         lake: LakeFolder,
         reader: SegmentReader,
         submit: Callable[[Command], Any],
+        flush: Callable[[], None],
     ) -> None:
         self._core = core
         self._store = store
@@ -54,21 +59,60 @@ class Tiering:
         self._lake = lake
         self._reader = reader
         self._submit = submit
+        self._flush = flush
+        """Makes every entry of the log survive a power cut."""
+        self._checked: set[int] = set()
+        """Topics of which an object was found in the store since the log was opened."""
         self.moved_segments = 0
         self.moved_bytes = 0
 
     def upload(self, topic: Topic) -> int:
         """Bring every segment of a topic into the store; give how many were not there."""
+        self._check_store(topic)
         count = 0
-        for key, segments in self._with_place(topic, LOCAL):
-            sent = [segment for segment in segments if self._send(key, segment)]
-            _UPLOADED.hit()
-            if sent:
-                placed = tuple((*key, each.id, BOTH) for each in sent)
-                self._submit(PlaceSegments(placed))
-                _PLACED.hit()
-            count += len(sent)
+        with translated("uploading segments", self._store.location):
+            for key, segments in self._local(topic):
+                for first in range(0, len(segments), _TOGETHER):
+                    count += self._upload(key, segments[first : first + _TOGETHER])
         return count
+
+    def _check_store(self, topic: Topic) -> None:
+        """Refuse a store that does not have what the log says it has: it is another one."""
+        if topic.id in self._checked:
+            return
+        for number in range(topic.partitions):
+            partition = self._core.partition((topic.id, number))
+            for segment in reversed(partition.segments if partition is not None else ()):
+                if segment.place != LOCAL:
+                    self._check_object(self._places.object_name(topic.id, number, segment))
+                    self._checked.add(topic.id)
+                    return
+
+    def _check_object(self, name: str) -> None:
+        if self._store.size(name) is None:
+            raise MissingFileError(
+                "the object store lacks a segment that was put there; is it another store?",
+                uri=self._store.uri(name),
+            )
+
+    def _upload(self, key: Key, segments: list[Segment]) -> int:
+        sent: list[Segment] = []
+        try:
+            for segment in segments:
+                if self._send(key, segment):
+                    sent.append(segment)
+            _UPLOADED.hit()
+        except LakebedError:
+            self._place(key, sent, BOTH)  # what was sent need not be sent again
+            raise
+        self._place(key, sent, BOTH)
+        if sent:
+            _PLACED.hit()
+        return len(sent)
+
+    def _place(self, key: Key, segments: list[Segment], place: int) -> None:
+        if segments:
+            self._submit(PlaceSegments(tuple((*key, each.id, place) for each in segments)))
 
     def _send(self, key: Key, segment: Segment) -> bool:
         """Upload a segment, unless it is no longer part of the log."""
@@ -92,17 +136,19 @@ class Tiering:
         config = stored_config(topic.config)
         now_us = self._core.clock.time_us()
         count = 0
-        for number in range(topic.partitions):
-            key = (topic.id, number)
-            partition = self._core.partition(key)
-            old = plan_local(partition.segments, config, now_us=now_us) if partition else []
-            if not old:
-                continue
-            self._submit(PlaceSegments(tuple((*key, each.id, STORE) for each in old)))
-            _MOVED.hit()
-            for segment in old:
-                self._remove(key, segment)
-            count += len(old)
+        with translated("moving segments to the store", self._store.location):
+            for number in range(topic.partitions):
+                key = (topic.id, number)
+                partition = self._core.partition(key)
+                old = plan_local(partition.segments, config, now_us=now_us) if partition else []
+                if not old:
+                    continue
+                self._place(key, old, STORE)
+                self._flush()  # the entry must survive before the files go
+                _MOVED.hit()
+                for segment in old:
+                    self._remove(key, segment)
+                count += len(old)
         if count:
             self._lake.sync(topic.id)
         return count
@@ -118,12 +164,13 @@ class Tiering:
         self.moved_segments += 1
         self.moved_bytes += segment.file_bytes
 
-    def _with_place(self, topic: Topic, place: int) -> list[tuple[Key, list[Segment]]]:
+    def _local(self, topic: Topic) -> list[tuple[Key, list[Segment]]]:
+        """Give the segments that are not in the store, by partition."""
         found = []
         for number in range(topic.partitions):
             partition = self._core.partition((topic.id, number))
             all_of_it = partition.segments if partition is not None else ()
-            segments = [each for each in all_of_it if each.place == place]
+            segments = [each for each in all_of_it if each.place == LOCAL]
             if segments:
                 found.append(((topic.id, number), segments))
         return found

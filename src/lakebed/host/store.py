@@ -61,6 +61,7 @@ class _Objects(Protocol):
     def chunks(self, name: str) -> Iterator[memoryview]: ...
     def size(self, name: str) -> int | None: ...
     def listing(self, folder: str) -> list[Stored]: ...
+    def unfinished(self, folder: str) -> list[Stored]: ...
     def remove(self, name: str) -> bool: ...
 
 
@@ -140,6 +141,16 @@ class ObjectStore:
         if folder:
             _checked(folder)
         return iter(sorted(self._repeat(lambda: self._objects.listing(folder))))
+
+    def unfinished(self, folder: str = "") -> Iterator[Stored]:
+        """Give what is being written below a folder, or was left by a crash: no objects, but files.
+
+        Only a store in a folder has such files. They are removed as objects are.
+        """
+        folder = folder.rstrip("/")
+        if folder:
+            _checked(folder)
+        return iter(self._repeat(lambda: self._objects.unfinished(folder)))
 
     def remove(self, name: str) -> None:
         """Remove an object; one that is not there is removed already."""

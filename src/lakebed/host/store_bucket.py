@@ -90,6 +90,10 @@ class Bucket:
                 self._check_bucket()
         return [self._stored(info) for info in found if info.is_file]
 
+    def unfinished(self, folder: str) -> list[Stored]:  # noqa: ARG002
+        """Give nothing: parts of an upload are not seen, and a rule of the bucket clears them."""
+        return []
+
     def remove(self, name: str) -> bool:
         """Remove an object; say whether it was there."""
         with self._failures("removing", name):

@@ -75,6 +75,12 @@ class Folder:
             self._check_root()
             return sorted(self._below(folder))
 
+    def unfinished(self, folder: str) -> list[Stored]:
+        """List what is being written below a folder, or was left unfinished by a crash."""
+        with self._failures("listing", folder):
+            self._check_root()
+            return sorted(self._below(folder, unfinished=True))
+
     def remove(self, name: str) -> bool:
         """Remove an object and what an interrupted upload left of it; say whether it was there."""
         path = self._root / name
@@ -90,7 +96,7 @@ class Folder:
             self._disk.sync_folder(path.parent)
             return True
 
-    def _below(self, folder: str) -> Iterator[Stored]:
+    def _below(self, folder: str, *, unfinished: bool = False) -> Iterator[Stored]:
         for each in self._disk.names(self._root / folder):
             name = f"{folder}/{each}" if folder else each
             try:
@@ -98,8 +104,8 @@ class Folder:
             except FileNotFoundError:
                 continue
             if stat.S_ISDIR(found.st_mode):
-                yield from self._below(name)
-            elif stat.S_ISREG(found.st_mode) and not each.endswith(_UNFINISHED):
+                yield from self._below(name, unfinished=unfinished)
+            elif stat.S_ISREG(found.st_mode) and each.endswith(_UNFINISHED) is unfinished:
                 yield Stored(name, found.st_size, found.st_mtime_ns // 1000)
 
     def _make(self, folder: Path) -> None:

@@ -53,6 +53,7 @@ class Decoders:
                 self._fill(waiting, pieces)
                 if batch.num_rows:
                     yield batch
+                del batch  # its caller is done with it
         finally:
             for future, _ in waiting:
                 future.cancel()

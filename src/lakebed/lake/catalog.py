@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,34 +57,33 @@ class Catalog:
             from pyiceberg.catalog import load_catalog
 
             properties = self.properties()
+            if self.is_own:
+                self._prepare(properties["uri"])
             try:
-                if self.is_own:
-                    self._connected = self._own(properties)
-                else:
-                    self._connected = load_catalog(properties.pop("name", NAME), **properties)
+                catalog = load_catalog(properties.pop("name", NAME), **properties)
             except (ImportError, ValueError) as error:
                 raise InvalidArgumentError(
                     "there is no such catalog", setting="catalog", reason=error
                 ) from error
-            self._connected.create_namespace_if_not_exists(self._levels)
+            self._connected = catalog
+            catalog.create_namespace_if_not_exists(self._levels)
         return self._connected
 
-    def _own(self, properties: Mapping[str, str]) -> Any:
-        """Connect to our own catalog; a damaged one is put aside."""
+    def _prepare(self, uri: str) -> None:
+        """Make our own catalog if there is none, or only a damaged one."""
         from sqlalchemy.exc import DatabaseError, OperationalError
 
-        self._prepare()
+        self._make()
         try:
-            return _checked(properties)
+            _check(uri)
         except OperationalError:
             raise  # locked, or the disk fails: what it says may be right
         except DatabaseError as error:
             _log.warning("the catalog of the tables is damaged, and made anew: %s", error.orig)
-        self._put_aside()
-        self._prepare()
-        return _checked(properties)
+            self._put_aside()
+            self._make()
 
-    def _prepare(self) -> None:
+    def _make(self) -> None:
         """Make the SQLite file, for its owner alone: SQLite would let others read it."""
         path = self._folder / OWN_NAME
         with translated("making the catalog", path):
@@ -143,16 +142,13 @@ class Catalog:
             connected.close()
 
 
-def _checked(properties: Mapping[str, str]) -> Any:
-    """Connect to a SQLite catalog that is as SQLite left it; raises SQLAlchemy's `DatabaseError`."""
-    from pyiceberg.catalog.sql import SqlCatalog
+def _check(uri: str) -> None:
+    """Raise SQLAlchemy's `DatabaseError` for a file that is not as SQLite left it."""
+    from sqlalchemy import create_engine
     from sqlalchemy.exc import DatabaseError
+    from sqlalchemy.pool import NullPool
 
-    with _closed_on_failure() as made:
-        catalog = SqlCatalog(NAME, **properties)
-        made.append(catalog)
-        with catalog.engine.connect() as connection:
-            found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-        if found != "ok":
-            raise DatabaseError("PRAGMA quick_check", None, ValueError(found))
-    return catalog
+    with create_engine(uri, poolclass=NullPool).connect() as connection:
+        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+    if found != "ok":
+        raise DatabaseError("PRAGMA quick_check", None, ValueError(found))

@@ -459,8 +459,9 @@ class Tables:
 
     def _is_ours(self, table: Any) -> bool:
         """Tell whether a table is one of this log, in this folder."""
-        mark = table.properties.get(LOG)
-        return mark == self._log and table.location() == self.location(_number(table, TOPIC))
+        if table.properties.get(LOG) != self._log:
+            return False
+        return str(table.location()) == self.location(_number(table, TOPIC))
 
     @contextlib.contextmanager
     def _asking(self, doing: str, name: str) -> Iterator[None]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed import limits
-from lakebed.errors import ClosedError, InvalidArgumentError, MissingFileError
+from lakebed.errors import ClosedError, CorruptionError, InvalidArgumentError, MissingFileError
 from lakebed.lake.ahead import Decoders
 from lakebed.lake.cache import CacheStats, RowGroupCache
 from lakebed.lake.columns import column_numbers
@@ -26,13 +26,17 @@ from lakebed.lake.remote import RemoteSegments
 from lakebed.lake.schema import chosen
 from lakebed.lake.segment_keys import KeysCache, SegmentKeys
 from lakebed.lake.verify import verify_segment
-from lakebed.state.values import LOCAL, STORE, Segment
+from lakebed.state.values import BOTH, LOCAL, Segment
 
 OPEN_SEGMENTS_MAX: Final = 128
 """How many segments stay mapped."""
 
 KEY_FILTER_BYTES_MAX: Final = 64 * limits.MIB
 """Key filters held in memory: those of about 32 million different keys."""
+
+
+_LOOKUP_ROWS: Final = 8_192
+"""Rows that a lookup decodes at a time on its way to one of them."""
 
 
 class SegmentReader:
@@ -138,8 +142,8 @@ class SegmentReader:
     ) -> pa.RecordBatch | None:
         """Give the last record of a key at `low` or behind it, as a batch of one, or None.
 
-        Row groups that cannot hold the key are not touched. Of one that may, the keys are decoded,
-        and the other columns only if the key is there.
+        Row groups that cannot hold the key are not touched. Of one that may, the keys are decoded
+        and cached; if the key is there, the other columns up to its record, which are not.
         """
         names = chosen(columns)
         for number in self._segment_keys(topic, partition, segment).candidates(wanted):
@@ -152,7 +156,7 @@ class SegmentReader:
                 row = int(rows[-1])
                 if self._offset(segment, opened, number, row) < low:
                     return None
-                return self._row_group(segment, opened, number, names).slice(row, 1)
+                return _row(opened, number, names, row)
         return None
 
     def _offset(self, segment: Segment, opened: OpenSegment, number: int, row: int) -> int:
@@ -165,6 +169,14 @@ class SegmentReader:
 
     def verify(self, topic: int, partition: int, segment: Segment) -> None:
         """Read every byte from the disk and check everything that is known about the segment."""
+        try:
+            self._verify(topic, partition, segment)
+        except CorruptionError:
+            if not self.recover(topic, partition, segment):
+                raise
+            self._verify(topic, partition, segment)
+
+    def _verify(self, topic: int, partition: int, segment: Segment) -> None:
         with self._file(topic, partition, segment) as path:
             verify_segment(self._folder.disk, path, partition, segment)
 
@@ -174,7 +186,7 @@ class SegmentReader:
 
     def recover(self, topic: int, partition: int, segment: Segment) -> bool:
         """Fetch a damaged segment again, if it was fetched; tell whether reading may go on."""
-        if self._remote is None or segment.place != STORE:
+        if self._remote is None or self._is_local(topic, partition, segment):
             return False
         self.forget(segment.id)
         self._remote.discard(topic, partition, segment)
@@ -228,16 +240,18 @@ class SegmentReader:
     @contextlib.contextmanager
     def _file(self, topic: int, partition: int, segment: Segment) -> Iterator[Path]:
         """Give the local file of a segment, from wherever it is, which stays within the block."""
-        path = self._folder.path(topic, partition, segment.id)
-        local = segment.place != STORE
-        if self._remote is None or (local and (segment.place == LOCAL or self._is_here(path))):
-            yield path
+        if self._remote is None or self._is_local(topic, partition, segment):
+            yield self._folder.path(topic, partition, segment.id)
             return
         with self._remote.held(topic, partition, segment) as path:
             yield path
 
-    def _is_here(self, path: Path) -> bool:
+    def _is_local(self, topic: int, partition: int, segment: Segment) -> bool:
+        """Tell whether a segment is read from the local disk."""
+        if segment.place != BOTH:
+            return segment.place == LOCAL
         try:
+            path = self._folder.path(topic, partition, segment.id)
             open_file(self._folder.disk, path).close()
         except MissingFileError:
             return False
@@ -270,6 +284,15 @@ class SegmentReader:
             return batch.slice(offset - group.first)
         offsets = column_numbers(self._row_group(segment, opened, number, ("offset",)), "offset")
         return batch.slice(int(np.searchsorted(offsets, offset)))
+
+
+def _row(opened: OpenSegment, number: int, names: Sequence[str], row: int) -> pa.RecordBatch:
+    """Give one row of a row group, decoding what stands before it and little behind it."""
+    for batch in opened.slices(number, names, _LOOKUP_ROWS):
+        if row < batch.num_rows:
+            return batch.slice(row, 1)
+        row -= batch.num_rows
+    raise AssertionError("a row group has fewer rows than its key column")
 
 
 def _row_group_at(opened: OpenSegment, offset: int) -> int:
