@@ -54,7 +54,21 @@ def ingest(folder: str, gigabytes: str) -> dict[str, float]:
     }
 
 
-_WORK: dict[str, Callable[..., dict[str, float]]] = {"open": open_log, "ingest": ingest}
+def scan(folder: str) -> dict[str, float]:
+    """Scan the table of a topic."""
+    with lakebed.open(folder, settings()) as log:
+        started = time.perf_counter()
+        count = sum(batch.num_rows for batch in log.table(TOPIC).scan())
+        took = time.perf_counter() - started
+        assert count == sum(end - low for low, end in log.offsets(TOPIC).values())
+    return {"peak_mib": memory_mib("VmHWM"), "seconds": took}
+
+
+_WORK: dict[str, Callable[..., dict[str, float]]] = {
+    "open": open_log,
+    "ingest": ingest,
+    "scan": scan,
+}
 
 
 if __name__ == "__main__":

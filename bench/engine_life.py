@@ -59,7 +59,7 @@ def many_segments(options: argparse.Namespace, rows: Rows) -> None:
     """Open a log with 10,000 partitions and 100,000 segments, in a process of its own."""
     folder = options.folder / "many-segments"
     _build_many_segments(folder)
-    found = [_child("open", str(folder)) for _ in range(options.rounds)]
+    found = [child("open", str(folder)) for _ in range(options.rounds)]
     assert all(each["segments"] == TOPICS * PARTITIONS * SEGMENTS for each in found), found
     assert all(each["quarantined"] == 0 for each in found), found
     work = "opening 10,000 partitions and 100,000 segments"
@@ -149,7 +149,7 @@ def _p99(took: list[float]) -> float:
 def ingest(options: argparse.Namespace, rows: Rows) -> None:
     """Write much more than memory may hold, in a process of its own."""
     folder = options.folder / "ingest"
-    found = _child("ingest", str(folder), str(options.ingest_gb))
+    found = child("ingest", str(folder), str(options.ingest_gb))
     shutil.rmtree(folder)
     work = f"ingesting {options.ingest_gb:g} GB, memtable budget 128 MB"
     peak = [found["peak_mib"]]
@@ -158,7 +158,7 @@ def ingest(options: argparse.Namespace, rows: Rows) -> None:
     rows.figure(work, "share of the time that writers waited", [found["waited"]], "")
 
 
-def _child(*arguments: str) -> dict[str, float]:
+def child(*arguments: str) -> dict[str, float]:
     """Run `bench.child` and give what it found."""
     command = [sys.executable, "-m", "bench.child", *arguments]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)

@@ -26,12 +26,12 @@ BATCHES = 100
 def flush(options: argparse.Namespace, rows: Rows) -> None:
     """Checkpoint 100 MB, write the same with pyarrow, and append meanwhile."""
     log = warm_log(options.folder / "flush", PARTITIONS)
-    given = table()
+    given = [table() for _ in range(BATCHES)]
     ours, arrow, alone, meanwhile = [], [], [], []
     for _ in range(options.rounds):
         low = log.offsets(TOPIC)
-        for _ in range(BATCHES):
-            log.append_batch(TOPIC, given)
+        for each in given:
+            log.append_batch(TOPIC, each)
         parts = [_read(log, number, low[number][1]) for number in range(PARTITIONS)]
         size = sum(part.nbytes for part in parts) / 1e6
         started = time.perf_counter()
@@ -39,8 +39,8 @@ def flush(options: argparse.Namespace, rows: Rows) -> None:
         ours.append(size / (time.perf_counter() - started))
         arrow.append(size / _written(options.folder / "arrow", parts))
         settle(log)
-        alone.append(rate(lambda: log.append_batch(TOPIC, given), BATCHES))
-        meanwhile.append(_rate_while_flushing(log, given))
+        alone.append(rate(lambda: log.append_batch(TOPIC, given[0]), BATCHES))
+        meanwhile.append(_rate_while_flushing(log, given[0]))
         settle(log)
     log.close()
     work = "flush of memtables to Parquet, 1 M x 100 B in 4 partitions"

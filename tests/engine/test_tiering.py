@@ -24,6 +24,7 @@ from lakebed.errors import (
 )
 from lakebed.host import SimDisk
 from lakebed.host.sim_disk import Survival
+from lakebed.state.commands import PlaceSegments
 from lakebed.state.values import BOTH, LOCAL, STORE, Segment
 from tests.engine.support import armed, quiet, rows, until
 from tests.foreign.readers import contents, read_duckdb, read_pyiceberg
@@ -205,12 +206,37 @@ def test_a_table_never_shows_an_object_that_was_not_uploaded(
         log.lake.sync()
         before = shown(log)
         fill(log, times=1)
-        with armed("engine.tier.uploaded=error"), pytest.raises(Exception, match="failpoint"):
+        (tmp_path / "store").rename(tmp_path / "away")
+        with pytest.raises(StoreNotFoundError):
             log.lake.sync("t")
+        (tmp_path / "away").rename(tmp_path / "store")
         assert places(log) == [BOTH, BOTH, LOCAL]
         assert contents(read_pyiceberg(log.lake._topics.tables.table("t"))) == before
         log.lake.sync()
         assert shown(log) == sealed(log) > before
+
+
+def test_a_damaged_segment_is_not_uploaded(drive: LogConfig, tmp_path: Path) -> None:
+    """What is damaged here is not taken for sound elsewhere; the other segments go."""
+    with opened(tmp_path / "log", drive) as log:
+        fill(log)
+        damage(local_files(log)[2])
+        with pytest.raises(CorruptionError, match="damaged"):
+            log.lake.sync("t")
+        assert places(log) == [BOTH, BOTH, LOCAL]
+        assert len(objects(log)) == 2
+
+
+def test_a_place_never_goes_back(drive: LogConfig, tmp_path: Path) -> None:
+    """An entry that comes late does not let a segment be looked for where it is not."""
+    with opened(tmp_path / "log", drive) as log:
+        log.create_topic("t", config=AWAY)
+        values = fill(log)
+        log.lake.sync()
+        late = PlaceSegments(tuple((1, 0, each.id, LOCAL) for each in segments(log)))
+        assert log._submit(late) == 3
+        assert places(log) == [STORE] * 3
+        assert rows(log, "t") == values
 
 
 # Off the local disk
@@ -420,6 +446,27 @@ def test_two_logs_share_a_bucket_and_leave_each_other_alone(
         assert objects(other) == theirs
         assert rows(other, "t") == values
         assert shown(other) == sealed(other)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_what_a_crash_left_half_written_is_removed(
+    drive: LogConfig, tmp_path: Path, stored: bool
+) -> None:
+    """Halves of objects and of metadata go after the grace period, like everything unneeded."""
+    with opened(tmp_path / "log", drive if stored else None) as log:
+        fill(log)
+        log.lake.sync()
+        table = Path(log.lake.describe("t").location.removeprefix("file://"))
+        halves = [table / "metadata" / "1-m0.avro.77.tmp"]
+        if stored:
+            halves.append(tmp_path / "store" / (object_of(log, segments(log)[0]) + ".tmp"))
+        for path in halves:
+            path.write_bytes(b"half")
+        log.lake.gc()
+        assert all(path.exists() for path in halves), "they may be in the making"
+        assert log.lake.gc(now=True).files_removed >= len(halves)
+        assert not any(path.exists() for path in halves)
+        assert shown(log) == sealed(log)
 
 
 # Damage and loss
@@ -700,7 +747,7 @@ def test_another_store_than_before_is_not_taken_for_the_old_one(
     (tmp_path / "wrong").mkdir()
     wrong = lake(f"file://{tmp_path}/wrong")
     with opened(tmp_path / "log", wrong) as log, pytest.raises(MissingFileError, match="store"):
-        log.lake.sync()
+        log.lake.sync("t")
     with opened(tmp_path / "log", drive) as log:
         log.lake.sync()
         assert shown(log) == sealed(log)

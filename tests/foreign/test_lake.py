@@ -50,18 +50,11 @@ TYPED = pa.schema(
 )
 LONGER = TYPED.append(pa.field("note", pa.string()))
 """With a field at the end."""
-DEEPER = pa.schema(
-    [
-        *list(LONGER)[:2],
-        pa.field("place", pa.struct([pa.field("lat", pa.float64()), pa.field("alt", pa.int32())])),
-        pa.field(
-            "steps",
-            pa.list_(pa.struct([pa.field("n", pa.int32()), pa.field("why", pa.string())])),
-        ),
-        *list(LONGER)[4:],
-    ]
+DEEPER = LONGER.set(
+    2,
+    pa.field("place", pa.struct([pa.field("lat", pa.float64()), pa.field("alt", pa.int32())])),
 )
-"""With fields inside the structs as well."""
+"""With a field inside a struct as well."""
 
 
 def opened(folder: Path, *, threaded: bool = False, **lake: Any) -> Log:
@@ -92,14 +85,12 @@ def typed_rows(schema: pa.Schema, first: int, end: int) -> list[dict[str, Any]]:
 
 def _typed(schema: pa.Schema, number: int) -> dict[str, Any]:
     place = {"lat": number / 3, "alt": number}
-    step = {"n": number, "why": f"because {number}"}
-    inside = {field.name for field in schema.field("place").type}
-    inside |= {field.name for field in schema.field("steps").type.value_type}
+    inside = [field.name for field in schema.field("place").type]
     value = {
         "item": None if number % 4 == 0 else f"näme {number}",
         "price": number,
-        "place": None if number % 3 == 0 else {k: v for k, v in place.items() if k in inside},
-        "steps": [] if number % 2 else [{k: v for k, v in step.items() if k in inside}, None],
+        "place": None if number % 3 == 0 else {name: place[name] for name in inside},
+        "steps": [] if number % 2 else [{"n": number}, None],
         "note": f"note {number}",
     }
     return {name: value[name] for name in schema.names}
@@ -268,6 +259,8 @@ def _killed(folder: Path, failpoint: str) -> int:
         assert child.stdout is not None
         number = 0
         for line in child.stdout:
+            if not line.endswith("\n"):
+                break  # it was killed in the middle of it
             number, changed = map(int, line.split())
             if not failpoint and changed >= 3:
                 child.kill()
@@ -281,7 +274,7 @@ def test_readers_follow_merges_compaction_retention_and_purges(
     """Each removes files from under the table, which forgets older snapshots as well."""
     with opened(tmp_path, snapshots_kept=2) as log:
         log.create_topic("raw", 3)
-        fill(log, end=120, parts=6)
+        fill(log, end=120, parts=8)
         before = agree(log)
         assert log.retain().segments_merged > 0
         assert agree(log) == before
@@ -329,8 +322,9 @@ def test_readers_follow_a_schema_that_grows_at_its_end_and_within(
         for number, schema in enumerate((TYPED, LONGER, DEEPER)):
             log.alter_topic("typed", schema=schema)
             agree(log, "typed")
-            log.append_batch("typed", typed_rows(schema, 30 * number, 30 * number + 30))
-            log.checkpoint()
+            for first in range(30 * number, 30 * number + 30, 10):
+                log.append_batch("typed", typed_rows(schema, first, first + 10))
+                log.checkpoint()
             agree(log, "typed")
         table = log.lake.table("typed")
         assert table.schema().find_field("value.place.alt").field_id > 15
@@ -338,6 +332,8 @@ def test_readers_follow_a_schema_that_grows_at_its_end_and_within(
     with opened(tmp_path) as log:
         assert log.retain().segments_merged > 0
         assert agree(log, "typed", spark) == before
+        (tmp_path / "iceberg" / "catalog.db").unlink()
+        assert agree(log, "typed") == before
         log.lake.gc(now=True)
         assert agree(log, "typed") == before
 
@@ -374,23 +370,48 @@ def test_statistics_rule_out_files_and_only_those_without_a_match(
             assert duckdb_scan(connection, table.metadata_location, sql).num_rows == records, sql
 
 
-def test_statistics_of_typed_values_rule_out_files(tmp_path: Path) -> None:
-    """Also of fields that files from before do not have, and of those within."""
+def test_statistics_of_long_keys_hide_no_record(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+) -> None:
+    """They are cut, and the greatest has no successor of that length.
+
+    DuckDB 1.5 is asked for a range: for `=` it hashes bytes that are no plain text as it would
+    print them, and then finds them in no file that has a bloom filter, its own included.
+    """
+    keys = [b"\xff" * length for length in (1, 15, 16, 17, 40)] + [b"a" * 40, b"a" * 40 + b"\xff"]
+    with opened(tmp_path) as log:
+        log.create_topic("raw", 1)
+        for key in keys:
+            log.append("raw", b"x", key)
+            log.checkpoint()
+        table = log.lake.table("raw")
+        for key in keys:
+            blob = "'" + "".join(f"\\x{each:02x}" for each in key) + "'::BLOB"
+            sql = f"key >= {blob} AND key <= {blob}"
+            assert table.scan(row_filter=EqualTo("key", key)).to_arrow().num_rows == 1
+            assert duckdb_scan(connection, table.metadata_location, sql).num_rows == 1
+
+
+def test_filters_on_typed_values_find_every_record(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+) -> None:
+    """Also on fields that older files do not have, at the end and within."""
     with opened(tmp_path) as log:
         log.create_topic("typed", 1, TYPED)
-        for number, schema in enumerate((TYPED, LONGER, DEEPER, DEEPER)):
+        for number, schema in enumerate((TYPED, LONGER, DEEPER)):
             log.alter_topic("typed", schema=schema)
             log.append_batch("typed", typed_rows(schema, 30 * number, 30 * number + 30))
             log.checkpoint()
         table = log.lake.table("typed")
-        everything = whole(log, "typed").column("value").to_pylist()
-        for name, value, files in (("price", 100, 1), ("place.alt", 65, 1), ("note", "note 31", 1)):
-            scan = table.scan(row_filter=EqualTo(f"value.{name}", value))
-            found = [each.file.record_count for each in scan.plan_files()]
-            assert len(found) == files, name
-            matching = [each for each in everything if _field(each, name) == value]
-            assert len(matching) == 1
-        assert len(list(table.scan(row_filter=LessThan("value.price", 40)).plan_files())) == 2
+        values = whole(log, "typed").column("value").to_pylist()
+        for name, least in (("price", 10), ("place.alt", 65), ("note", "note 5")):
+            there = [_field(each, name) for each in values]
+            wanted = sum(each is not None and each >= least for each in there)
+            sql = f"value.{name} >= {least!r}"
+            assert wanted > 1
+            assert duckdb_scan(connection, table.metadata_location, sql).num_rows == wanted, name
+            scan = table.scan(row_filter=GreaterThanOrEqual(f"value.{name}", least))
+            assert sum(each.file.record_count for each in scan.plan_files()) >= wanted
 
 
 def _field(value: Any, path: str) -> Any:

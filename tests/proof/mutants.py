@@ -26,6 +26,11 @@ ENGINE_LATER = (
 ENGINE_MODEL = "tests/proof/test_engine_model.py::test_a_log_behaves_like_lists"
 ENGINE_DAMAGE = "tests/proof/test_engine_damage.py"
 ENGINE_REGRESSIONS = "tests/proof/test_engine_regressions.py"
+LAKE = "tests/engine/test_lake.py"
+TIERING = "tests/engine/test_tiering.py"
+LAKE_KILLS = (
+    "tests/proof/test_lake_kills.py::test_a_kill_at_any_step_leaves_tables_that_agree_with_the_log"
+)
 
 
 @dataclass(frozen=True)
@@ -526,5 +531,108 @@ MUTANTS = (
         old="            if changes:  # one of an epoch that was taken over aborts nothing\n",
         new="            if True:\n",
         tests=(ENGINE_REGRESSIONS,),
+    ),
+    Mutant(
+        name="files-put-into-the-table-twice",
+        breaks="a table shows every record once",
+        file="lake/iceberg.py",
+        old="        added = [place for place in wanted.files if place not in have]\n",
+        new="        added = list(wanted.files)\n",
+        tests=(f"{LAKE_KILLS}[lake.table.swapped]",),
+        quick=True,
+    ),
+    Mutant(
+        name="removed-files-stay-in-the-table",
+        breaks="a table shows what the log has, and nothing that it removed",
+        file="lake/iceberg.py",
+        old="        removed = have.difference(wanted.files)\n",
+        new="        removed: frozenset[str] = frozenset()\n",
+        tests=(f"{LAKE_KILLS}[engine.retention.logged]",),
+    ),
+    Mutant(
+        name="connection-kept-after-a-failed-swap",
+        breaks="a swap with an unknown outcome is looked at, and not through who failed",
+        file="lake/iceberg.py",
+        old="                self._catalog.close()\n                self.conflicts += 1\n",
+        new="                self.conflicts += 1\n",
+        tests=(f"{LAKE}::test_a_catalog_locked_for_writing_alone_is_not_written_twice_afterwards",),
+    ),
+    Mutant(
+        name="buried-segment-removed-under-a-snapshot",
+        breaks="a file stays while a snapshot refers to it",
+        file="engine/removal.py",
+        old="                if self._local_place(segment) in needed:\n",
+        new="                if not needed:\n",
+        tests=(f"{LAKE}::test_a_removed_segment_stays_while_a_snapshot_refers_to_it",),
+    ),
+    Mutant(
+        name="object-removed-under-a-snapshot",
+        breaks="an object stays while a snapshot refers to it",
+        file="engine/removal.py",
+        old="            if wanted is None or place in wanted:\n",
+        new='            if wanted is None or (place in wanted and "/segments/" not in place):\n',
+        tests=(f"{LAKE_KILLS}[engine.removal.file_removed]",),
+    ),
+    Mutant(
+        name="no-grace-period",
+        breaks="a file that may be in use, or in the making, stays for a while",
+        file="engine/removal.py",
+        old="            if old and now - since >= grace_seconds:\n",
+        new="            if True:\n",
+        tests=(f"{TIERING}::test_what_a_crash_left_half_written_is_removed",),
+    ),
+    Mutant(
+        name="segment-placed-before-its-upload",
+        breaks="a table shows only objects that are in the store",
+        file="engine/tiering.py",
+        old="        sent: list[Segment] = []\n        try:\n",
+        new=(
+            "        self._place(key, segments, BOTH)\n"
+            "        sent: list[Segment] = []\n        try:\n"
+        ),
+        tests=(f"{TIERING}::test_a_table_never_shows_an_object_that_was_not_uploaded",),
+        quick=True,
+    ),
+    Mutant(
+        name="damaged-segment-uploaded",
+        breaks="never silently wrong: the store gets what was written, or nothing",
+        file="engine/tiering.py",
+        old="            self._reader.verify(*key, segment)\n",
+        new="",
+        tests=(f"{TIERING}::test_a_damaged_segment_is_not_uploaded",),
+    ),
+    Mutant(
+        name="local-files-removed-before-the-log-is-synced",
+        breaks="never lost: no entry that survives a power cut needs a file that was removed",
+        file="engine/tiering.py",
+        old="                self._flush()  # the entry must survive before the files go\n",
+        new="",
+        tests=(
+            f"{TIERING}::test_local_files_go_only_when_the_entry_that_says_so_survives_a_power_cut",
+        ),
+    ),
+    Mutant(
+        name="place-goes-back",
+        breaks="a segment that is in the store alone is not asked of the local disk",
+        file="state/machine.py",
+        old="            each._replace(place=max(each.place, places.get(each.id, each.place)))\n",
+        new="            each._replace(place=places.get(each.id, each.place))\n",
+        tests=(f"{TIERING}::test_a_place_never_goes_back",),
+    ),
+    Mutant(
+        name="segments-in-a-store-forgotten",
+        breaks="a log whose segments cannot be reached is refused, not opened",
+        file="engine/recovery.py",
+        old="    if not stored:\n        _check_local(segments)\n",
+        new="",
+        tests=(f"{TIERING}::test_a_store_that_the_settings_have_lost_is_asked_for",),
+    ),
+    Mutant(
+        name="adopted-file-not-checked",
+        breaks="never silently wrong: a copy that is damaged is fetched again",
+        file="lake/fetched.py",
+        old="                _check(self._disk, path, segment)\n        except LakebedError:\n",
+        new="                entry.whole = True\n        except LakebedError:\n",
+        tests=(f"{TIERING}::test_a_fetched_copy_that_was_damaged_meanwhile_is_fetched_again",),
     ),
 )

@@ -80,15 +80,13 @@ def _check(folder: Path, given: str, ledger: LakeLedger) -> None:
     """Open the log, and compare everything."""
     ledger.deleted("gone")
     with Log.open(folder / "log", lake_writer.settings(given), threaded=False) as log:
-        log.lake.sync()
+        assert not log.lake.sync().failures
+        log.verify()
         ledger.check_records(log)
         check_tables(log)
-        log.verify()
         log.lake.gc(now=True)
         check_files(log)
         log.verify()
-        check_tables(log)
-        assert log.stats().files_quarantined <= 8
 
 
 @pytest.mark.proof
@@ -177,13 +175,13 @@ def test_a_kill_at_any_moment_leaves_tables_that_agree_with_the_log(
     given = _settings(kind, tmp_path)
     ledger, folder = LakeLedger(), tmp_path / "life-0"
     for run in range(trials(5, 250)):
-        if run % 5 == 0:
+        if run % 3 == 0:
             shutil.rmtree(folder, ignore_errors=True)
             shutil.rmtree(tmp_path / "store", ignore_errors=True)
             given = _settings(kind, tmp_path)
             ledger, folder = LakeLedger(), tmp_path / f"life-{run}"
             folder.mkdir()
-        seconds = chosen.uniform(0.05, 2.0)
+        seconds = chosen.uniform(0.05, 1.0)
         with kept_on_failure(tmp_path, test, f"run {run} {seconds:.3f} s, seed {SEED}"):
             with ForkedChild(
                 folder / "log",

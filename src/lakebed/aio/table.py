@@ -80,5 +80,9 @@ class AsyncTable:
         """Give the records that the table had at an offset or a time; see `Table.as_of`."""
         return await self._threads.run_slowly(self._table.as_of, offset, time, columns, where)
 
+    async def iceberg(self) -> Any:
+        """Give the topic's table as pyiceberg knows it, showing everything that is in files now."""
+        return await self._threads.run_slowly(self._table.iceberg)
+
     def __repr__(self) -> str:
         return f"<Async{repr(self._table)[1:]}"

@@ -18,6 +18,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -70,6 +71,7 @@ class Checkpointer:
         snapshots: SnapshotFolder,
         submit: Callable[[Command], object],
         bury: Callable[[Iterable[Dropped]], int],
+        threads: int,
     ) -> None:
         self._core = core
         self._wal = wal
@@ -78,6 +80,8 @@ class Checkpointer:
         self._submit = submit
         self._bury = bury
         """Takes segments that the log has dropped, and removes their files when they may go."""
+        self._threads = threads
+        """How many segments are written at a time."""
         self._running = threading.Lock()
         self._kept: dict[int, set[int]] = {}
         """The snapshots that recovery may begin with, and the staged files each refers to."""
@@ -157,16 +161,47 @@ class Checkpointer:
     # Segments
 
     def _write_all(self, frozen: Frozen, written: list[tuple[int, int, Segment]]) -> None:
-        topics = set()
-        for key in sorted(frozen.chunks):
-            topic = frozen.state.topics[key[0]]
-            if topic.id not in topics:
-                topics.add(topic.id)
-                self._lake.prepare(topic.id)
-            for chunks in _cut(frozen.chunks[key], stored_config(topic.config).segment_bytes):
+        topics = sorted({topic for topic, _ in frozen.chunks})
+        for number in topics:
+            self._lake.prepare(number)
+        work = [
+            (frozen.state.topics[key[0]], key, chunks)
+            for key in sorted(frozen.chunks)
+            for chunks in _cut(
+                frozen.chunks[key],
+                stored_config(frozen.state.topics[key[0]].config).segment_bytes,
+            )
+        ]
+        if self._threads > 1 and len(work) > 1:
+            self._write_at_once(work, written)
+        else:
+            for topic, key, chunks in work:
                 written.append((*key, self._write(topic, key, chunks)))
-        for number in sorted(topics):
+        for number in topics:
             self._lake.sync(number)  # the names must survive before an entry speaks of them
+
+    def _write_at_once(
+        self,
+        work: list[tuple[Topic, Key, list[Chunk]]],
+        written: list[tuple[int, int, Segment]],
+    ) -> None:
+        """Write several segments at a time: encoding and compressing need no interpreter lock.
+
+        Whatever happens, nothing is being written any more when this ends, and `written` has every
+        segment that is there.
+        """
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lakebed-flush")
+        futures = []
+        try:
+            for topic, key, chunks in work:
+                futures.append((key, pool.submit(self._write, topic, key, chunks)))
+            for _, future in futures:
+                future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+            for key, future in futures:
+                if not future.cancelled() and future.exception() is None:
+                    written.append((*key, future.result()))
 
     def _write(self, topic: Topic, key: Key, chunks: list[Chunk]) -> Segment:
         number = self.new_segment_id()

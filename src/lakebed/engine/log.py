@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
@@ -47,6 +47,9 @@ from lakebed.wal import Wal
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
+
+_FLUSH_THREADS_MAX: Final = 4
+"""Segments that a checkpoint writes at a time, if there are as many cores."""
 
 
 class Log(Closing):
@@ -171,6 +174,7 @@ class Log(Closing):
             self._snapshots,
             self._writing.submit,
             self.lake.bury,
+            min(_FLUSH_THREADS_MAX, os.cpu_count() or 1) if self._threaded else 1,
         )
         self._checkpointer.start_from(self._recovered.snapshots)
         self._budget = Budget(core, config, lambda: self._checkpointer.frozen_wal_bytes)
@@ -377,7 +381,7 @@ class Log(Closing):
     def table(self, name: str) -> Table:
         """Give a topic as a table: scans, lookups by key, the current record of each key."""
         self._check_open()
-        return Table(self._core, self._reading, self._segments, self._lookup, name)
+        return Table(self._core, self._reading, self._segments, self._lookup, self.lake.table, name)
 
     def _read_now(
         self,

@@ -95,7 +95,7 @@ class Reading:
                 "an offset is a number, 'earliest' or 'latest'", got=repr(offset)
             )
         if not low <= offset <= end:
-            raise _out_of_range(topic, partition, offset, low, end)
+            raise out_of_range(topic, partition, offset, low, end)
         return offset
 
     def read(
@@ -163,13 +163,13 @@ class Reading:
             if offset == partition.end:
                 return [], offset
             if not partition.low <= offset < partition.end:
-                raise _out_of_range(topic, key[1], offset, partition.low, partition.end)
+                raise out_of_range(topic, key[1], offset, partition.low, partition.end)
             if offset >= partition.flushed:
                 found = self._from_memtable(topic, key, offset, partition.end, bounds, names)
                 if found is not None:
                     return found
                 continue  # it was flushed a moment ago
-            segment = _segment_at(partition, offset)
+            segment = segment_at(partition, offset)
             if segment is None:
                 # Compaction left nothing here up to the next segment, or to the memtable.
                 later = [each.base for each in partition.segments if each.base > offset]
@@ -346,7 +346,7 @@ def _fewer(pieces: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return batches
 
 
-def _segment_at(partition: Partition, offset: int) -> Segment | None:
+def segment_at(partition: Partition, offset: int) -> Segment | None:
     """Find the segment that answers for an offset."""
     segments = partition.segments
     number = bisect_right(segments, offset, key=lambda each: each.base) - 1
@@ -399,9 +399,10 @@ def microseconds(timestamp: Any) -> int:
     )
 
 
-def _out_of_range(
+def out_of_range(
     topic: Topic, partition: int, offset: int, low: int, end: int
 ) -> OffsetOutOfRangeError:
+    """Build the error for an offset that a partition does not have."""
     message = (
         "the offset is below the low watermark" if offset < low else "the offset is above the end"
     )

@@ -6,8 +6,9 @@ grace period. A segment that was never part of a table goes at once. With a stor
 of its object: the local file is part of no table, and goes at once.
 
 Tables leave files behind as well: manifests and metadata of expired snapshots, and those of swaps
-that did not happen, or were not even written to their end. `sweep` finds them by listing what is there. A file that nothing refers to goes
-when it is older than the grace period and was seen to be unneeded for as long.
+that did not happen, or were not even written to their end. `sweep` finds them by listing what is
+there. A file that nothing refers to goes when it is older than the grace period and was seen to be
+unneeded for as long.
 """
 
 from __future__ import annotations

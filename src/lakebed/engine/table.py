@@ -7,7 +7,7 @@ alike. It holds nothing itself; any thread may use it, as long as its log is ope
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.engine.core import Core
-from lakebed.engine.reading import COLUMNS, Bounds, Reading, microseconds
+from lakebed.engine.reading import COLUMNS, Bounds, Reading, microseconds, out_of_range
 from lakebed.engine.table_keys import Lookup
 from lakebed.engine.table_latest import KEY_COLUMNS, current, last_of_keys
 from lakebed.engine.table_scan import Extent, Scan, Selection, fitted
@@ -35,12 +35,19 @@ class Table:
     """The records of a topic, as a table of the columns that readers get. Any thread."""
 
     def __init__(
-        self, core: Core, reading: Reading, segments: SegmentReader, lookup: Lookup, name: str
+        self,
+        core: Core,
+        reading: Reading,
+        segments: SegmentReader,
+        lookup: Lookup,
+        iceberg: Callable[[str], Any],
+        name: str,
     ) -> None:
         self._core = core
         self._reading = reading
         self._segments = segments
         self._lookup = lookup
+        self._iceberg = iceberg
         self._id = reading.topic(name).id
         self.name: Final = name
 
@@ -148,6 +155,13 @@ class Table:
         extents = [Extent(number, found.low, until[number]) for number, found in now.items()]
         return self._scan(topic, extents, wanted).table()
 
+    def iceberg(self) -> Any:
+        """Give the topic's table as pyiceberg knows it, showing everything that is in files now.
+
+        Records since the last checkpoint are not in it; `log.checkpoint()` puts them there.
+        """
+        return self._iceberg(self._topic().name)
+
     def __repr__(self) -> str:
         return f"<Table {self.name!r}>"
 
@@ -232,7 +246,7 @@ class Table:
         until = {number: found.end for number, found in now.items()} | dict(offsets)
         for number, found in now.items():
             if not found.low <= until[number] <= found.end:
-                raise _out_of_range(topic, number, until[number], found)
+                raise out_of_range(topic, number, until[number], found.low, found.end)
         return until
 
     def _check_time(self, topic: Topic, now: Mapping[int, Partition], time_us: int) -> None:
@@ -350,15 +364,3 @@ def _points(name: str, points: Points | None, reading: Reading, topic: Topic) ->
                 got=repr(offset),
             )
     return dict(points)
-
-
-def _out_of_range(topic: Topic, number: int, offset: int, found: Partition) -> Exception:
-    where = "below the low watermark" if offset < found.low else "above the end"
-    return OffsetOutOfRangeError(
-        f"the offset is {where}",
-        topic=topic.name,
-        partition=number,
-        offset=offset,
-        low=found.low,
-        end=found.end,
-    )

@@ -9,7 +9,6 @@ or given twice. Records that retention removes before the scan has come to them 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +20,7 @@ from pyarrow import types
 
 from lakebed import limits
 from lakebed.engine.core import Core, Key
-from lakebed.engine.reading import Bounds, Reading
+from lakebed.engine.reading import Bounds, Reading, segment_at
 from lakebed.engine.writing import no_topic
 from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
 from lakebed.lake.ahead import Piece
@@ -115,7 +114,7 @@ class Scan:
                 at, piece = self._from_memory(key, at, extent.until)
                 if piece is not None:
                     yield piece
-            elif (segment := _segment_at(found, at)) is None:
+            elif (segment := segment_at(found, at)) is None:
                 later = [each.base for each in found.segments if each.base > at]
                 at = min([*later, found.flushed])
             elif (opened := self._open(key, segment)) is not None:
@@ -270,12 +269,3 @@ def _any(offsets: Offsets, first: int, last: int) -> bool:
     """Tell whether one of the sorted offsets lies from `first` to `last`."""
     place = int(np.searchsorted(offsets, first))
     return place < len(offsets) and int(offsets[place]) <= last
-
-
-def _segment_at(partition: Partition, offset: int) -> Segment | None:
-    """Find the segment that answers for an offset."""
-    segments = partition.segments
-    number = bisect_right(segments, offset, key=lambda each: each.base) - 1
-    if number < 0 or segments[number].end <= offset:
-        return None
-    return segments[number]

@@ -15,6 +15,7 @@ from lakebed.engine.core import Core
 from lakebed.lake.iceberg import Registered, Synced, Tables, Wanted
 from lakebed.lake.places import Places
 from lakebed.lake.reader import SegmentReader
+from lakebed.lake.schema import numbered_schema
 from lakebed.state.values import LOCAL, Partition, Segment, Topic
 
 Shape = tuple[int, tuple[tuple[Segment, ...], ...]]
@@ -126,7 +127,11 @@ class TopicTables:
                 files[place] = self._registered(topic.id, number, segment)
             hidden = [each.base for each in partition.segments if not self._is_shown(each)]
             offsets[number] = min([*hidden, partition.flushed])
-        return Wanted(topic.id, topic.name, self._core.columns(topic), files, position, offsets)
+        columns = self._core.columns(topic)
+        first = columns
+        if len(topic.schemas) > 1:
+            first = numbered_schema([self._core.schema(topic, 1).field("value").type])
+        return Wanted(topic.id, topic.name, columns, first, files, position, offsets)
 
     def _is_shown(self, segment: Segment) -> bool:
         return segment.records > 0 and not (self._stored and segment.place == LOCAL)

@@ -91,6 +91,10 @@ class Wanted(NamedTuple):
     name: str
     columns: pa.Schema
     """With field ids."""
+    first_columns: pa.Schema
+    """As the topic was made. A catalog gives a new table ids of its own choice; it gives these the
+    ids that they have in our files. Fields that came later are added to the table afterwards.
+    """
     files: Mapping[str, Registered]
     """By location."""
     position: int
@@ -203,7 +207,7 @@ class Tables:
         from pyiceberg.partitioning import PartitionField, PartitionSpec
         from pyiceberg.transforms import IdentityTransform
 
-        schema = pyarrow_to_schema(wanted.columns)
+        schema = pyarrow_to_schema(wanted.first_columns)
         spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "partition"))
         table = self._catalog.create(
             wanted.name,

@@ -1,16 +1,9 @@
-"""Benchmarks of a topic as a table: whole scans beside pyarrow, lookups by key beside scans.
-
-Run with `python -m bench.table [names]`. Results go to `bench/results/table.json` and to standard
-output.
-"""
+"""A topic as a table: whole scans beside pyarrow, their memory, lookups by key beside scans."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,16 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 import lakebed
-from bench.load import memory_mib, seconds
+from bench.engine_life import child
+from bench.load import seconds
 from bench.logs import BATCH, TOPIC, settings
 from bench.peers import RECORD_BYTES
-from bench.report import Rows, run
+from bench.report import MIB, Rows
 
 SEGMENT_RECORDS = 100_000
 LOOKUPS = 100
 """Keys that are looked up in a round."""
-
-_MEMORY = "--memory-of"
 
 
 def scans(options: argparse.Namespace, rows: Rows) -> None:
@@ -40,17 +32,25 @@ def scans(options: argparse.Namespace, rows: Rows) -> None:
     count = _fill(folder, options.records)
     files = _files(folder)
     rates: dict[str, list[float]] = {"ours": [], "arrow": []}
-    peaks = []
     with lakebed.open(folder, settings()) as log:
         for _ in range(options.rounds):
             rates["ours"].append(count / seconds(partial(_scan, log, count)))
             rates["arrow"].append(count / seconds(partial(_scan_files, files, count)))
-    for _ in range(options.rounds):
-        peaks.append(_in_child(folder)["peak_mib"])
     work = f"scanning a table of {_size(count)}"
     rows.figure(work, "records per second", rates["ours"], "/s")
     rows.ratio(work, rates["ours"], rates["arrow"], "pyarrow.dataset, same files", 0.8)
-    rows.figure(work, "most memory resident", peaks, "MiB", 300, at_most=True)
+
+
+def scan_memory(options: argparse.Namespace, rows: Rows) -> None:
+    """Scan much more than memory may hold, in a process of its own."""
+    folder = options.folder / "log"
+    _fill_large(folder, options.scan_gb)
+    found = child("scan", str(folder))
+    work = f"scanning a table of {options.scan_gb:g} GB, 1,000 B a record"
+    peak = [found["peak_mib"]]
+    rows.figure(work, "peak resident memory of the process", peak, "MiB", 286, at_most=True)
+    speed = [options.scan_gb / found["seconds"]]
+    rows.figure(work, "GB of records per second", speed, "GB/s")
 
 
 def lookups(options: argparse.Namespace, rows: Rows) -> None:
@@ -88,6 +88,21 @@ def _fill(folder: Path, records: int) -> int:
                 log.checkpoint()
         log.checkpoint()
         return log.offsets(TOPIC)[0][1]
+
+
+def _fill_large(folder: Path, gigabytes: float) -> None:
+    """Write large records, in segments as they come by themselves."""
+    size = 1000 * BATCH
+    given = []
+    for _ in range(16):
+        data = os.urandom(size)
+        values = [data[place : place + 1000] for place in range(0, size, 1000)]
+        given.append(pa.table({"value": pa.array(values, pa.binary())}))
+    with lakebed.open(folder, settings(256 * MIB)) as log:
+        log.create_topic(TOPIC, partitions=2)
+        for number in range(round(gigabytes * 1e9 / size)):
+            log.append_batch(TOPIC, given[number % len(given)])
+        log.checkpoint()
 
 
 def _key(number: int) -> bytes:
@@ -128,40 +143,3 @@ def _scan(log: lakebed.Log, expected: int) -> None:
 def _scan_files(files: list[str], expected: int) -> None:
     count = sum(batch.num_rows for batch in ds.dataset(files).to_batches())
     assert count == expected, f"read {count} of {expected} records"
-
-
-def _in_child(folder: Path) -> dict[str, float]:
-    """Scan in a process of its own, which has no memory but for that."""
-    command = [sys.executable, "-m", "bench.table", _MEMORY, str(folder)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
-
-
-def _memory_of(folder: str) -> dict[str, float]:
-    with lakebed.open(folder, settings()) as log:
-        _scan(log, log.offsets(TOPIC)[0][1])
-    return {"peak_mib": memory_mib("VmHWM")}
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--records", type=int, default=10_000_000, help="in the table")
-    parser.set_defaults(publish=False)
-
-
-def main() -> None:
-    """Run all benchmarks of tables, or those named."""
-    if sys.argv[1:2] == [_MEMORY]:
-        print(json.dumps(_memory_of(sys.argv[2])))
-        return
-    run(
-        "table",
-        {each.__name__: each for each in (scans, lookups)},
-        about=__doc__,
-        add_options=_add_options,
-        rounds=3,
-    )
-
-
-if __name__ == "__main__":
-    main()
