@@ -11,6 +11,7 @@ import logging
 import shutil
 import sqlite3
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
 )
-from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
@@ -34,6 +34,7 @@ from lakebed.engine.lake import SyncReport
 from lakebed.errors import (
     CatalogUnavailableError,
     ClosedError,
+    CorruptionError,
     ForeignTableError,
     InvalidArgumentError,
     TopicNotFoundError,
@@ -65,7 +66,8 @@ def log(tmp_path: Path) -> Iterator[Log]:
 @contextlib.contextmanager
 def outside(log: Log) -> Iterator[SqlCatalog]:
     """Somebody else's connection to a log's own catalog."""
-    catalog = SqlCatalog("lakebed", uri=f"sqlite:///{log.folder}/iceberg/catalog.db")
+    path = urllib.parse.quote(f"{log.folder}/iceberg/catalog.db")
+    catalog = SqlCatalog("lakebed", uri=f"sqlite:///{path}")
     try:
         yield catalog
     finally:
@@ -270,6 +272,71 @@ def test_settings_and_names_are_checked(log: Log, tmp_path: Path) -> None:
             odd.lake.sync()
 
 
+@pytest.mark.parametrize("name", ["with space", "näme", "100%25+a&b=c", "a:b@c;d", "[x]*'\""])
+def test_a_folder_may_have_any_name_that_a_location_can_have(tmp_path: Path, name: str) -> None:
+    with opened(tmp_path / name) as log:
+        log.create_topic("orders")
+        seal(log)
+        assert agrees(log)
+        log.alter_topic("orders", OLDEST)
+        seal(log)
+        log.retain()
+        assert agrees(log)
+        assert log.lake.gc(now=True).segments_removed == 1
+        assert agrees(log)
+
+
+@pytest.mark.parametrize("sign", "#?")
+def test_a_folder_that_no_location_can_name_is_refused(tmp_path: Path, sign: str) -> None:
+    with opened(tmp_path / f"a{sign}b") as log:
+        log.create_topic("orders")
+        seal(log)
+        with pytest.raises(InvalidArgumentError, match="this sign in its path"):
+            log.lake.sync("orders")
+        assert len(written(log)) == 4
+
+
+def test_a_log_may_be_opened_by_a_relative_path_and_by_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They name the same tables."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.chdir(tmp_path)
+    found = set()
+    for folder in ("real/log", "link/log", tmp_path / "link" / "log"):
+        with opened(Path(folder)) as log:
+            log.get_or_create_topic("orders")
+            seal(log)
+            table = log.lake.table("orders")
+            found.add(table.metadata.table_uuid)
+            assert shown(table) == written(log)
+    assert len(found) == 1
+
+
+def test_the_namespace_may_have_levels(tmp_path: Path) -> None:
+    with opened(tmp_path, namespace="company.events") as log:
+        log.create_topic("a.b")
+        seal(log, "a.b")
+        assert agrees(log, "a.b")
+        with outside(log) as catalog:
+            assert catalog.list_tables("company.events") == [("company", "events", "a.b")]
+
+
+def test_a_damaged_segment_keeps_its_own_table_back_and_no_other(log: Log) -> None:
+    log.create_topic("others")
+    seal(log)
+    seal(log, "others")
+    for path in segment_files(log):
+        if path.parent.name == "1":
+            path.write_bytes(path.read_bytes()[:-20] + b"\0" * 20)
+    report = log.lake.sync()
+    assert len(report.failures) == 1
+    assert agrees(log, "others")
+    with pytest.raises(CorruptionError):
+        log.lake.sync("orders")
+
+
 # A catalog that fails
 
 
@@ -376,7 +443,7 @@ def test_somebody_who_commits_between_our_look_and_our_swap_is_seen(
     assert agrees(log)
     assert table_of(log).properties["owner"] == "me"
     seal(log)
-    commits.before = meddle(lambda table: table.delete(EqualTo("partition", 0)))
+    commits.before = meddle(lambda table: table.delete("partition = 0"))
     assert agrees(log)
     assert log.lake.stats().conflicts == 1
 
@@ -577,7 +644,7 @@ def rewrite(log: Log, folder: Path) -> None:
 def delete_row(log: Log, folder: Path) -> None:
     """Have somebody delete one record, which rewrites the file that has it."""
     with outside(log) as catalog:
-        catalog.load_table("lakebed.orders").delete(EqualTo("offset", 1))
+        catalog.load_table("lakebed.orders").delete("offset = 1")
 
 
 def add_column(log: Log, folder: Path) -> None:
@@ -643,7 +710,7 @@ def test_a_change_that_cannot_be_carried_on_with_is_refused_until_the_table_is_t
     assert "orders" in str(caught.value)
     assert table_of(log).metadata_location == theirs
     assert len(written(log)) == 16
-    assert log.lake.stats().foreign_changes > 0
+    assert log.lake.stats().foreign_changes == 1
     log.lake.gc(now=True)
     assert table_of(log).scan().to_arrow().num_rows > 0
     log.lake.sync("orders", take_over=True)
@@ -658,7 +725,7 @@ def test_a_change_that_cannot_be_carried_on_with_is_refused_until_the_table_is_t
 def delete_file(log: Log, folder: Path) -> None:
     """Have somebody delete every record of a partition, and so whole files."""
     with outside(log) as catalog:
-        catalog.load_table("lakebed.orders").delete(EqualTo("partition", 1))
+        catalog.load_table("lakebed.orders").delete("partition = 1")
 
 
 def roll_back(log: Log, folder: Path) -> None:
@@ -725,7 +792,7 @@ def test_a_change_that_leaves_only_our_files_is_carried_on_with(
         log.lake.gc(now=True)
         assert agrees(log)
     if change in (delete_file, roll_back):
-        assert "was changed by somebody else" in caplog.text
+        assert "was changed by somebody else, and is restored" in caplog.text
 
 
 def test_the_counters_tell_of_a_foreign_change_that_was_carried_on_with(log: Log) -> None:
@@ -806,6 +873,33 @@ def test_a_copy_does_not_take_the_tables_of_the_original_in_a_catalog_that_both_
     with opened(second, catalog=shared) as copy:
         copy.lake.sync("orders", take_over=True)
         assert agrees(copy)
+
+
+def test_two_logs_do_not_share_a_table(tmp_path: Path) -> None:
+    """Whoever takes it over has it, and the other is refused."""
+    shared = {"type": "sql", "uri": f"sqlite:///{tmp_path}/shared.db"}
+    with (
+        opened(tmp_path / "one", catalog=shared) as one,
+        opened(tmp_path / "two", catalog=shared) as two,
+    ):
+        for number, log in enumerate((one, two), 1):
+            log.create_topic("orders")
+            seal(log, records=number)
+        assert agrees(one)
+        one.lake.sync("orders", take_over=True)
+        assert len(one.lake.history("orders")) == 1
+        with pytest.raises(ForeignTableError, match="belongs to another log"):
+            two.lake.sync("orders")
+        assert "another log" in two.lake.describe("orders").problem
+        two.lake.sync("orders", take_over=True)
+        assert agrees(two)
+        one.lake.gc(now=True)
+        assert agrees(two)
+        with pytest.raises(ForeignTableError, match="belongs to another log"):
+            one.lake.sync("orders")
+        one.delete_topic("orders")
+        assert one.lake.sync().tables_dropped == 0
+        assert agrees(two)
 
 
 @pytest.mark.parametrize("metadata", ["there", "gone"])

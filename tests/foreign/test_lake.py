@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 import pytest
+from pyiceberg import expressions
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 
 from lakebed import LakeConfig, Log, LogConfig
 from lakebed.errors import CatalogUnavailableError
@@ -38,6 +38,10 @@ from tests.foreign.readers import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+EqualTo: Any = expressions.EqualTo  # typed as if they took no plain values
+GreaterThanOrEqual: Any = expressions.GreaterThanOrEqual
+LessThan: Any = expressions.LessThan
 
 MIDNIGHT = datetime.datetime(2024, 5, 1, tzinfo=datetime.UTC)
 TYPED = pa.schema(
@@ -357,7 +361,7 @@ def test_statistics_rule_out_files_and_only_those_without_a_match(
             (GreaterThanOrEqual("timestamp", minute), f"timestamp >= '{minute}'", 2, 20),
             (EqualTo("key", b"key 042"), "key = 'key 042'::BLOB", 1, 1),
             (
-                And(GreaterThanOrEqual("key", b"key 015"), LessThan("key", b"key 025")),
+                expressions.And(GreaterThanOrEqual("key", b"key 015"), LessThan("key", b"key 025")),
                 "key >= 'key 015'::BLOB AND key < 'key 025'::BLOB",
                 2,
                 10,

@@ -120,9 +120,10 @@ def check_files(log: Log) -> None:
         stored = {each for each in stored if each.startswith(places.base)}
         there = {f"file://{path.resolve()}" for path in _files(log.folder / "iceberg")}
     else:
-        there = {lake._store.uri(each.name) for each in lake._store.listing()}
+        own = f"{lake._log_id}/"  # other logs may have theirs beside it
+        there = {lake._store.uri(each.name) for each in lake._store.listing(own)}
         if places.base.startswith("file://"):
-            there |= {f"file://{path}" for path in _files(Path(places.base[7:]))}
+            there |= {f"file://{path}" for path in _files(Path(places.base[7:]) / own)}
         assert {path.name for path in _files(log.folder / "iceberg")} <= {"catalog.db"}
     there = {each for each in there if not each.endswith("/catalog.db")}
     assert there == stored, f"too many {sorted(there - stored)[:3]}, lost {stored - there}"

@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -51,6 +52,8 @@ Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
 _STORE_ERRORS: Final = (StoreDeniedError, StoreNotFoundError, StoreUnavailableError)
+
+_TOLD_MAX: Final = 100
 
 _SWEEP_SECONDS_MIN: Final = 60.0
 """How often, at most, everything in the lake is listed by itself."""
@@ -200,6 +203,8 @@ class Lake:
         self._swept_at = core.clock.monotonic()
         self._counts: dict[str, int] = dict.fromkeys(("syncs", "changed", "failures", "removed"), 0)
         self._last_failure: str | None = None
+        self._told: deque[str] = deque(maxlen=_TOLD_MAX)
+        """Failures since the last pass without one; each is logged as an error once."""
 
     # On call
 
@@ -350,13 +355,15 @@ class Lake:
             pause = min(interval, 1.0) if failed else interval
 
     def _pass(self) -> bool:
-        """Do what is due, and tell whether all of it could be done."""
+        """Do what is due; False asks for another attempt soon."""
         try:
             with self._at_work(last=True):
                 report = self._sync(self._topics.behind(), take_over=False, keep_on=True)
                 self._move_all()
                 self._gc(now=False, sweep=self._sweep_due())
-            return not report.failures
+            if not report.failures:
+                self._told.clear()
+            return True  # a table that is refused will be refused a second later as well
         except ClosedError:
             return True
         except LakebedError as error:
@@ -369,7 +376,9 @@ class Lake:
     def _failed(self, error: LakebedError) -> None:
         self._counts["failures"] += 1
         self._last_failure = str(error)
-        _log.error("the lake could not be synced, and is tried again: %s", error)
+        level = logging.DEBUG if self._last_failure in self._told else logging.ERROR
+        self._told.append(self._last_failure)
+        _log.log(level, "the lake could not be synced, and is tried again: %s", error)
 
     def _sweep_due(self) -> bool:
         now = self._core.clock.monotonic()
@@ -447,7 +456,7 @@ class Lake:
 
     @contextlib.contextmanager
     def _at_work(self, *, last: bool = False) -> Iterator[None]:
-        """Let nobody else work meanwhile; while the log is being closed, only the `last` pass may."""
+        """Let nobody else work meanwhile. Once the log is being closed, only the last pass may."""
         with self._working:
             if self._stopping and not last:
                 raise ClosedError("the log is closed")

@@ -77,10 +77,18 @@ class TopicTables:
         self._flush()  # what a table shows must survive, whatever the log's sync mode
         synced = self.tables.sync(wanted, take_over=take_over)
         with self._guard:
-            self._synced[topic.id] = shape
             self._shown[topic.id] = wanted.offsets
-            self._waiting.pop(topic.id, None)
+            if self._is_complete(shape):
+                self._synced[topic.id] = shape
+                self._waiting.pop(topic.id, None)
+            else:
+                self._synced.pop(topic.id, None)
         return synced
+
+    def _is_complete(self, shape: Shape) -> bool:
+        """Tell whether no segment was sealed after the others had been uploaded."""
+        segments = (segment for each in shape[1] for segment in each)
+        return not self._stored or all(segment.place != LOCAL for segment in segments)
 
     def drop_others(self) -> list[str]:
         """Drop the tables of topics that are no more."""

@@ -216,6 +216,8 @@ class ObjectStore:
 
 
 def _objects(location: str, options: Mapping[str, str]) -> _Objects:
+    if location.startswith("file:///") and location.strip("/") != "file:":
+        return Folder(location, Path(location.removeprefix("file://")))  # whatever signs it has
     match = _LOCATION.fullmatch(location)
     if match is None or match[1] not in SCHEMES:
         # Not repeated in the message: a location that is no location may hold a password.
@@ -226,12 +228,10 @@ def _objects(location: str, options: Mapping[str, str]) -> _Objects:
     parts = urllib.parse.urlsplit(location)
     if parts.password is not None:
         raise InvalidArgumentError("a store's location may not hold a password; use its options")
-    if parts.scheme != "file":
-        _check_bucket_location(location, parts)
-        return Bucket(location, options)
-    if parts.netloc or not parts.path.strip("/"):
+    if parts.scheme == "file":
         raise InvalidArgumentError("a store's folder is not file:///FOLDER", location=location)
-    return Folder(location, Path(parts.path))
+    _check_bucket_location(location, parts)
+    return Bucket(location, options)
 
 
 def _check_bucket_location(location: str, parts: urllib.parse.SplitResult) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +37,7 @@ class Catalog:
         """It is inside the log's folder, and nobody else has tables in it."""
         self._config = config
         self._disk = disk
-        self._folder = folder
+        self._folder = folder.resolve()  # it is looked for again and again
         self._levels = tuple(config.namespace.split("."))
         self._connected: Any = None
 
@@ -48,7 +49,7 @@ class Catalog:
         options = resolved(self._config.store_options)
         given = {"py-io-impl": IMPLEMENTATION, **with_defaults(options)}
         if self.is_own:
-            path = self._folder / OWN_NAME
+            path = urllib.parse.quote(str(self._folder / OWN_NAME))
             return {**given, "type": "sql", "uri": f"sqlite:///{path}?timeout={_LOCK_SECONDS}"}
         return {**given, **resolved(self._config.catalog)}
 

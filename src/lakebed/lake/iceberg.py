@@ -136,6 +136,8 @@ class Tables:
         self._kept = snapshots_kept
         self._known: dict[int, tuple[str, int | None, frozenset[str]]] = {}
         """Table, newest snapshot and files of each topic, as we left them."""
+        self._refused: dict[int, str] = {}
+        """Why the table of a topic was refused last time."""
         self._hints: dict[str, str] = {}
         """What stands beside each table's metadata."""
         self.conflicts = 0
@@ -164,7 +166,7 @@ class Tables:
                 self.conflicts += 1
                 failure = error
             except ForeignTableError as error:
-                self.foreign_changes += 1
+                self._note_foreign(wanted.topic, str(error))
                 self._known.pop(wanted.topic, None)
                 ruined = isinstance(error, _RuinedError) and self._catalog.is_own
                 if not (ruined or take_over):
@@ -192,6 +194,10 @@ class Tables:
                 live = _live(table)
             gone = [(live or {})[place] for place in removed]
             self._swap(table, wanted, added, gone, schema)
+        if foreign:
+            self._note_foreign(wanted.topic, "")
+            _log.warning("table %s was changed by somebody else, and is restored", wanted.name)
+        self._refused.pop(wanted.topic, None)
         self._remember(table, wanted)
         self._hint(table)
         return Synced(
@@ -282,14 +288,14 @@ class Tables:
         summary = newest.summary.additional_properties if newest.summary else {}
         ours = (summary.get(LOG), summary.get(POSITION)) == (self._log, properties.get(POSITION))
         if not ours:
-            self.foreign_changes += 1
             self._known.pop(wanted.topic, None)
-            _log.warning(
-                "table %s was changed by somebody else: snapshot %d is not the log's newest",
-                wanted.name,
-                newest.snapshot_id,
-            )
         return not ours
+
+    def _note_foreign(self, topic: int, refusal: str) -> None:
+        """Count a change that somebody else has made; one that is refused again only once."""
+        if self._refused.get(topic) != refusal:
+            self.foreign_changes += 1
+            self._refused[topic] = refusal
 
     def _restore_properties(self, table: Any) -> None:
         """Undo changes to the settings that swaps rely on, before one is made.
@@ -408,25 +414,33 @@ class Tables:
         _HINTED.hit()
 
     def expire(self, name: str, before_us: int) -> int:
-        """Remove a table's snapshots of before a time, but for the newest; give how many."""
+        """Remove a table's snapshots of before a time, but for the newest; give how many.
+
+        One that is not ours, or that is ruined, is left as it is: the next sync says why.
+        """
+        try:
+            with self._asking("expiring snapshots", name):
+                table = self._catalog.load(name)
+                if table is None or not self._is_ours(table):
+                    return 0
+                return self._expire(table, _expired(table.metadata, 1, before_us))
+        except _RuinedError:
+            return 0
+
+    def _expire(self, table: Any, old: list[int]) -> int:
         from pyiceberg.table.refs import MAIN_BRANCH
         from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 
-        with self._asking("expiring snapshots", name):
-            table = self._catalog.load(name)
-            if table is None or not self._is_ours(table):
-                return 0
-            old = _expired(table.metadata, 1, before_us)
-            if old:
-                head = {"ref": MAIN_BRANCH, "snapshot-id": table.metadata.current_snapshot_id}
-                change = table.transaction()
-                change._stage(
-                    (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": old}),),
-                    (AssertRefSnapshotId.model_validate(head),),
-                )
-                change.commit_transaction()
-                self._hint(table)
-            return len(old)
+        if old:
+            head = {"ref": MAIN_BRANCH, "snapshot-id": table.metadata.current_snapshot_id}
+            change = table.transaction()
+            change._stage(
+                (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": old}),),
+                (AssertRefSnapshotId.model_validate(head),),
+            )
+            change.commit_transaction()
+            self._hint(table)
+        return len(old)
 
     # Looking
 
