@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -302,6 +303,18 @@ def test_what_was_moved_is_read_as_before(store: LogConfig, tmp_path: Path) -> N
         assert shown(log) == sealed(log)
 
 
+def test_whoever_looked_before_a_move_reads_on(drive: LogConfig, tmp_path: Path) -> None:
+    """A merge that was planned with local files finds them where they are now."""
+    with opened(tmp_path / "log", drive) as log:
+        values = fill(log)
+        before = segments(log)
+        log.alter_topic("t", config=AWAY)
+        log.lake.sync()
+        assert (places(log), local_files(log)) == ([STORE] * 3, [])
+        found = [batch for each in before for batch in log._segments.scan(1, 0, each)]
+        assert [each for batch in found for each in batch.column("value").to_pylist()] == values
+
+
 def test_some_bytes_stay_on_the_local_disk(drive: LogConfig, tmp_path: Path) -> None:
     """A limit in bytes keeps the newest segments that are within it, and at least reaches it."""
     with opened(tmp_path / "log", drive) as log:
@@ -456,6 +469,30 @@ def test_two_logs_share_a_bucket_and_leave_each_other_alone(s3: Server, tmp_path
         assert objects(other) == theirs
         assert rows(other, "t") == values
         assert shown(other) == sealed(other)
+
+
+def test_an_older_copy_does_not_remove_what_the_original_has_written_since(
+    drive: LogConfig, tmp_path: Path
+) -> None:
+    """A copy knows nothing of these objects, and they may be all that the original has."""
+    with opened(tmp_path / "log", drive) as log:
+        log.create_topic("t", config=AWAY)
+        values = fill(log)
+        log.lake.sync()
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    with opened(tmp_path / "log", drive) as log:
+        values += fill(log)
+        fill(log, "new")
+        log.lake.sync()
+    with opened(tmp_path / "copy", drive) as copy:
+        copy.lake.sync()
+        copy.lake.gc(now=True)
+    with opened(tmp_path / "log", drive) as log:
+        assert not log.lake.sync().failures
+        assert log.verify() == 9
+        assert rows(log, "t") == values
+        assert shown(log) == sealed(log)
+        assert shown(log, "new") == sealed(log, "new")
 
 
 @pytest.mark.parametrize("stored", [False, True])

@@ -569,7 +569,7 @@ MUTANTS = (
         name="object-removed-under-a-snapshot",
         breaks="an object stays while a snapshot refers to it",
         file="engine/removal.py",
-        old="            if wanted is None or place in wanted:\n",
+        old="            if wanted is None or place in wanted or self._is_unknown(found.name):\n",
         new='            if wanted is None or (place in wanted and "/segments/" not in place):\n',
         tests=(f"{LAKE_KILLS}[engine.removal.file_removed]",),
     ),

@@ -24,7 +24,7 @@ from lakebed.host import failpoints
 from lakebed.host.store import ObjectStore, Stored
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.iceberg import needed_files
-from lakebed.lake.places import Places
+from lakebed.lake.places import HINT_NAME, Places
 from lakebed.lake.reader import SegmentReader
 from lakebed.state.machine import Dropped
 from lakebed.state.values import Topic
@@ -144,7 +144,10 @@ class Removal:
         found = self._core.state.topics.get(topic)
         try:
             table = None if found is None else self._table(found.name)
-            return set() if table is None else needed_files(table)
+            if table is None:
+                return set()
+            # A table of before there was a store has its hint elsewhere.
+            return needed_files(table) | {f"{table.location()}/metadata/{HINT_NAME}"}
         except ForeignTableError as error:
             _log.warning("no file of topic %d is removed: %s", topic, error)
             return None
@@ -165,7 +168,7 @@ class Removal:
             if topic not in needed:
                 needed[topic] = self._needed_below(topic, expire)
             wanted, place = needed[topic], store.uri(found.name)
-            if wanted is None or place in wanted:
+            if wanted is None or place in wanted or self._is_unknown(found.name):
                 continue
             seen.add(place)
             since = self._unneeded.setdefault(place, now)
@@ -188,7 +191,15 @@ class Removal:
         ours = self._places.objects(self._core.state, topic)
         if self._waits(topic, needed - ours) and expire(living.name):
             needed = self._needed(topic)
-        return None if needed is None else needed | ours | {self._places.hint(topic)}
+        return None if needed is None else needed | ours
+
+    def _is_unknown(self, name: str) -> bool:
+        """Tell whether an object has a number that the log has not given to a segment yet.
+
+        Then the folder is a copy, and the original has gone on: the object may be all it has.
+        """
+        number = self._places.segment_of(name)
+        return number is not None and number >= self._core.state.numbers["segment"]
 
     def _waits(self, topic: int, places: Iterable[str]) -> bool:
         """Tell whether old snapshots alone keep an object; local files are buried instead."""

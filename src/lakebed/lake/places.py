@@ -17,7 +17,7 @@ from typing import Final
 
 from lakebed.errors import InvalidArgumentError
 from lakebed.state.image import State
-from lakebed.state.values import Segment
+from lakebed.state.values import Partition, Segment
 
 TABLES_NAME: Final = "iceberg"
 """The folder of the tables' metadata, and of the log's own catalog."""
@@ -55,14 +55,6 @@ class Places:
                     path=self._root,
                 )
 
-    def table(self, topic: int) -> str:
-        """Give where the table of a topic keeps its metadata."""
-        return f"{self.tables}/{topic}"
-
-    def hint(self, topic: int) -> str:
-        """Give the file that says which metadata of a table is the newest."""
-        return f"{self.table(topic)}/metadata/{HINT_NAME}"
-
     def segment(self, topic: int, partition: int, segment: Segment) -> str:
         """Give the location of a segment as its table knows it."""
         if self.has_store:
@@ -86,7 +78,7 @@ class Places:
         return {
             self.segment(topic, number, segment)
             for number in range(found.partitions)
-            for segment in state.partitions[(topic, number)].segments
+            for segment in state.partitions.get((topic, number), Partition()).segments
         }
 
     def is_segment(self, location: str, topic: int) -> bool:
@@ -94,6 +86,11 @@ class Places:
         folder, _, name = location.rpartition("/")
         pattern = _STORED if self.has_store else _LOCAL
         return folder == f"{self._segments}/{topic}" and pattern.fullmatch(name) is not None
+
+    def segment_of(self, name: str) -> int | None:
+        """Give the number of the segment that an object is; None if it is none."""
+        match = _STORED.fullmatch(name.rpartition("/")[2])
+        return int(match[2]) if match else None
 
     def topic_of(self, name: str, prefix: str) -> int | None:
         """Give the topic that a file below `base` belongs to; None if it is not a topic's."""

@@ -26,7 +26,7 @@ from lakebed.lake.remote import RemoteSegments
 from lakebed.lake.schema import chosen
 from lakebed.lake.segment_keys import KeysCache, SegmentKeys
 from lakebed.lake.verify import verify_segment
-from lakebed.state.values import BOTH, LOCAL, Segment
+from lakebed.state.values import STORE, Segment
 
 OPEN_SEGMENTS_MAX: Final = 128
 """How many segments stay mapped."""
@@ -247,9 +247,12 @@ class SegmentReader:
             yield path
 
     def _is_local(self, topic: int, partition: int, segment: Segment) -> bool:
-        """Tell whether a segment is read from the local disk."""
-        if segment.place != BOTH:
-            return segment.place == LOCAL
+        """Tell whether a segment is read from the local disk.
+
+        One that was here alone when the caller looked may have been moved since.
+        """
+        if segment.place == STORE:
+            return False
         try:
             path = self._folder.path(topic, partition, segment.id)
             open_file(self._folder.disk, path).close()
