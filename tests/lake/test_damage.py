@@ -231,8 +231,8 @@ def test_nonsense_for_an_index_is_told(document: bytes) -> None:
 
 
 def test_a_newer_format_is_refused_as_such() -> None:
-    with pytest.raises(FormatTooNewError, match="version=2"):
-        decode(b'{"format":2}', PATH)
+    with pytest.raises(FormatTooNewError, match="version=3"):
+        decode(b'{"format":3}', PATH)
 
 
 def test_every_error_is_one_of_ours() -> None:

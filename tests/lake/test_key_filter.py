@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -88,14 +90,22 @@ def test_the_least_and_the_greatest_key_rule_out_what_lies_beyond_them() -> None
     assert asked == [False, True, True, True, False]
 
 
+def place_of_filter(data: bytes | memoryview) -> tuple[int, int]:
+    """Give where the index says that the first row group's filter is; the footer must not."""
+    found = pq.read_metadata(pa.BufferReader(data))
+    assert found.row_group(0).column(3).bloom_filter_offset is None
+    start, length = json.loads(found.metadata[b"lakebed.segment"])["row_groups"][0]["key_filter"]
+    return start, length
+
+
 def test_a_filter_of_another_kind_is_taken_as_none() -> None:
     folder = lake()
     segment = write(folder, keyed(list(random_keys(100))))
     path = folder.path(TOPIC, PARTITION, ID)
     file = folder.disk.open(path, Mode.READ)
     data = bytes(file.map().view(0, segment.file_bytes))
-    column = pq.read_metadata(pa.BufferReader(data)).row_group(0).column(3)
-    stored = data[column.bloom_filter_offset :][: column.bloom_filter_length]
+    start, length = place_of_filter(data)
+    stored = data[start : start + length]
     blocks = blocks_of(stored)
     assert blocks is not None
     assert stored.endswith(blocks)
@@ -127,8 +137,7 @@ def test_damage_in_a_filter_is_an_error_and_not_a_missing_key() -> None:
     path = folder.path(TOPIC, PARTITION, ID)
     file = folder.disk.open(path, Mode.WRITE)
     data = file.map().view(0, segment.file_bytes)
-    column = pq.read_metadata(pa.BufferReader(data)).row_group(0).column(3)
-    file.write(b"\0" * 64, column.bloom_filter_offset + 100)
+    file.write(b"\0" * 64, place_of_filter(data)[0] + 100)
     reader = SegmentReader(folder, 1 << 20)
     with pytest.raises(CorruptionError, match="tail is damaged"):
         reader.find(TOPIC, PARTITION, segment, probe(keys[0]), low=0)

@@ -2,13 +2,15 @@
 
 It is a JSON document in the file's footer, under the key `lakebed.segment`:
 
-    {"format": 1, "segment": 7, "base": 0, "end": 2, "row_groups": [
+    {"format": 2, "segment": 7, "base": 0, "end": 2, "row_groups": [
         {"first": 0, "last": 1, "rows": 2, "time_min_us": 5, "time_max_us": 6,
-         "chunks": [[4, 71, 2093467512], ...]}]}
+         "chunks": [[4, 71, 2093467512], ...], "key_filter": [802, 47]}]}
 
 `first` and `last` are offsets; a chunk is its first byte, its length and the CRC32C of its bytes,
 in the order of the file's leaf columns. Chunks lie one behind another from byte 4 (behind the
 leading magic) to the tail, so that every byte is in exactly one of: the magic, a chunk, the tail.
+The filter of a row group's keys (`key_filter.py`) is in the tail: its first byte and its length, 0
+for none. Format 1 had no filters.
 
 The document is written before the positions and checksums are known: space for it is reserved in
 the footer, and spaces behind it fill what is left over. JSON allows them.
@@ -23,7 +25,7 @@ from typing import Final, NamedTuple
 
 from lakebed.errors import CorruptionError, FormatTooNewError
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 KEY: Final = "lakebed.segment"
 MAGIC: Final = b"PAR1"
 
@@ -46,6 +48,8 @@ class RowGroup:
     time_min_us: int
     time_max_us: int
     chunks: tuple[Chunk, ...]
+    key_filter: tuple[int, int] = (0, 0)
+    """First byte and length."""
 
     @property
     def dense(self) -> bool:
@@ -98,5 +102,19 @@ def _row_group(found: dict[str, object]) -> RowGroup:
     chunks = found.pop("chunks")
     if not isinstance(chunks, list):
         raise TypeError("chunks is not a list")
+    start, length = _place(found.pop("key_filter", [0, 0]))
     numbers = {str(name): int(str(value)) for name, value in found.items()}
-    return RowGroup(**numbers, chunks=tuple(Chunk(*each) for each in chunks))
+    return RowGroup(
+        **numbers, chunks=tuple(Chunk(*each) for each in chunks), key_filter=(start, length)
+    )
+
+
+def _place(found: object) -> tuple[int, int]:
+    if (
+        not isinstance(found, list)
+        or [type(each) for each in found] != [int, int]
+        or min(found) < 0
+    ):
+        raise TypeError("a filter's place is not two numbers")
+    start, length = found
+    return start, length

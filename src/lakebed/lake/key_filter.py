@@ -1,7 +1,9 @@
 """Key filters: which row groups cannot hold a key, without decoding their keys.
 
-Each row group's `key` column has a Parquet bloom filter, so that other engines use the same one. It
-stands in the segment's tail, under the tail's checksum, and has two parts.
+Each row group's `key` column has a bloom filter in Parquet's format, made by the Parquet library. It
+stands in the segment's tail, under the tail's checksum. The footer does not name it, the segment's
+index does: other readers shall not use it, because DuckDB up to 1.5 hashes a key of bytes as it
+would print them, and then does not find it. A filter has two parts.
 
 1. A Thrift header in the compact protocol: the length of the second part in bytes, and the only
    algorithm (split block), hash (XXH64) and compression (none) that there are. A header that says
@@ -24,8 +26,16 @@ import re
 import struct
 from typing import Final, NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakebed import limits
+
 FALSE_POSITIVES_MAX: Final = 0.01
 """The share of absent keys for which a filter may say that they could be there."""
+
+_OPTIONS: Final = {"ndv": limits.ROW_GROUP_RECORDS, "fpp": FALSE_POSITIVES_MAX}
+"""Room for a key in every record of a row group; the library folds filters that hold fewer."""
 
 _BLOCK_BYTES: Final = 32
 _SALT: Final = (
@@ -40,6 +50,30 @@ _SALT: Final = (
 )
 _HEADER: Final = re.compile(rb"\x15([\x80-\xff]{0,4}[\x00-\x7f])(?:\x1c\x1c\x00\x00){3}\x00")
 HEADER_BYTES_MAX: Final = 19
+
+
+def filter_of(keys: pa.ChunkedArray) -> bytes:
+    """Make the filter of a row group's keys, as the Parquet library would write it; empty if none.
+
+    The library makes filters only while it writes a column, so it writes one, into memory.
+    """
+    if keys.null_count == len(keys):
+        return b""
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        pa.table({"key": keys}),
+        sink,
+        compression="none",
+        use_dictionary=False,
+        write_statistics=False,
+        store_schema=False,
+        row_group_size=len(keys),
+        bloom_filter_options={"key": _OPTIONS},
+    )
+    written = sink.getvalue()
+    column = pq.read_metadata(pa.BufferReader(written)).row_group(0).column(0)
+    start = column.bloom_filter_offset
+    return bytes(written[start : start + column.bloom_filter_length])
 
 
 class Probe(NamedTuple):

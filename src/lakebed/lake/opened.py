@@ -162,9 +162,9 @@ class OpenSegment:
                 least, greatest = statistics.min_raw, statistics.max_raw
             rows = self.index.row_groups[number].rows
             some = not (statistics.has_null_count and statistics.null_count == rows)
-        if some and chunk.bloom_filter_offset is not None:
-            start = chunk.bloom_filter_offset
-            found = blocks_of(bytes(self._data[start : start + (chunk.bloom_filter_length or 0)]))
+        start, length = self.index.row_groups[number].key_filter
+        if some and length:
+            found = blocks_of(bytes(self._data[start : start + length]))
         return RowGroupKeys(found, least, greatest, some)
 
     def _undecodable(self, number: int) -> CorruptionError:

@@ -26,7 +26,7 @@ from lakebed.host import Disk, File, Mode, failpoints, write_all
 from lakebed.lake.columns import ascending, column_numbers
 from lakebed.lake.folder import UNFINISHED
 from lakebed.lake.index import KEY, MAGIC, Chunk, RowGroup, SegmentIndex
-from lakebed.lake.key_filter import FALSE_POSITIVES_MAX
+from lakebed.lake.key_filter import filter_of
 from lakebed.lake.row_groups import row_groups
 from lakebed.lake.schema import encodings, file_schema
 from lakebed.lake.sink import Sink
@@ -36,9 +36,6 @@ COMPRESSIONS: Final = ("none", "zstd", "snappy", "lz4", "gzip")
 
 _DICTIONARY_BYTES: Final = 64 * limits.KIB
 """A dictionary that gets larger is given up: its column has too many different values for one."""
-
-_KEY_FILTER: Final = {"key": {"ndv": limits.ROW_GROUP_RECORDS, "fpp": FALSE_POSITIVES_MAX}}
-"""Room for a key in every record of a row group; the library folds filters that hold fewer."""
 
 _WRITTEN = failpoints.define("lake.segment.written")
 _SYNCED = failpoints.define("lake.segment.synced")
@@ -132,6 +129,8 @@ class _Draft:
         chosen = encodings(schema)
         self._leaves = len(chosen.dictionary) + len(chosen.others)
         self._facts: list[_Facts] = []
+        self._filters: list[bytes] = []
+        """Of the keys of each row group."""
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,
@@ -143,7 +142,6 @@ class _Draft:
             write_statistics=chosen.statistics,
             write_page_index=True,
             write_page_checksum=True,
-            bloom_filter_options=_KEY_FILTER,
         )
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> Segment:
@@ -151,6 +149,7 @@ class _Draft:
         try:
             for table in row_groups(batches, self._schema):
                 self._facts.append(self._describe(table))
+                self._filters.append(filter_of(table.column("key")))
                 self._write_row_group(table)
             tail_start, tail = self._close()
         except BaseException:
@@ -197,9 +196,14 @@ class _Draft:
         return _Facts(first, last, len(offsets), int(times.min()), int(times.max()))
 
     def _close(self) -> tuple[int, bytes]:
-        """Let the library write the tail into memory, with room for the index in it."""
+        """Let the library write the tail into memory, with room for the index in it.
+
+        Before that come the filters, which the library need not know of.
+        """
         self._sink.hold()
         start = self._sink.tell()
+        for each in self._filters:
+            self._sink.write(each)
         self._writer.add_key_value_metadata({KEY: self._room(start)})
         self._writer.close()
         return start, self._sink.held()
@@ -207,8 +211,19 @@ class _Draft:
     def _room(self, tail_start: int) -> bytes:
         """Give a document as long as the index can get: every number has its most digits."""
         longest = Chunk(tail_start, tail_start, 0xFFFFFFFF)
-        groups = tuple(RowGroup(*facts, (longest,) * self._leaves) for facts in self._facts)
+        groups = tuple(
+            RowGroup(*facts, (longest,) * self._leaves, place)
+            for facts, place in zip(self._facts, self._filter_places(tail_start), strict=True)
+        )
         return SegmentIndex(self._segment_id, self._base, self._end, groups).encode()
+
+    def _filter_places(self, tail_start: int) -> list[tuple[int, int]]:
+        """Give first byte and length of each row group's filter."""
+        places = []
+        for each in self._filters:
+            places.append((tail_start, len(each)) if each else (0, 0))
+            tail_start += len(each)
+        return places
 
     def _index(self, tail_start: int, tail: bytes) -> SegmentIndex:
         metadata = pq.read_metadata(pa.BufferReader(tail))
@@ -218,6 +233,7 @@ class _Draft:
             raise _unexpected(self._file.path, 0)
         groups = []
         position = len(MAGIC)
+        filters = self._filter_places(tail_start)
         for number, facts in enumerate(self._facts):
             chunks = []
             for start, length in _places(metadata.row_group(number)):
@@ -225,7 +241,7 @@ class _Draft:
                     raise _unexpected(self._file.path, position)
                 position += length
                 chunks.append(Chunk(start, length, crc32c(data[start:position])))
-            groups.append(RowGroup(*facts, tuple(chunks)))
+            groups.append(RowGroup(*facts, tuple(chunks), filters[number]))
         if position != tail_start:
             raise _unexpected(self._file.path, position)
         return SegmentIndex(self._segment_id, self._base, self._end, tuple(groups))
