@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from lakebed import limits
-from lakebed.errors import InvalidArgumentError
+from lakebed.errors import InvalidArgumentError, SettingsFileError
 
 
 class SyncMode(enum.Enum):
@@ -81,9 +81,7 @@ class WalConfig:
         if given in [mode.value for mode in SyncMode]:
             object.__setattr__(self, "sync", SyncMode(given))  # its name will do
         if not isinstance(self.sync, SyncMode):
-            _refuse(
-                "sync", self.sync, "one of " + ", ".join(f"SyncMode.{m.name}" for m in SyncMode)
-            )
+            _refuse("sync", self.sync, "one of " + " | ".join(mode.value for mode in SyncMode))
         _check_bounds(self, WAL_BOUNDS)
         if self.file_bytes % 4096:
             _refuse("file_bytes", self.file_bytes, "a multiple of 4096")
@@ -161,10 +159,17 @@ class LakeConfig:
 
 def _check_options(setting: str, options: object) -> None:
     """Refuse options that are not text, without showing a value, which may be a secret."""
-    if not isinstance(options, Mapping) or not all(
-        isinstance(name, str) and isinstance(value, str) for name, value in options.items()
-    ):
+    if not isinstance(options, Mapping):
         _refuse(setting, type(options).__name__, "a dictionary of text by name")
+        return
+    for name, value in options.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgumentError(
+                f"{setting} must be a dictionary of text by name",
+                setting=setting,
+                name=name,
+                got=type(value).__name__,
+            )
 
 
 def resolved(options: Mapping[str, str]) -> dict[str, str]:
@@ -376,7 +381,7 @@ def parse_config(text: str, source: object) -> LogConfig:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidArgumentError(
+        raise SettingsFileError(
             "the settings are not TOML", file=source, reason=str(error)
         ) from error
     parts: dict[str, Any] = {"wal": WalConfig, "lake": LakeConfig}
@@ -390,17 +395,35 @@ def parse_config(text: str, source: object) -> LogConfig:
 
 def _section(kind: Any, values: object, name: str, source: object) -> Any:
     if not isinstance(values, dict):
-        raise InvalidArgumentError(f"[{name}] must be a table of settings", file=source)
-    for setting in values:
+        raise SettingsFileError(f"[{name}] must be a table of settings", file=source)
+    for setting, value in values.items():
         if setting not in setting_names(kind):
-            raise InvalidArgumentError(
+            raise SettingsFileError(
                 "there is no such setting",
                 file=source,
                 section=name,
                 setting=setting,
                 known=", ".join(setting_names(kind)),
             )
-    return kind(**values)
+        if setting in ("catalog", "store_options"):
+            _check_quotes(value, f"{name}.{setting}", source)
+    try:
+        return kind(**values)
+    except InvalidArgumentError as error:
+        raise SettingsFileError(error.message, file=source, section=name, **error.facts) from error
+
+
+def _check_quotes(options: object, section: str, source: object) -> None:
+    """Refuse options whose names TOML has taken apart, as it does at a dot outside quotes."""
+    for name, value in options.items() if isinstance(options, dict) else ():
+        parts = [name]
+        while isinstance(value, dict) and value:
+            part, value = next(iter(value.items()))
+            parts.append(part)
+        if len(parts) > 1:
+            raise SettingsFileError(
+                "put names with a dot in quotes", file=source, section=section, name=".".join(parts)
+            )
 
 
 def setting_names(kind: type) -> list[str]:

@@ -3,7 +3,8 @@
     LakebedError
     ├── RejectedError              it did not happen; nothing was written
     │   ├── InvalidArgumentError   a value is not allowed (also: configuration)
-    │   │   └── InvalidNameError   a topic, group or producer cannot be called that
+    │   │   ├── InvalidNameError   a topic, group or producer cannot be called that
+    │   │   └── SettingsFileError  a file of settings has a mistake in it
     │   ├── TopicNotFoundError     there is no such topic
     │   ├── TopicExistsError       there is one already
     │   ├── PartitionNotFoundError the topic has no such partition
@@ -98,6 +99,13 @@ class InvalidNameError(InvalidArgumentError):
 
     code = "invalid_name"
     advice = "use 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+
+
+class SettingsFileError(InvalidArgumentError):
+    """A file of settings has a mistake in it."""
+
+    code = "settings_file"
+    advice = "correct the named file; `lakebed config` lists every setting with its bounds"
 
 
 class TopicNotFoundError(RejectedError):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 
+import lakebed
 from lakebed.cli.completion import complete_topic
 from lakebed.cli.data import confirm, data_option, opened, yes_option
 from lakebed.cli.lake_readers import catalog_properties, readers
 from lakebed.cli.output import (
     Meter,
+    advice,
     counted,
+    error_facts,
     json_option,
     moment,
     size,
@@ -22,8 +25,10 @@ from lakebed.cli.output import (
     write_json,
     write_line,
     write_table,
+    write_wrapped,
 )
 from lakebed.config import LakeConfig
+from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.lake import SnapshotInfo, SyncReport, TableInfo
 
 _topic = click.argument("topic", shell_complete=complete_topic)
@@ -45,8 +50,11 @@ def tables_command(folder: Path, *, as_json: bool) -> None:
         for each in found:
             write_json("table", _values(each))
     elif found:
-        columns = ("topic", ">files", ">records", ">size", ">snapshots", ">lag", "problem")
-        write_table(columns, map(_row, found))
+        columns = ("topic", ">files", ">records", ">size", ">snapshots", ">lag")
+        write_table(columns, map(_row, found), whole=True)
+        for each in found:
+            if each.problem:
+                write_wrapped(f"problem of {each.topic}: {each.problem}")
     else:
         write_line("no topics")
 
@@ -57,7 +65,6 @@ def _row(info: TableInfo) -> tuple[str, ...]:
         info.topic,
         *(shown if info.exists else ("-",) * len(shown)),
         str(info.lag_records),
-        info.problem or "-",
     )
 
 
@@ -74,7 +81,7 @@ def describe_command(topic: str, folder: Path, *, as_json: bool) -> None:
         info, config = log.lake.describe(topic), log.config.lake
         properties = catalog_properties(config, log.folder)
     name = (*config.namespace.split("."), topic)
-    lines = readers(info.metadata, name, properties) if info.exists else {}
+    lines = readers(info.location, name, properties) if info.exists else {}
     if as_json:
         more = {"table": ".".join(name), "catalog": properties, "readers": lines}
         write_json("table", {**_values(info), **more})
@@ -88,7 +95,10 @@ def describe_command(topic: str, folder: Path, *, as_json: bool) -> None:
 
 def _facts(info: TableInfo, config: LakeConfig) -> Iterator[tuple[str, str]]:
     yield "topic", info.topic
-    yield "table", f"{config.namespace}.{info.topic}" + ("" if info.exists else ", not made yet")
+    made = info.exists or info.problem
+    yield "table", f"{config.namespace}.{info.topic}" + ("" if made else ", not made yet")
+    if info.problem:
+        yield "problem", info.problem
     yield "location", info.location
     if info.exists:
         yield "metadata", info.metadata
@@ -99,8 +109,6 @@ def _facts(info: TableInfo, config: LakeConfig) -> Iterator[tuple[str, str]]:
         yield "offsets", ", ".join(f"{key}: {end}" for key, end in _offsets(info).items()) or "-"
     waiting = f", the oldest for {info.lag_seconds:.1f} s" if info.lag_records else ""
     yield "lag", counted(info.lag_records, "record", "records") + waiting
-    if info.problem:
-        yield "problem", info.problem
 
 
 def _number(snapshot: int | None) -> str:
@@ -167,30 +175,56 @@ def sync_command(
 ) -> None:
     """Bring the table of TOPIC up to date now, or all of them, and the object store.
 
-    A log does this by itself. Records that are in memory only are not in a table: `lakebed
-    checkpoint` puts them into segments. A table that somebody else has changed is refused;
-    with --take-over it shows exactly the log's records again.
+    A log does this by itself. Here a checkpoint comes first, which seals the records that are in
+    memory only, so that every acknowledged record is in its table afterwards. Topics without any
+    record get their tables too. A table that somebody else has changed is refused; with
+    --take-over it shows exactly the log's records again.
     """
     if take_over and topic is None:
         raise click.UsageError("--take-over needs the name of a topic")
     with opened(folder, silent=as_json) as log:
+        if topic is not None:
+            log.describe_topic(topic)
         if take_over:
-            log.describe_topic(str(topic))
             confirm(f"Undo what others have done to the table of {topic}?", yes=yes)
         with Meter(silent=as_json, unit="tables") as meter:
-            report = log.lake.sync(topic, take_over=take_over, progress=meter)
+            sealed, report = _sync(log, topic, take_over=take_over, meter=meter)
         stored = bool(log.config.lake.store)
     if as_json:
-        write_json("sync", {"topic": topic, **asdict(report)})
+        failures = [{"topic": name, **error_facts(each)} for name, each in report.errors.items()]
+        done = {name: value for name, value in asdict(report).items() if name != "errors"}
+        write_json("sync", {"topic": topic, **_sealed(sealed), **done, "failures": failures})
     else:
-        write_facts(_synced(report, stored=stored))
-        for failure in report.failures:
-            click.echo(f"error: {failure}", err=True)
-    if report.failures:
+        write_facts(_synced(sealed, report, stored=stored))
+        for name, error in report.errors.items():
+            click.echo(f"error: {name}: {error}\n{advice(error)}", err=True)
+    if report.errors:
         ctx.exit(1)
 
 
-def _synced(report: SyncReport, *, stored: bool) -> Iterator[tuple[str, str]]:
+def _sync(
+    log: lakebed.Log, topic: str | None, *, take_over: bool, meter: Meter
+) -> tuple[CheckpointReport, SyncReport]:
+    """Put everything into segments and the segments into tables.
+
+    The log's own thread may be first to sync what the checkpoint has sealed: its tables count too.
+    """
+    before = log.lake.stats().tables_changed
+    sealed = log.checkpoint()
+    meter("syncing tables", 0, 1 if topic else max(1, log.stats().topics))
+    report = log.lake.sync(topic, take_over=take_over, progress=meter)
+    return sealed, replace(report, tables_changed=log.lake.stats().tables_changed - before)
+
+
+def _sealed(report: CheckpointReport) -> dict[str, int]:
+    return {"records_sealed": report.records, "segments_sealed": report.segments}
+
+
+def _synced(
+    sealed: CheckpointReport, report: SyncReport, *, stored: bool
+) -> Iterator[tuple[str, str]]:
+    segments = counted(sealed.segments, "segment", "segments")
+    yield "sealed", f"{counted(sealed.records, 'record', 'records')} into {segments}"
     yield "tables", f"{report.tables_changed} changed, {report.tables_dropped} dropped"
     yield "files", f"{report.files_added} added, {report.files_removed} removed"
     if stored:

@@ -1,11 +1,14 @@
-"""What to type elsewhere to read a table: DuckDB, pyiceberg, Spark. Secrets are not in it."""
+"""What to type elsewhere to read a table: DuckDB, pyiceberg, Polars, Spark. Secrets are not in it.
+
+The lines stay right over syncs: they name the table, and never one of its metadata files.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from lakebed.config import LakeConfig
 from lakebed.lake.catalog import NAME, OWN_NAME
@@ -16,13 +19,23 @@ _HIDDEN: Final = "..."
 _SECRET: Final = re.compile(r"secret|pass|token|credential|auth|key|connection-string", re.I)
 _PASSWORD: Final = re.compile(r"(?<=://)([^/@:]*):.*@")
 _PARAMETER: Final = re.compile(r"([?&][^=&]*(?:pass|token|secret|key)[^=&]*=)[^&]*", re.I)
+_S3: Final = re.compile(r"s3[an]?://")
+_FILES: Final = "each.file.file_path for each in table.scan().plan_files()"
 
 
 def catalog_properties(config: LakeConfig, folder: Path) -> dict[str, str]:
     """Give what pyiceberg needs to find the tables, but for secrets."""
     own = {"type": "sql", "uri": f"sqlite:///{folder.resolve() / TABLES_NAME / OWN_NAME}"}
-    given = {**(config.catalog or own), **config.store_options}
+    given = {**(config.catalog or own), **config.store_options, **_region(config)}
     return {name: _shown(name, value) for name, value in given.items()}
+
+
+def _region(config: LakeConfig) -> dict[str, str]:
+    """Give the region that we use, also if none is set: pyiceberg would ask Amazon for it."""
+    from lakebed.host.store_bucket import with_defaults
+
+    used = with_defaults(config.store_options)
+    return {name: value for name, value in used.items() if name == "s3.region"}
 
 
 def _shown(name: str, value: str) -> str:
@@ -33,34 +46,143 @@ def _shown(name: str, value: str) -> str:
     return _PARAMETER.sub(rf"\1{_HIDDEN}", _PASSWORD.sub(rf"\1:{_HIDDEN}@", value))
 
 
-def readers(metadata: str, name: tuple[str, ...], properties: Mapping[str, str]) -> dict[str, str]:
-    """Give by program the lines that read a table."""
-    source = metadata.replace("'", "''")
+def readers(location: str, name: tuple[str, ...], properties: Mapping[str, str]) -> dict[str, str]:
+    """Give by program the lines that read the table in a folder; the last two need pyiceberg's."""
+    s3 = _Store.of(properties) if _S3.match(location) else None
     return {
-        "DuckDB": f"SELECT * FROM iceberg_scan('{source}');",  # noqa: S608  # shown, not run
-        "pyiceberg": _pyiceberg(name, properties),
-        "Spark": "spark.read.parquet(*[each.file.file_path for each in table.scan().plan_files()])",
+        "DuckDB": "\n".join(_duckdb(location, s3)),
+        "pyiceberg": "\n".join(_pyiceberg(name, properties)),
+        "Polars": "\n".join(_polars(s3)),
+        "Spark": "\n".join(_spark(s3)),
     }
 
 
-def _pyiceberg(name: tuple[str, ...], properties: Mapping[str, str]) -> str:
-    catalog = properties.get("name", NAME)
-    given = [
-        f"    {key!r}: {_expression(value)}," for key, value in properties.items() if key != "name"
-    ]
-    from_environment = any(value.startswith("env:") for value in properties.values())
-    return "\n".join(
-        [
-            *(["import os"] if from_environment else []),
-            "from pyiceberg.catalog import load_catalog",
-            f"catalog = load_catalog({catalog!r}, **{{",
-            *given,
-            "})",
-            f"table = catalog.load_table({name!r})",
-        ]
+class _Store(NamedTuple):
+    """What readers ask about a store that speaks S3; nothing where its own default will do."""
+
+    endpoint: str
+    """A URL; nothing for Amazon's own."""
+    region: str
+    key: str
+    secret: str
+    token: str
+    path_style: bool
+    """The bucket is in the path of a URL, not in its host."""
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> _Store:
+        def option(name: str) -> str:
+            return properties.get(f"s3.{name}", properties.get(f"client.{name}", ""))
+
+        endpoint = option("endpoint")
+        if endpoint and "://" not in endpoint and not endpoint.startswith("env:"):
+            endpoint = f"https://{endpoint}"
+        virtual = option("force-virtual-addressing").lower() in ("true", "1", "yes")
+        return cls(
+            endpoint,
+            option("region"),
+            option("access-key-id"),
+            option("secret-access-key"),
+            option("session-token"),
+            path_style=bool(endpoint) and not virtual,
+        )
+
+
+# DuckDB
+
+
+def _duckdb(location: str, s3: _Store | None) -> Iterator[str]:
+    if s3 is not None:
+        yield "-- for S3 DuckDB needs its extension httpfs: INSTALL httpfs; LOAD httpfs;"
+        if not s3.key:
+            yield "-- and aws, to find credentials as other programs do: INSTALL aws; LOAD aws;"
+        yield f"CREATE SECRET (TYPE s3, {', '.join(_duckdb_secret(s3))});"
+    source = location.removeprefix("file://").replace("'", "''")
+    yield f"SELECT * FROM iceberg_scan('{source}');"  # noqa: S608  # shown, not run
+
+
+def _duckdb_secret(s3: _Store) -> Iterator[str]:
+    if not s3.key:
+        yield "PROVIDER credential_chain"
+    yield from (
+        f"{name} '{_sql(value)}'"
+        for name, value in {
+            "KEY_ID": s3.key,
+            "SECRET": s3.secret,
+            "SESSION_TOKEN": s3.token,
+            "REGION": s3.region,
+        }.items()
+        if value
     )
+    if s3.endpoint:
+        scheme, _, host = s3.endpoint.rpartition("://")
+        yield f"ENDPOINT '{_sql(host)}'"
+        yield f"USE_SSL {'false' if scheme == 'http' else 'true'}"
+    if s3.path_style:
+        yield "URL_STYLE 'path'"
+
+
+def _sql(value: str) -> str:
+    """Give a value for a string of SQL, which cannot look into the environment."""
+    return _HIDDEN if value.startswith("env:") else value.replace("'", "''")
+
+
+# Python
+
+
+def _pyiceberg(name: tuple[str, ...], properties: Mapping[str, str]) -> Iterator[str]:
+    if any(value.startswith("env:") for value in properties.values()):
+        yield "import os"
+    yield "from pyiceberg.catalog import load_catalog"
+    yield f"catalog = load_catalog({properties.get('name', NAME)!r}, **{{"
+    for key, value in properties.items():
+        if key != "name":
+            yield f"    {key!r}: {_expression(value)},"
+    yield "})"
+    yield f"table = catalog.load_table({name!r})"
 
 
 def _expression(value: str) -> str:
     prefix, _, variable = value.partition(":")
     return f"os.environ[{variable!r}]" if prefix == "env" else repr(value)
+
+
+def _polars(s3: _Store | None) -> Iterator[str]:
+    yield "import os"
+    yield "import polars"
+    yield "os.environ['POLARS_ICEBERG_PLANNER'] = 'pyiceberg'  # or it warns"
+    if s3 is None:
+        yield "polars.scan_iceberg(table).collect()"
+        return
+    yield "polars.scan_iceberg(table, storage_options={"
+    options = {
+        "aws_endpoint_url": s3.endpoint,
+        "aws_region": s3.region,
+        "aws_access_key_id": s3.key,
+        "aws_secret_access_key": s3.secret,
+        "aws_session_token": s3.token,
+        "aws_allow_http": "true" if s3.endpoint.startswith("http://") else "",
+        "aws_virtual_hosted_style_request": "" if s3.path_style else "true",
+    }
+    for key, value in options.items():
+        if value:
+            yield f"    {key!r}: {_expression(value)},"
+    yield "}).collect()"
+
+
+def _spark(s3: _Store | None) -> Iterator[str]:
+    if s3 is None:
+        yield f"spark.read.parquet(*[{_FILES}])  # local files need no jar"
+        return
+    yield "# S3 needs the jar org.apache.hadoop:hadoop-aws of Spark's Hadoop version, and settings"
+    yield "# spark.hadoop.fs.s3a.access.key and .secret.key" + _spark_endpoint(s3)
+    yield f"files = [{_FILES}]"
+    yield "spark.read.parquet(*['s3a://' + each.partition('://')[2] for each in files])"
+
+
+def _spark_endpoint(s3: _Store) -> str:
+    if not s3.endpoint:
+        return ""
+    endpoint = _HIDDEN if s3.endpoint.startswith("env:") else s3.endpoint
+    style = ", .path.style.access=true" if s3.path_style else ""
+    return f", .endpoint={endpoint}{style}"

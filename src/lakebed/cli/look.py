@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+import lakebed
 from lakebed.cli.completion import complete_topic
 from lakebed.cli.data import data_option, opened
-from lakebed.cli.output import counted, json_option, size, write_facts, write_json, write_line
+from lakebed.cli.output import (
+    Meter,
+    counted,
+    error_facts,
+    json_option,
+    size,
+    warn,
+    write_facts,
+    write_json,
+    write_line,
+)
+from lakebed.engine.lake import LakeStats
 from lakebed.engine.stats import LogStats
+from lakebed.errors import LakebedError
 
 Facts = list[tuple[str, str]]
 
@@ -23,12 +37,20 @@ def checkpoint(folder: Path, *, as_json: bool) -> None:
     """Put what is in memory into segments, write a snapshot, and free WAL files.
 
     A log does this by itself. Done before it is closed, the next opening has less to read.
+
+    The tables, and the object store, are brought up to date as well. If that fails, a warning says
+    so, and the log tries again by itself; the exit code is 0, because no record depends on it.
     """
+    begun = time.monotonic()
     with opened(folder, silent=as_json) as log:
         report = log.checkpoint()
+        failures = _sync(log, silent=as_json)
         wal = log.stats().wal
+    seconds = time.monotonic() - begun
     if as_json:
-        write_json("checkpoint", {**asdict(report), "wal_files": wal.files})
+        more = {"wal_files": wal.files, "seconds_in_all": seconds}
+        told = [{"failed": failed, **error_facts(error)} for failed, error in failures]
+        write_json("checkpoint", {**asdict(report), **more, "lake_failures": told})
         return
     segments = counted(report.segments, "segment", "segments")
     written = f"{segments}, {size(report.segment_bytes)}"
@@ -37,9 +59,27 @@ def checkpoint(folder: Path, *, as_json: bool) -> None:
             ("flushed", counted(report.records, "record", "records") + f" into {written}"),
             ("snapshot", f"at entry {report.index}, {size(report.snapshot_bytes)}"),
             ("WAL", f"{counted(wal.files, 'file', 'files')}, {size(wal.size_bytes)}"),
-            ("took", f"{report.seconds:.3f} s"),
+            ("took", f"{report.seconds:.3f} s, {seconds:.3f} s with opening, tables and closing"),
         ]
     )
+    for failed, error in failures:
+        warn(failed, error)
+
+
+def _sync(log: lakebed.Log, *, silent: bool) -> list[tuple[str, LakebedError]]:
+    """Bring tables and store up to date, if there are any; give what failed, and why."""
+    lake = log.config.lake
+    if not lake.iceberg and not lake.store:
+        return []
+    try:
+        with Meter(silent=silent, unit="tables") as meter:
+            meter("syncing tables", 0, max(1, log.stats().topics))  # a first time takes a while
+            report = log.lake.sync(progress=meter)
+    except LakebedError as error:
+        return [("the lake is not up to date", error)]
+    return [
+        (f"the table of {topic} is not up to date", each) for topic, each in report.errors.items()
+    ]
 
 
 @click.command(short_help="Apply retention, compaction and merging now.")
@@ -78,21 +118,22 @@ def _segments(count: int) -> str:
 def stats(folder: Path, *, as_json: bool) -> None:
     """Show how large the log is, what is in memory, and what opening it found."""
     with opened(folder, silent=as_json) as log:
-        found = log.stats()
+        found, problems = log.stats(), {}
         if found.lake.iceberg and found.segments:
-            log.lake.tables()  # from which the log learns how far each has come
+            tables = log.lake.tables()  # from which the log learns how far each has come
+            problems = {each.topic: each.problem for each in tables if each.problem}
             found = log.stats()
     if as_json:
-        write_json("stats", found.as_dict())
+        write_json("stats", {**found.as_dict(), "table_problems": problems})
         return
-    for position, (title, facts) in enumerate(_sections(found)):
+    for position, (title, facts) in enumerate(_sections(found, problems)):
         if position:
             write_line("")
         write_line(title)
         write_facts([(f"  {name}", value) for name, value in facts])
 
 
-def _sections(stats: LogStats) -> Iterator[tuple[str, Facts]]:
+def _sections(stats: LogStats, problems: Mapping[str, str]) -> Iterator[tuple[str, Facts]]:
     wal, recovery = stats.wal, stats.wal.recovery
     yield "log", [("identity", wal.log_id), ("last entry", str(stats.applied_index))]
     yield (
@@ -129,6 +170,7 @@ def _sections(stats: LogStats) -> Iterator[tuple[str, Facts]]:
             ("lag", f"{behind} {'topic' if lake.tables_behind == 1 else 'topics'}"),
             ("store", lake.store or "none"),
             ("files waiting for removal", str(lake.files_waiting)),
+            *_troubles(lake, problems),
         ],
     )
     torn = f"{size(recovery.torn_bytes)} cut" if recovery.torn_bytes else "none"
@@ -142,3 +184,13 @@ def _sections(stats: LogStats) -> Iterator[tuple[str, Facts]]:
             ("files put aside", str(stats.files_quarantined)),
         ],
     )
+
+
+def _troubles(lake: LakeStats, problems: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Say what is wrong with the lake, if anything is."""
+    if lake.failures:
+        yield "failed syncs", str(lake.failures)
+        yield "last failure", lake.last_failure or "-"
+    for topic, problem in list(problems.items())[:1]:
+        tables = counted(len(problems), "table", "tables")
+        yield "problems", f"{tables}, see `lakebed lake tables`; {topic}: {problem}"

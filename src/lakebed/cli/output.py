@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -35,6 +36,8 @@ _BLINK_SECONDS: Final = 0.2
 """How often a line on a terminal is written anew."""
 _WIDE: Final = 400
 """Columns of a table that goes into a file or a pipe: it is never wrapped."""
+_ENDLESS: Final = 10_000
+"""Columns of a table of which nothing may be cut off."""
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -79,11 +82,20 @@ class ShownError(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write the error."""
-        error = self._error
-        text = f"error: {error}\nadvice: {error.advice} (code: {error.code})"
+        text = f"error: {self._error}\n{advice(self._error)}"
         if self._as_json:
-            text = json.dumps({"type": "error", **error_facts(error)})
+            text = json.dumps({"type": "error", **error_facts(self._error)})
         click.echo(text, file=file, err=True)
+
+
+def advice(error: LakebedError) -> str:
+    """Say what to do about an error, and by which code programs know it."""
+    return f"advice: {error.advice} (code: {error.code})"
+
+
+def warn(problem: str, error: LakebedError) -> None:
+    """Write an error to stderr that does not end the command."""
+    click.echo(f"warning: {problem}: {error}\n{advice(error)}", err=True)
 
 
 def error_facts(error: LakebedError) -> dict[str, object]:
@@ -171,8 +183,13 @@ def write_facts(facts: Iterable[tuple[str, str]]) -> None:
         write_line(f"{name:<{width}}  {value}")
 
 
-def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a table; columns that begin with `>` are aligned to the right."""
+def write_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole: bool = False
+) -> None:
+    """Write a table; columns that begin with `>` are aligned to the right.
+
+    What does not fit on the screen is cut off, unless the `whole` is wanted.
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -186,13 +203,20 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     Console(
         file=text,  # not stdout: what a broken pipe means is decided here, not there
         force_terminal=terminal,
-        width=shutil.get_terminal_size().columns if terminal else _WIDE,
+        width=_ENDLESS if whole else shutil.get_terminal_size().columns if terminal else _WIDE,
         color_system=None if os.environ.get("NO_COLOR") else "auto",
         markup=False,
         highlight=False,
     ).print(table)
     for line in text.getvalue().splitlines():
         write_line(line if terminal else line.rstrip())
+
+
+def write_wrapped(text: str) -> None:
+    """Write a line; on a terminal broken between words, with what follows set in."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _ENDLESS
+    for line in textwrap.wrap(text, width, subsequent_indent="    ", break_long_words=False):
+        write_line(line)
 
 
 def number(value: int | None) -> str:

@@ -24,6 +24,7 @@ from lakebed.engine.core import Core
 from lakebed.engine.removal import Removal, RemovalReport
 from lakebed.engine.tables import TopicTables
 from lakebed.engine.tiering import Tiering
+from lakebed.engine.unneeded import Unneeded
 from lakebed.errors import (
     CatalogUnavailableError,
     ClosedError,
@@ -38,10 +39,11 @@ from lakebed.host import Disk
 from lakebed.host.store import ObjectStore
 from lakebed.lake.catalog import Catalog
 from lakebed.lake.folder import LakeFolder
-from lakebed.lake.iceberg import LOG, OFFSETS, POSITION, TOPIC, Tables
+from lakebed.lake.iceberg import Tables
 from lakebed.lake.places import TABLES_NAME, Places
 from lakebed.lake.reader import SegmentReader
 from lakebed.lake.remote import RemoteSegments
+from lakebed.lake.table_facts import LOG, OFFSETS, POSITION, TOPIC, is_ours, number_of
 from lakebed.state.commands import Command
 from lakebed.state.machine import Dropped
 from lakebed.state.values import Topic
@@ -54,6 +56,9 @@ Progress = Callable[[str, int, int], None]
 _STORE_ERRORS: Final = (StoreDeniedError, StoreNotFoundError, StoreUnavailableError)
 
 _TOLD_MAX: Final = 100
+
+_STOP_SECONDS: Final = 10.0
+"""How long, three times over, closing waits for a catalog and a store."""
 
 _SWEEP_SECONDS_MIN: Final = 60.0
 """How often, at most, everything in the lake is listed by itself."""
@@ -69,8 +74,13 @@ class SyncReport:
     files_removed: int = 0
     segments_uploaded: int = 0
     segments_moved: int = 0
-    failures: list[str] = field(default_factory=list)
-    """Why tables could not be synced, one line each."""
+    errors: dict[str, LakebedError] = field(default_factory=dict)
+    """Why tables could not be synced, by topic."""
+
+    @property
+    def failures(self) -> list[str]:
+        """Say why tables could not be synced, one line each."""
+        return [f"{topic}: {error}" for topic, error in self.errors.items()]
 
 
 @dataclass(frozen=True)
@@ -176,6 +186,7 @@ class Lake:
             log_id,
             config.snapshots_kept,
             self._places.is_segment,
+            self._check_store,
         )
         self._topics = TopicTables(
             core, tables, self._places, reader, flush, stored=store is not None
@@ -193,6 +204,7 @@ class Lake:
             self._table_of,
             store or ObjectStore(self._places.base, {}),
             self._earlier(),
+            Unneeded(disk, self._tables_folder),
             shown=self._is_shown,
         )
         self._working = threading.Lock()
@@ -203,6 +215,8 @@ class Lake:
         self._swept_at = core.clock.monotonic()
         self._counts: dict[str, int] = dict.fromkeys(("syncs", "changed", "failures", "removed"), 0)
         self._last_failure: str | None = None
+        self._problems: dict[int, str] = {}
+        """Why the table of a topic was not synced last time."""
         self._told: deque[str] = deque(maxlen=_TOLD_MAX)
         """Failures since the last pass without one; each is logged as an error once."""
 
@@ -334,25 +348,35 @@ class Lake:
         """Finish what is being done and what was asked for, and end."""
         self._stopping = True
         self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._join(_STOP_SECONDS)
         if self._store is not None:
-            self._store.close()
-        with self._working:
+            self._store.close()  # ends every pause before another attempt
+        self._join(_STOP_SECONDS)
+        if not self._working.acquire(timeout=_STOP_SECONDS):
+            _log.error("the catalog or the store does not answer: the log is closed without it")
+            return
+        try:
             self._topics.tables.close()
+        finally:
+            self._working.release()
+
+    def _join(self, seconds: float) -> None:
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
 
     def _run(self) -> None:
         pause = interval = self._config.sync_interval_ms / 1000
+        failures = 0
         while True:
             self._wake.wait(pause)
             self._wake.clear()
             if self._stopping and not self._pending:
                 return
             self._pending = False
-            failed = not self._pass()
+            failures = 0 if self._pass() else failures + 1
             if self._stopping:
                 return
-            pause = min(interval, 1.0) if failed else interval
+            pause = min(interval, 2.0 ** min(failures - 1, 16)) if failures else interval
 
     def _pass(self) -> bool:
         """Do what is due; False asks for another attempt soon."""
@@ -407,13 +431,15 @@ class Lake:
                 progress("syncing tables", done, len(chosen))
             try:
                 self._sync_topic(topic, report, take_over=take_over)
+                self._problems.pop(topic.id, None)
             except (CatalogUnavailableError, ClosedError, *_STORE_ERRORS):
                 raise  # it would be the same for every other one
             except LakebedError as error:
+                self._problems[topic.id] = str(error)
                 if topics is not None and not keep_on:
                     raise  # whoever names a topic is told at once
                 self._failed(error)
-                report.failures.append(f"{topic.name}: {error}")
+                report.errors[topic.name] = error
         return report
 
     def _sync_topic(self, topic: Topic, report: SyncReport, *, take_over: bool) -> None:
@@ -448,6 +474,7 @@ class Lake:
             self._removal.sweep(
                 report, grace, lambda name: self._topics.tables.expire(name, before_us)
             )
+        self._removal.remember()
         report.waiting = self._removal.waiting
         self._counts["removed"] += report.segments_removed + report.files_removed
         return report
@@ -486,6 +513,11 @@ class Lake:
     def _table_of(self, name: str) -> Any:
         return self._topics.tables.table(name) if self._config.iceberg else None
 
+    def _check_store(self) -> None:
+        """Raise if there is a store, and it does not answer or has lost its bucket."""
+        if self._store is not None:
+            self._store.size("lakebed")
+
     def _earlier(self) -> ObjectStore | None:
         """Give where tables were before there was a store, if they were."""
         if self._store is None or not self._disk.names(self._tables_folder):
@@ -511,9 +543,8 @@ class Lake:
         except LakebedError as error:
             problem = str(error)
         properties = {} if table is None else table.properties
-        if table is not None and properties.get(LOG) != self._log_id:
-            problem = "the table belongs to another log, or to nobody"
-        elif properties.get(TOPIC) == str(topic.id):
+        problem = problem or self._problem(topic, table)
+        if properties.get(LOG) == self._log_id and properties.get(TOPIC) == str(topic.id):
             self._topics.learn(topic, _offsets(properties))
         lag = self._topics.lag(topic)
         newest = None if table is None else table.current_snapshot()
@@ -528,12 +559,29 @@ class Lake:
             files=int(summary.get("total-data-files", 0)),
             records=int(summary.get("total-records", 0)),
             bytes=int(summary.get("total-files-size", 0)),
-            position=int(properties.get(POSITION, 0)),
+            position=max(0, number_of(properties, POSITION)),
             offsets=json.dumps(_offsets(properties)),
             lag_records=lag.records,
             lag_seconds=lag.seconds,
             problem=problem,
         )
+
+    def _problem(self, topic: Topic, table: Any) -> str:
+        """Tell what is wrong with a topic's table, as far as can be seen without a sync."""
+        try:
+            self._places.check()
+        except InvalidArgumentError as error:
+            return str(error)
+        if topic.id in self._problems:
+            return self._problems[topic.id]
+        if table is None:
+            return ""
+        if table.properties.get(LOG) != self._log_id:
+            return "the table belongs to another log, or to nobody"
+        newest = table.current_snapshot()
+        if newest is not None and not is_ours(newest, table.properties, self._log_id):
+            return "somebody else has changed the table: the next sync restores or refuses it"
+        return ""
 
     def _snapshot(self, snapshot: Any) -> SnapshotInfo:
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
@@ -543,7 +591,7 @@ class Lake:
             time=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
             operation=snapshot.summary.operation.value if snapshot.summary else "",
             ours=summary.get(LOG) == self._log_id,
-            position=int(summary.get(POSITION, 0)),
+            position=max(0, number_of(summary, POSITION)),
             files_added=int(summary.get("added-data-files", 0)),
             files_removed=int(summary.get("deleted-data-files", 0)),
             records=int(summary.get("total-records", 0)),

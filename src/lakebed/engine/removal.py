@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakebed.engine.core import Core
+from lakebed.engine.unneeded import Unneeded
 from lakebed.errors import ForeignTableError, LakebedError, translated
 from lakebed.host import failpoints
 from lakebed.host.store import ObjectStore, Stored
 from lakebed.lake.folder import LakeFolder
-from lakebed.lake.iceberg import needed_files
 from lakebed.lake.places import HINT_NAME, Places
 from lakebed.lake.reader import SegmentReader
+from lakebed.lake.table_facts import needed_files
 from lakebed.state.machine import Dropped
 from lakebed.state.values import Topic
 
@@ -59,6 +60,7 @@ class Removal:
         table: Callable[[str], Any],
         store: ObjectStore,
         earlier: ObjectStore | None,
+        unneeded: Unneeded,
         *,
         shown: Callable[[int], bool],
     ) -> None:
@@ -73,15 +75,15 @@ class Removal:
         """Where they kept them before there was a store."""
         self._shown = shown
         """Tells whether local segments of a topic are, or were, part of a table."""
-        self._buried: dict[Dropped, float | None] = {}
-        """Segments without a place in the log, and since when nothing refers to them."""
-        self._unneeded: dict[str, float] = {}
-        """Files of tables and objects, and since when they are known to be unneeded."""
+        self._buried: set[Dropped] = set()
+        """Segments without a place in the log, whose files are here."""
+        self._unneeded = unneeded
 
     @property
     def waiting(self) -> int:
         """Count the files that may not go yet."""
-        return len(self._buried) + len(self._unneeded)
+        places = {self._local_place(each) for each in list(self._buried)}
+        return len(places.union(self._unneeded.places()))
 
     def topics_waiting(self) -> list[Topic]:
         """Give the topics with a file that may not go yet."""
@@ -89,13 +91,17 @@ class Removal:
         topics = [self._core.state.topics.get(number) for number in sorted(numbers)]
         return [topic for topic in topics if topic is not None]
 
+    def remember(self) -> None:
+        """Write down since when files are unneeded."""
+        self._unneeded.save()
+
     def bury(self, dropped: Iterable[Dropped]) -> int:
         """Take segments that the log has dropped; give how many files went at once. Any thread."""
         count = 0
         for each in dropped:
             self._reader.forget(each[2])
             if self._shown(each[0]):
-                self._buried.setdefault(each, None)
+                self._buried.add(each)
             else:
                 count += self._remove(each)
         return count
@@ -114,23 +120,24 @@ class Removal:
         """Remove the buried segments whose time has come."""
         if not self._buried:
             return
-        now = self._core.clock.monotonic()
+        now_us = self._core.clock.time_us()
         for topic in sorted({each[0] for each in list(self._buried)}):
             needed = self._needed(topic)
             touched = False
             if needed is None:
                 continue
             for segment in [each for each in list(self._buried) if each[0] == topic]:
-                if self._local_place(segment) in needed:
-                    self._buried[segment] = None
+                place = self._local_place(segment)
+                if place in needed:
+                    self._unneeded.forget(place)
                     continue
-                since = self._buried[segment]
-                since = self._buried[segment] = now if since is None else since
-                if now - since >= grace_seconds and self._remove(segment):
-                    del self._buried[segment]
+                waited_us = now_us - self._unneeded.since(place, now_us)
+                if waited_us >= grace_seconds * 1_000_000 and self._remove(segment):
+                    self._buried.discard(segment)
+                    self._unneeded.forget(place)
                     report.segments_removed += 1
                     touched = True
-                    with translated("removing a segment", self._local_place(segment)):
+                    with translated("removing a segment", place):
                         _REMOVED.hit()
             if touched:
                 self._lake.sync(topic)
@@ -161,9 +168,9 @@ class Removal:
 
         `expire` takes old snapshots out of the table of that name, and gives how many.
         """
-        now, now_us = self._core.clock.monotonic(), self._core.clock.time_us()
+        now_us, grace_us = self._core.clock.time_us(), grace_seconds * 1_000_000
         needed: dict[int, set[str] | None] = {}
-        seen: set[str] = set()
+        seen = {self._local_place(each) for each in list(self._buried)}
         for store, topic, found in self._files():
             if topic not in needed:
                 needed[topic] = self._needed_below(topic, expire)
@@ -171,16 +178,15 @@ class Removal:
             if wanted is None or place in wanted or self._is_unknown(found.name):
                 continue
             seen.add(place)
-            since = self._unneeded.setdefault(place, now)
-            old = now_us - found.modified_us >= grace_seconds * 1_000_000
-            if old and now - since >= grace_seconds:
+            since_us = max(self._unneeded.since(place, now_us), min(found.modified_us, now_us))
+            if now_us - since_us >= grace_us:
                 store.remove(found.name)
-                del self._unneeded[place]
+                self._unneeded.forget(place)
                 report.files_removed += 1
                 report.bytes_removed += found.size_bytes
                 with translated("removing a file", place):
                     _SWEPT.hit()
-        self._unneeded = {place: since for place, since in self._unneeded.items() if place in seen}
+        self._unneeded.keep_only(seen)
 
     def _needed_below(self, topic: int, expire: Callable[[str], int]) -> set[str] | None:
         """Give every file of a topic that must stay; None if that cannot be known."""

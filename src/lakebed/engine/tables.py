@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from lakebed.engine.core import Core
-from lakebed.lake.iceberg import Registered, Synced, Tables, Wanted
+from lakebed.lake.iceberg import Synced, Tables, Wanted
 from lakebed.lake.places import Places
 from lakebed.lake.reader import SegmentReader
 from lakebed.lake.schema import numbered_schema
+from lakebed.lake.table_facts import Registered
 from lakebed.state.values import LOCAL, Partition, Segment, Topic
 
 Shape = tuple[int, tuple[tuple[Segment, ...], ...]]

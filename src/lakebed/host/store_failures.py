@@ -90,6 +90,14 @@ def translated(doing: str, uri: str, secrets: list[str]) -> Iterator[None]:
         )
 
 
+def store_failure(error: OSError, doing: str, table: str) -> LakebedError | None:
+    """Give our error for a failure of the store while a table was used; None for any other."""
+    if not any(mark in str(error) for mark in _MARKS):
+        return None
+    kind = kind_of(error)
+    return kind(f"{_STORY[kind]} while {doing}", table=table, reason=str(error))
+
+
 _STORY: Final[dict[type[LakebedError], str]] = {
     StoreUnavailableError: "the object store is not available",
     StoreDeniedError: "the object store refused",

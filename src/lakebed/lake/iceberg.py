@@ -34,25 +34,28 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from lakebed.errors import (
-    CatalogUnavailableError,
-    DeviceError,
-    ForeignTableError,
-    LakebedError,
-    SchemaMismatchError,
-    from_os_error,
-)
+from lakebed.errors import CatalogUnavailableError, ForeignTableError, SchemaMismatchError
 from lakebed.host import failpoints
 from lakebed.lake.catalog import Catalog
 from lakebed.lake.places import HINT_NAME
-from lakebed.state.values import Segment
+from lakebed.lake.table_facts import (
+    LOG,
+    OFFSETS,
+    POSITION,
+    TOPIC,
+    Registered,
+    check_partitioning,
+    check_position,
+    data_file,
+    expired,
+    fields_of,
+    is_ours,
+    live_files,
+    number_of,
+)
+from lakebed.lake.table_failures import ConflictError, RuinedError, committed, translated
 
 _log = logging.getLogger("lakebed.lake")
-
-LOG: Final = "lakebed.log"
-TOPIC: Final = "lakebed.topic"
-POSITION: Final = "lakebed.position"
-OFFSETS: Final = "lakebed.offsets"
 
 _ATTEMPTS: Final = 5
 """How often a swap is tried when somebody else was faster, or its outcome is unknown."""
@@ -63,8 +66,10 @@ _PROPERTIES: Final = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "20",
     "commit.manifest.target-size-bytes": "131072",
-    "write.metadata.delete-after-commit.enabled": "true",
+    # Older metadata goes by sweeping, after the grace period: somebody may have been given it.
+    "write.metadata.delete-after-commit.enabled": "false",
     "write.metadata.previous-versions-max": "10",
+    "gc.enabled": "false",  # engines that heed it do not remove files, which are the log's
     "write.delete.isolation-level": "snapshot",
     "write.metadata.metrics.column.value": "none",  # a raw value has no statistics in its file
 }
@@ -73,15 +78,6 @@ _CREATED = failpoints.define("lake.table.created")
 _PREPARED = failpoints.define("lake.table.prepared")
 _SWAPPED = failpoints.define("lake.table.swapped")
 _HINTED = failpoints.define("lake.table.hinted")
-
-
-class Registered(NamedTuple):
-    """A segment as a file of a table."""
-
-    partition: int
-    segment: Segment
-    metadata: Callable[[], Any]
-    """Gives the Parquet library's metadata of the file."""
 
 
 class Wanted(NamedTuple):
@@ -127,10 +123,13 @@ class Tables:
         log: str,
         snapshots_kept: int,
         is_segment: Callable[[str, int], bool],
+        check_store: Callable[[], object],
     ) -> None:
         self._catalog = catalog
         self._is_segment = is_segment
         """Tells whether a location is that of a segment that a topic has or had."""
+        self._check_store = check_store
+        """Raises if there is a store that cannot be reached: then nothing is known to be gone."""
         self._location = location
         self._log = log
         self._kept = snapshots_kept
@@ -157,7 +156,7 @@ class Tables:
             try:
                 with self._asking("syncing a table", wanted.name):
                     return self._sync(wanted, take_over=take_over)
-            except _Conflict as error:
+            except ConflictError as error:
                 # Somebody was faster, or nobody knows: the next attempt reads before it writes,
                 # and through a new connection. One whose commit failed shows what it would have
                 # committed.
@@ -168,7 +167,7 @@ class Tables:
             except ForeignTableError as error:
                 self._note_foreign(wanted.topic, str(error))
                 self._known.pop(wanted.topic, None)
-                ruined = isinstance(error, _RuinedError) and self._catalog.is_own
+                ruined = isinstance(error, RuinedError) and self._catalog.is_own
                 if not (ruined or take_over):
                     raise
                 self._make_anew(wanted, error)
@@ -182,7 +181,7 @@ class Tables:
         foreign = self._check(table, wanted, take_over=take_over)
         self._restore_properties(table)
         known = self._known_files(table, wanted.topic)
-        live = None if known is not None else _live(table)
+        live = None if known is not None else live_files(table)
         have = known if known is not None else frozenset(live or ())
         if foreign or known is None:
             self._check_strangers(table, have, wanted, take_over=take_over)
@@ -191,7 +190,7 @@ class Tables:
         schema = self._grown(table, wanted)
         if added or removed or schema is not None or foreign:
             if removed and live is None:
-                live = _live(table)
+                live = live_files(table)
             gone = [(live or {})[place] for place in removed]
             self._swap(table, wanted, added, gone, schema)
         if foreign:
@@ -252,18 +251,20 @@ class Tables:
             return None
         if table.properties.get(LOG) != self._log:
             return table
-        moved = table.location() != self.location(_number(table, TOPIC))
-        earlier = not moved and _number(table, TOPIC) != wanted.topic
+        moved = table.location() != self.location(number_of(table.properties, TOPIC))
+        earlier = not moved and number_of(table.properties, TOPIC) != wanted.topic
         if earlier and not take_over:
-            _check_position(table, wanted.name, wanted.position)
+            check_position(table, wanted.name, wanted.position)
         if earlier or (moved and (self._catalog.is_own or take_over)):
             reason = "of an earlier topic" if earlier else "of a folder that was moved"
             _log.warning("table %s is that %s: it is made anew", wanted.name, reason)
             self._catalog.drop(wanted.name)
+            if earlier:
+                self._unhint(table)
             return None
         if moved:
             raise ForeignTableError(
-                "the table is that of a folder elsewhere: the log was copied or moved",
+                "the table is at another place than this log's: its folder or its store was moved",
                 table=wanted.name,
                 location=table.location(),
                 expected=self.location(wanted.topic),
@@ -280,13 +281,12 @@ class Tables:
                 log=properties.get(LOG, "none"),
             )
         if not take_over:
-            _check_position(table, wanted.name, wanted.position)
-        _check_partitioning(table, wanted.name)
+            check_position(table, wanted.name, wanted.position)
+        check_partitioning(table, wanted.name)
         newest = table.current_snapshot()
         if newest is None:
             return False
-        summary = newest.summary.additional_properties if newest.summary else {}
-        ours = (summary.get(LOG), summary.get(POSITION)) == (self._log, properties.get(POSITION))
+        ours = is_ours(newest, properties, self._log)
         if not ours:
             self._known.pop(wanted.topic, None)
         return not ours
@@ -308,7 +308,7 @@ class Tables:
         _log.warning("table %s: its settings are restored", ".".join(table.name()))
         change = table.transaction()
         change.set_properties(_PROPERTIES)
-        _commit(change)
+        committed(change)
 
     def _check_strangers(
         self, table: Any, have: frozenset[str], wanted: Wanted, *, take_over: bool
@@ -348,7 +348,7 @@ class Tables:
         from pyiceberg.io.pyarrow import pyarrow_to_schema
 
         schema = pyarrow_to_schema(wanted.columns)
-        have, names = _fields(table.schema()), _fields(schema)
+        have, names = fields_of(table.schema()), fields_of(schema)
         strange = [field for number, field in have.items() if names.get(number) != field]
         if strange:
             raise ForeignTableError(
@@ -381,7 +381,7 @@ class Tables:
             )
             change._stage((AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate()))
         marks = {LOG: self._log, POSITION: str(wanted.position)}
-        files = [_data_file(place, wanted.files[place], metadata, schema) for place in added]
+        files = [data_file(place, wanted.files[place], metadata, schema) for place in added]
         producer: Any = (
             replace_files(change, marks)
             if removed
@@ -394,11 +394,11 @@ class Tables:
         producer.commit()
         offsets = json.dumps({str(key): value for key, value in wanted.offsets.items()})
         change.set_properties({**marks, TOPIC: str(wanted.topic), OFFSETS: offsets})
-        old = _expired(change.table_metadata, self._kept)
+        old = expired(change.table_metadata, self._kept)
         if old:
             change._stage((RemoveSnapshotsUpdate.model_validate({"snapshot-ids": old}),))
         _PREPARED.hit()
-        _commit(change)
+        committed(change)
         _SWAPPED.hit()
 
     def _hint(self, table: Any) -> None:
@@ -413,6 +413,13 @@ class Tables:
         self._hints[place] = name
         _HINTED.hit()
 
+    def _unhint(self, table: Any) -> None:
+        """Let readers without a catalog not go on with a table that is no more."""
+        place = f"{table.location()}/metadata/{HINT_NAME}"
+        self._hints.pop(place, None)
+        with contextlib.suppress(FileNotFoundError):
+            table.io.delete(place)
+
     def expire(self, name: str, before_us: int) -> int:
         """Remove a table's snapshots of before a time, but for the newest; give how many.
 
@@ -423,8 +430,8 @@ class Tables:
                 table = self._catalog.load(name)
                 if table is None or not self._is_ours(table):
                     return 0
-                return self._expire(table, _expired(table.metadata, 1, before_us))
-        except _RuinedError:
+                return self._expire(table, expired(table.metadata, 1, before_us))
+        except RuinedError:
             return 0
 
     def _expire(self, table: Any, old: list[int]) -> int:
@@ -465,30 +472,36 @@ class Tables:
                 table = self._catalog.load(name)
                 if table is None or not self._is_ours(table):
                     return False
-                if _number(table, POSITION) > position:
+                if number_of(table.properties, POSITION) > position:
                     return False
-        except _RuinedError as error:
+        except RuinedError as error:
             if not self._catalog.is_own:
                 return False  # whose it was cannot be known
             _log.warning("table %s is dropped: %s", name, error)
+            table = None
         with self._asking("dropping a table", name):
             self._catalog.drop(name)
+            if table is not None:
+                self._unhint(table)
         return True
 
     def _is_ours(self, table: Any) -> bool:
         """Tell whether a table is one of this log, in this folder."""
         if table.properties.get(LOG) != self._log:
             return False
-        return str(table.location()) == self.location(_number(table, TOPIC))
+        return str(table.location()) == self.location(number_of(table.properties, TOPIC))
 
     @contextlib.contextmanager
     def _asking(self, doing: str, name: str) -> Iterator[None]:
         """Translate failures, and use a new connection after one of the catalog."""
         try:
-            with _translated(doing, name):
+            with translated(doing, name):
                 yield
         except CatalogUnavailableError:
             self._catalog.close()
+            raise
+        except RuinedError:
+            self._check_store()
             raise
 
     def rest(self) -> None:
@@ -503,204 +516,3 @@ class Tables:
     def close(self) -> None:
         """Let go of the catalog."""
         self._catalog.close()
-
-
-class _Conflict(Exception):  # noqa: N818  # nobody outside sees it
-    """The table is not as it was, or nobody knows how it is."""
-
-
-class _RuinedError(ForeignTableError):
-    """A file that the catalog or the table refers to is not there, or is damaged."""
-
-
-def _commit(change: Any) -> None:
-    try:
-        change.commit_transaction()
-    except MemoryError:
-        raise
-    except Exception as error:  # it failed, or it happened and the answer was lost
-        raise _Conflict(_reason(error)) from error
-
-
-def _number(table: Any, name: str) -> int:
-    """Give a property of a table that is a number; -1 if somebody has made it something else."""
-    text = table.properties.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else -1
-
-
-def _check_position(table: Any, name: str, position: int) -> None:
-    """Refuse a table that shows what the log does not know of."""
-    there = _number(table, POSITION)
-    if there > position:
-        raise ForeignTableError(
-            "the table is ahead of the log: this is an older copy of it",
-            table=name,
-            position=there,
-            log_position=position,
-        )
-
-
-def _check_partitioning(table: Any, name: str) -> None:
-    """Refuse a table whose files are told apart by something else than their partition."""
-    fields = [(each.source_id, str(each.transform)) for each in table.spec().fields]
-    if fields != [(1, "identity")]:
-        raise ForeignTableError(
-            "somebody else has changed the table's partitioning", table=name, now=table.spec()
-        )
-
-
-def _fields(schema: Any) -> dict[int, tuple[str, str, bool]]:
-    """Give name, type and necessity of every field by its id; only leaves have a type here."""
-    found = {}
-    for number in schema.field_ids:
-        field = schema.find_field(number)
-        kind = str(field.field_type) if field.field_type.is_primitive else ""
-        found[number] = (schema.find_column_name(number), kind, field.required)
-    return found
-
-
-def live_files(table: Any) -> dict[str, Any]:
-    """Give every data file of a table's newest snapshot by its location."""
-    with _translated("reading a table", ".".join(table.name())):
-        return _live(table)
-
-
-def _live(table: Any) -> dict[str, Any]:
-    from pyiceberg.manifest import ManifestContent
-
-    snapshot = table.current_snapshot()
-    files: dict[str, Any] = {}
-    with _reading_manifests(table):
-        for manifest in snapshot.manifests(table.io) if snapshot is not None else ():
-            if manifest.content == ManifestContent.DELETES:
-                raise ForeignTableError(
-                    "somebody else has deleted records from the table",
-                    table=".".join(table.name()),
-                    snapshot=snapshot.snapshot_id,
-                )
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-                files[entry.data_file.file_path] = entry.data_file
-    return files
-
-
-@contextlib.contextmanager
-def _reading_manifests(table: Any) -> Iterator[None]:
-    """Tell a damaged file from a catalog that fails: its reader raises whatever comes to it."""
-    try:
-        yield
-    except (LakebedError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        name = ".".join(table.name())
-        raise _RuinedError("a manifest is damaged", table=name, reason=_reason(error)) from error
-
-
-def needed_files(table: Any) -> set[str]:
-    """Give the location of every file that the table or one of its snapshots refers to."""
-    needed = {table.metadata_location}
-    needed.update(each.metadata_file for each in table.metadata.metadata_log)
-    needed.update(each.statistics_path for each in table.metadata.statistics)
-    needed.update(each.statistics_path for each in table.metadata.partition_statistics)
-    seen: set[str] = set()
-    with _translated("reading a table", ".".join(table.name())), _reading_manifests(table):
-        for snapshot in table.metadata.snapshots:
-            needed.add(snapshot.manifest_list)
-            for manifest in snapshot.manifests(table.io):
-                if manifest.manifest_path in seen:
-                    continue
-                seen.add(manifest.manifest_path)
-                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-                    needed.add(entry.data_file.file_path)
-    return needed | seen
-
-
-def _data_file(place: str, file: Registered, metadata: Any, schema: Any) -> Any:
-    """Describe a segment to a table, with the statistics that its readers prune by."""
-    from pyiceberg.io.pyarrow import (
-        compute_statistics_plan,
-        data_file_statistics_from_parquet_metadata,
-        parquet_path_to_id_mapping,
-    )
-    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-    from pyiceberg.typedef import Record
-
-    schema = schema or metadata.schema()
-    found = file.metadata()
-    _check_ids(found, place)
-    statistics = data_file_statistics_from_parquet_metadata(
-        parquet_metadata=found,
-        stats_columns=compute_statistics_plan(schema, metadata.properties),
-        parquet_column_mapping=parquet_path_to_id_mapping(schema),
-    )
-    return DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=place,
-        file_format=FileFormat.PARQUET,
-        partition=Record(file.partition),
-        file_size_in_bytes=file.segment.file_bytes,
-        sort_order_id=None,
-        spec_id=metadata.default_spec_id,
-        equality_ids=None,
-        key_metadata=None,
-        **statistics.to_serialized_dict(),
-    )
-
-
-def _check_ids(metadata: Any, place: str) -> None:
-    """Refuse a segment whose columns a table would take for others."""
-    value = metadata.schema.to_arrow_schema().field("value")
-    if (value.metadata or {}).get(b"PARQUET:field_id") != b"6":
-        raise SchemaMismatchError(
-            "a segment was written by a version that numbered columns differently", file=place
-        )
-
-
-def _expired(metadata: Any, kept: int, before_us: int | None = None) -> list[int]:
-    """Give the snapshots beyond the newest ones, but for those that somebody has named.
-
-    With a time, only those of before it.
-    """
-    named = {ref.snapshot_id for ref in metadata.refs.values()}
-    by_age = sorted(metadata.snapshots, key=lambda each: each.sequence_number or 0, reverse=True)
-    return [
-        each.snapshot_id
-        for each in by_age[kept:]
-        if each.snapshot_id not in named
-        and (before_us is None or each.timestamp_ms * 1000 < before_us)
-    ]
-
-
-@contextlib.contextmanager
-def _translated(doing: str, name: str) -> Iterator[None]:
-    """Raise whatever pyiceberg, a database or a network raises as one of ours."""
-    try:
-        yield
-    except (LakebedError, _Conflict, MemoryError):
-        raise
-    except FileNotFoundError as error:
-        raise _RuinedError("a file of the table is gone", table=name, reason=error) from error
-    except OSError as error:
-        known = from_os_error(error, doing, name)
-        if not isinstance(known, DeviceError):
-            raise known from error
-        raise _unavailable(error, doing, name) from error
-    except Exception as error:  # of any catalog there is: SQLAlchemy, HTTP, AWS, ...
-        raise _failure(error, doing, name) from error
-
-
-def _failure(error: Exception, doing: str, name: str) -> LakebedError:
-    from pyiceberg.exceptions import ValidationError
-
-    if isinstance(error, ValidationError):
-        return _RuinedError("the table's metadata is damaged", table=name, reason=_reason(error))
-    return _unavailable(error, doing, name)
-
-
-def _unavailable(error: Exception, doing: str, name: str) -> CatalogUnavailableError:
-    return CatalogUnavailableError(
-        f"the catalog failed while {doing}", table=name, reason=_reason(error)
-    )
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -1,9 +1,9 @@
 """Key filters: which row groups cannot hold a key, without decoding their keys.
 
-Each row group's `key` column has a bloom filter in Parquet's format, made by the Parquet library. It
-stands in the segment's tail, under the tail's checksum. The footer does not name it, the segment's
-index does: other readers shall not use it, because DuckDB up to 1.5 hashes a key of bytes as it
-would print them, and then does not find it. A filter has two parts.
+Each row group's `key` column has a bloom filter in Parquet's format, made by the Parquet library.
+It stands in the segment's tail, under the tail's checksum. The footer does not name it, the
+segment's index does: other readers shall not use it, because DuckDB up to 1.5 hashes a key of bytes
+as it would print them, and then does not find it. A filter has two parts.
 
 1. A Thrift header in the compact protocol: the length of the second part in bytes, and the only
    algorithm (split block), hash (XXH64) and compression (none) that there are. A header that says

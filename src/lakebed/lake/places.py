@@ -47,11 +47,11 @@ class Places:
 
     def check(self) -> None:
         """Refuse a folder whose name cannot be part of a URL."""
-        for sign in "#?":
-            if sign in self.base:
+        for sign in self.base:
+            if sign in "#?" or not sign.isprintable():
                 raise InvalidArgumentError(
                     "Iceberg tables cannot be in a folder with this sign in its path",
-                    sign=sign,
+                    sign=repr(sign),
                     path=self._root,
                 )
 

@@ -1,0 +1,164 @@
+"""What a loaded Iceberg table says of itself, and what it must say to be ours.
+
+Tables, snapshots and schemas are pyiceberg's, which is imported when a table is first needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from lakebed.errors import ForeignTableError, SchemaMismatchError
+from lakebed.lake.table_failures import reading_manifests, translated
+from lakebed.state.values import Segment
+
+LOG: Final = "lakebed.log"
+TOPIC: Final = "lakebed.topic"
+POSITION: Final = "lakebed.position"
+OFFSETS: Final = "lakebed.offsets"
+
+
+class Registered(NamedTuple):
+    """A segment as a file of a table."""
+
+    partition: int
+    segment: Segment
+    metadata: Callable[[], Any]
+    """Gives the Parquet library's metadata of the file."""
+
+
+def number_of(properties: Mapping[str, str], name: str) -> int:
+    """Give a property that is a number; -1 if it is none, or was made something else."""
+    text = properties.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else -1
+
+
+def is_ours(snapshot: Any, properties: Mapping[str, str], log: str) -> bool:
+    """Tell whether the log made a table's newest snapshot, and nobody else."""
+    summary = snapshot.summary.additional_properties if snapshot.summary else {}
+    return (summary.get(LOG), summary.get(POSITION)) == (log, properties.get(POSITION))
+
+
+def check_position(table: Any, name: str, position: int) -> None:
+    """Refuse a table that shows what the log does not know of."""
+    there = number_of(table.properties, POSITION)
+    if there > position:
+        raise ForeignTableError(
+            "the table is ahead of the log: this is an older copy of it",
+            table=name,
+            position=there,
+            log_position=position,
+        )
+
+
+def check_partitioning(table: Any, name: str) -> None:
+    """Refuse a table whose files are told apart by something else than their partition."""
+    fields = [(each.source_id, str(each.transform)) for each in table.spec().fields]
+    if fields != [(1, "identity")]:
+        raise ForeignTableError(
+            "somebody else has changed the table's partitioning", table=name, now=table.spec()
+        )
+
+
+def fields_of(schema: Any) -> dict[int, tuple[str, str, bool]]:
+    """Give name, type and necessity of every field by its id; only leaves have a type here."""
+    found = {}
+    for number in schema.field_ids:
+        field = schema.find_field(number)
+        kind = str(field.field_type) if field.field_type.is_primitive else ""
+        found[number] = (schema.find_column_name(number), kind, field.required)
+    return found
+
+
+def live_files(table: Any) -> dict[str, Any]:
+    """Give every data file of a table's newest snapshot by its location."""
+    from pyiceberg.manifest import ManifestContent
+
+    snapshot = table.current_snapshot()
+    files: dict[str, Any] = {}
+    with reading_manifests(table):
+        for manifest in snapshot.manifests(table.io) if snapshot is not None else ():
+            if manifest.content == ManifestContent.DELETES:
+                raise ForeignTableError(
+                    "somebody else has deleted records from the table",
+                    table=".".join(table.name()),
+                    snapshot=snapshot.snapshot_id,
+                )
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                files[entry.data_file.file_path] = entry.data_file
+    return files
+
+
+def needed_files(table: Any) -> set[str]:
+    """Give the location of every file that the table or one of its snapshots refers to."""
+    needed = {table.metadata_location}
+    needed.update(each.metadata_file for each in table.metadata.metadata_log)
+    needed.update(each.statistics_path for each in table.metadata.statistics)
+    needed.update(each.statistics_path for each in table.metadata.partition_statistics)
+    seen: set[str] = set()
+    with translated("reading a table", ".".join(table.name())), reading_manifests(table):
+        for snapshot in table.metadata.snapshots:
+            needed.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(table.io):
+                if manifest.manifest_path in seen:
+                    continue
+                seen.add(manifest.manifest_path)
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                    needed.add(entry.data_file.file_path)
+    return needed | seen
+
+
+def data_file(place: str, file: Registered, metadata: Any, schema: Any) -> Any:
+    """Describe a segment to a table, with the statistics that its readers prune by."""
+    from pyiceberg.io.pyarrow import (
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+    )
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    schema = schema or metadata.schema()
+    found = file.metadata()
+    _check_ids(found, place)
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=found,
+        stats_columns=compute_statistics_plan(schema, metadata.properties),
+        parquet_column_mapping=parquet_path_to_id_mapping(schema),
+    )
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=place,
+        file_format=FileFormat.PARQUET,
+        partition=Record(file.partition),
+        file_size_in_bytes=file.segment.file_bytes,
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def _check_ids(metadata: Any, place: str) -> None:
+    """Refuse a segment whose columns a table would take for others."""
+    value = metadata.schema.to_arrow_schema().field("value")
+    if (value.metadata or {}).get(b"PARQUET:field_id") != b"6":
+        raise SchemaMismatchError(
+            "a segment was written by a version that numbered columns differently", file=place
+        )
+
+
+def expired(metadata: Any, kept: int, before_us: int | None = None) -> list[int]:
+    """Give the snapshots beyond the newest ones, but for those that somebody has named.
+
+    With a time, only those of before it.
+    """
+    named = {ref.snapshot_id for ref in metadata.refs.values()}
+    by_age = sorted(metadata.snapshots, key=lambda each: each.sequence_number or 0, reverse=True)
+    return [
+        each.snapshot_id
+        for each in by_age[kept:]
+        if each.snapshot_id not in named
+        and (before_us is None or each.timestamp_ms * 1000 < before_us)
+    ]
