@@ -39,6 +39,7 @@ MASKS = [
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
     (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
     (r"(file|sqlite)://[^' \n]*/data/", r"\1://FOLDER/data/"),
+    (r"iceberg_scan\('[^']*/data/", "iceberg_scan('FOLDER/data/"),
     (r"\b\d{12,19}\b", "SNAPSHOT"),
     (r'"created_us": \d+', '"created_us": TIME'),
     (r"\d+\.\d+ s\b", "SECONDS"),

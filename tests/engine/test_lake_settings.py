@@ -13,7 +13,7 @@ import pytest
 import lakebed
 from lakebed import LakeConfig, Log, LogConfig, SyncMode, WalConfig
 from lakebed.config import LAKE_BOUNDS, parse_config, resolved, setting_names
-from lakebed.errors import InvalidArgumentError, LakebedError
+from lakebed.errors import InvalidArgumentError, LakebedError, SettingsFileError
 from lakebed.host import ManualClock, OsDisk, SystemClock
 from tests.engine.support import quiet, rows, until
 from tests.s3 import SECRET, Server, options, s3
@@ -339,6 +339,11 @@ namespace = "a.b"
         ("[lake", "not TOML"),
         ("a = ", "not TOML"),
         ("a = 1\na = 2", "not TOML"),
+        ("memtable_bytes = 1", "memtable_bytes must be"),
+        ("[wal]\nfile_bytes = 4097", "a multiple of 4096"),
+        ("[lake]\nstore = 'bucket'", "store must be"),
+        ("[lake.catalog]\nuri = 'x'", "catalog must be given with its `type`"),
+        ("[lake.store_options]\n's3.connect-timeout' = 5", "name=s3.connect-timeout got=int"),
         (b"\xff\xfe", "not text"),
     ],
 )
@@ -349,12 +354,55 @@ def test_a_file_with_a_mistake_is_refused_with_its_name(
     with pytest.raises(InvalidArgumentError) as caught:
         lakebed.open(folder)
     assert said in str(caught.value)
+    assert caught.value.facts["file"] == folder / "lakebed.toml"
     assert [each.name for each in folder.iterdir()] == ["lakebed.toml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "section"),
+    [
+        ("memtable_bytes = 1", "log"),
+        ("memtable_bytes = '1'", "log"),
+        ("[wal]\nspare_files = 1000", "wal"),
+        ("[wal]\nsync = 'never'", "wal"),
+        ("[lake]\nsnapshots_kept = 0", "lake"),
+        ("[lake]\niceberg = 'yes'", "lake"),
+        ("[lake]\nstore_options = 'x'", "lake"),
+    ],
+)
+def test_a_value_in_a_file_that_is_refused_is_told_with_its_section(
+    text: str, section: str
+) -> None:
+    with pytest.raises(SettingsFileError) as caught:
+        parse_config(text, "lakebed.toml")
+    facts = caught.value.facts
+    assert (facts["file"], facts["section"]) == ("lakebed.toml", section)
+    assert str(facts["setting"]) in text
+    assert caught.value.advice.startswith("correct the named file")
+
+
+@pytest.mark.parametrize(
+    ("text", "section", "name"),
+    [
+        ("[lake.store_options]\ns3.endpoint = 'x'", "lake.store_options", "s3.endpoint"),
+        ("[lake]\nstore_options = {s3.region = 'x'}", "lake.store_options", "s3.region"),
+        (
+            "[lake.catalog]\ntype = 'sql'\nheader.a.b = 'swordfish'",
+            "lake.catalog",
+            "header.a.b",
+        ),
+    ],
+)
+def test_a_name_with_a_dot_outside_quotes_is_told(text: str, section: str, name: str) -> None:
+    with pytest.raises(SettingsFileError, match="put names with a dot in quotes") as caught:
+        parse_config(text, "lakebed.toml")
+    assert caught.value.facts == {"file": "lakebed.toml", "section": section, "name": name}
 
 
 def test_a_mistake_in_a_file_shows_no_secret() -> None:
     for text in (
         "[lake.store_options]\n's3.secret-access-key' = ['swordfish']",
+        "[lake.store_options]\ns3.secret-access-key = 'swordfish'",
         "[lake.catalog]\nuri = 'postgresql://user:swordfish@host/db'",
         "[lake.catalog]\ntype = 'sql'\npassword = swordfish",
         "lake = 'swordfish'",

@@ -23,6 +23,10 @@ from tests.engine.support import PRICE, everything, quiet, rows, state_of
 WIDER = PRICE.append(pa.field("currency", pa.string()))
 
 
+NO_TABLES = lakebed.LogConfig(lake=lakebed.LakeConfig(iceberg=False))
+"""Files go at once: no table can need them."""
+
+
 def segment_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("lake/*/*.parquet"))
 
@@ -117,7 +121,7 @@ def test_partitions_are_added_and_never_taken_away() -> None:
 
 
 def test_a_purge_removes_records_and_files_and_offsets_go_on(tmp_path: Path) -> None:
-    with lakebed.open(tmp_path) as log:
+    with lakebed.open(tmp_path, NO_TABLES) as log:
         log.create_topic("orders", 2)
         log.append_batch("orders", [b"a", b"b", b"c", b"d"], partition=0)
         log.checkpoint()
@@ -135,7 +139,7 @@ def test_a_purge_removes_records_and_files_and_offsets_go_on(tmp_path: Path) -> 
 
 
 def test_a_deleted_topic_leaves_no_file_no_offset_and_no_sequence(tmp_path: Path) -> None:
-    with lakebed.open(tmp_path) as log:
+    with lakebed.open(tmp_path, NO_TABLES) as log:
         log.create_topic("orders")
         log.create_topic("kept")
         with log.producer("till") as producer:

@@ -11,6 +11,7 @@ import collections
 import hashlib
 import importlib
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -90,7 +91,10 @@ def spark_session() -> SparkSession:
     builder = SparkSession.builder.master("local[1]").appName("lakebed-tests")
     for name, value in _SPARK.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    handler = signal.getsignal(signal.SIGINT)
+    session = builder.getOrCreate()
+    signal.signal(signal.SIGINT, handler)  # Spark takes Ctrl-C for itself, also where it is a test
+    return session
 
 
 def static(metadata_location: str, **properties: str) -> Table:

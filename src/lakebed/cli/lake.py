@@ -195,7 +195,7 @@ def sync_command(
         done = {name: value for name, value in asdict(report).items() if name != "errors"}
         write_json("sync", {"topic": topic, **_sealed(sealed), **done, "failures": failures})
     else:
-        write_facts(_synced(sealed, report, stored=stored))
+        write_facts(_synced(sealed, report, take_over=take_over, stored=stored))
         for name, error in report.errors.items():
             click.echo(f"error: {name}: {error}\n{advice(error)}", err=True)
     if report.errors:
@@ -221,12 +221,13 @@ def _sealed(report: CheckpointReport) -> dict[str, int]:
 
 
 def _synced(
-    sealed: CheckpointReport, report: SyncReport, *, stored: bool
+    sealed: CheckpointReport, report: SyncReport, *, take_over: bool, stored: bool
 ) -> Iterator[tuple[str, str]]:
     segments = counted(sealed.segments, "segment", "segments")
     yield "sealed", f"{counted(sealed.records, 'record', 'records')} into {segments}"
     yield "tables", f"{report.tables_changed} changed, {report.tables_dropped} dropped"
-    yield "files", f"{report.files_added} added, {report.files_removed} removed"
+    if take_over:
+        yield "files", f"{report.files_added} added, {report.files_removed} removed"
     if stored:
         moved = f"{report.segments_moved} no longer on the local disk"
         yield "store", f"{counted(report.segments_uploaded, 'segment', 'segments')} sent, {moved}"

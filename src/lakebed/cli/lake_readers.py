@@ -96,7 +96,7 @@ def _duckdb(location: str, s3: _Store | None) -> Iterator[str]:
         yield "-- for S3 DuckDB needs its extension httpfs: INSTALL httpfs; LOAD httpfs;"
         if not s3.key:
             yield "-- and aws, to find credentials as other programs do: INSTALL aws; LOAD aws;"
-        yield f"CREATE SECRET (TYPE s3, {', '.join(_duckdb_secret(s3))});"
+        yield f"CREATE OR REPLACE SECRET (TYPE s3, {', '.join(_duckdb_secret(s3))});"
     source = location.removeprefix("file://").replace("'", "''")
     yield f"SELECT * FROM iceberg_scan('{source}');"  # noqa: S608  # shown, not run
 
