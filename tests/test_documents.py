@@ -6,9 +6,11 @@ import re
 import subprocess
 import sys
 from dataclasses import fields
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lakebed
@@ -36,6 +38,32 @@ def test_the_examples_print_what_the_pages_say(tmp_path: Path, code: str, output
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr, done.returncode) == (output, "", 0)
+
+
+def test_the_query_of_the_current_state_gives_what_latest_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the lines that load DuckDB's extension, by which the query is run."""
+    monkeypatch.chdir(tmp_path)
+    with lakebed.open("shop") as log:
+        log.create_topic("orders", partitions=3, schema=pa.schema({"item": pa.string()}))
+        for number in range(60):
+            value = None if number % 7 == 3 else {"item": str(number) if number % 5 else None}
+            log.append("orders", value, key=b"%d" % (number % 11))
+            if number == 30:
+                log.checkpoint()
+        log.append("orders", {"item": "without a key"})
+        log.checkpoint()
+        log.lake.sync()
+        latest = log.table("orders").latest(["key", "value"]).to_pylist()
+    assert 0 < len(latest) < 11
+    (loading,) = re.findall(r"```python\n(import importlib.*?)```", TABLES, re.DOTALL)
+    (query,) = re.findall(r"```sql\n(.*?)```", TABLES, re.DOTALL)
+    scope: dict[str, Any] = {}
+    exec(loading, scope)
+    found = scope["connection"].execute(query).to_arrow_table().to_pylist()
+    scope["connection"].close()
+    assert sorted(found, key=itemgetter("key")) == sorted(latest, key=itemgetter("key"))
 
 
 def test_the_readmes_first_example_shows_the_main_things_in_one_screen() -> None:
@@ -71,10 +99,11 @@ def test_the_demo_finds_everything_again() -> None:
     assert consumed >= acknowledged > 1000
     assert transactions > 10
     assert (lag, wrong) == (0, 0)
-    in_parquet, files = numbers(
-        r"([\d,]+) records read by pyarrow from ([\d,]+) Parquet files", done.stdout
+    in_tables, tables, files = numbers(
+        r"([\d,]+) records counted by pyiceberg in (\d+) Iceberg tables of ([\d,]+) files",
+        done.stdout,
     )
-    assert in_parquet == consumed
+    assert (in_tables, tables) == (consumed, 3)
     assert files >= 3
     assert done.stdout.count("killed (SIGKILL)") == 3
 
