@@ -151,10 +151,16 @@ def _polars(s3: _Store | None) -> Iterator[str]:
     yield "import os"
     yield "import polars"
     yield "os.environ['POLARS_ICEBERG_PLANNER'] = 'pyiceberg'  # or it warns"
-    if s3 is None:
+    options = {} if s3 is None else _polars_options(s3)
+    if not options:
         yield "polars.scan_iceberg(table).collect()"
         return
     yield "polars.scan_iceberg(table, storage_options={"
+    yield from (f"    {key!r}: {_expression(value)}," for key, value in options.items())
+    yield "}).collect()"
+
+
+def _polars_options(s3: _Store) -> dict[str, str]:
     options = {
         "aws_endpoint_url": s3.endpoint,
         "aws_region": s3.region,
@@ -162,12 +168,9 @@ def _polars(s3: _Store | None) -> Iterator[str]:
         "aws_secret_access_key": s3.secret,
         "aws_session_token": s3.token,
         "aws_allow_http": "true" if s3.endpoint.startswith("http://") else "",
-        "aws_virtual_hosted_style_request": "" if s3.path_style else "true",
+        "aws_virtual_hosted_style_request": "true" if s3.endpoint and not s3.path_style else "",
     }
-    for key, value in options.items():
-        if value:
-            yield f"    {key!r}: {_expression(value)},"
-    yield "}).collect()"
+    return {name: value for name, value in options.items() if value}
 
 
 def _spark(s3: _Store | None) -> Iterator[str]:
