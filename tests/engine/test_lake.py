@@ -24,12 +24,14 @@ from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
 )
+from pyiceberg.expressions import EqualTo
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
 from sqlalchemy.exc import OperationalError
 
-from lakebed import LakeConfig, Log, LogConfig
+from lakebed import LakeConfig, Log, LogConfig, limits
+from lakebed.engine import removal
 from lakebed.engine.lake import SyncReport
 from lakebed.errors import (
     CatalogUnavailableError,
@@ -1291,3 +1293,105 @@ def test_a_typed_topic_grows_its_table(log: Log) -> None:
 @pytest.fixture(autouse=True)
 def _say_everything(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "lakebed.lake")
+
+
+# Found by review
+
+
+def test_a_key_without_statistics_is_found_all_the_same(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Parquet library bounds no row group with a key over 4 KiB; the others bound no file."""
+    monkeypatch.setattr(limits, "ROW_GROUP_RECORDS", 2)
+    keys = [b"m", b"n", b"z" * 5000, b"a"]
+    log.append_batch("orders", [{"key": key, "value": b"v"} for key in keys], partition=0)
+    log.checkpoint()
+    table = log.lake.table("orders")
+    equal: Any = EqualTo
+    for key in keys:
+        assert table.scan(row_filter=equal("key", key)).to_arrow().num_rows == 1, key[:1]
+
+
+def test_a_record_of_no_year_of_the_calendar_holds_up_no_table(log: Log) -> None:
+    time = pa.array([2**61], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    log.append_batch("orders", pa.table({"timestamp": time, "value": [b"v"]}), partition=0)
+    log.create_topic("other", 1)
+    log.append("other", b"v")
+    log.checkpoint()
+    assert log.lake.sync().failures == []
+    assert [each.records for each in log.lake.tables()] == [1, 1]
+
+
+def test_a_table_that_fails_in_pyiceberg_holds_up_no_other(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("second", "third"):
+        log.create_topic(name, 1)
+    for name in ("orders", "second", "third"):
+        log.append(name, b"v", partition=0)
+    log.checkpoint()
+    load = own_catalog.Catalog.load
+
+    def failing(self: own_catalog.Catalog, name: str) -> Any:
+        if name == "second":
+            raise ZeroDivisionError("a bug of somebody's")
+        return load(self, name)
+
+    monkeypatch.setattr(own_catalog.Catalog, "load", failing)
+    report = log.lake.sync()
+    assert list(report.errors) == ["second"]
+    monkeypatch.undo()
+    assert [each.records for each in log.lake.tables()] == [1, 0, 1]
+    assert log.lake.sync().failures == []
+
+
+def test_a_callback_of_the_committing_thread_cannot_wait_for_the_lake(tmp_path: Path) -> None:
+    refused: list[type[BaseException]] = []
+    with opened(tmp_path, threaded=True) as log:
+        log.create_topic("orders", 1)
+        for call in (lambda: log.lake.describe("orders"), log.lake.tables, log.lake.sync):
+
+            def ask(_: object, call: Callable[[], object] = call) -> None:
+                try:
+                    call()
+                except InvalidArgumentError as error:
+                    refused.append(type(error))
+
+            future = log.append_async("orders", b"v")
+            future.add_done_callback(ask)
+            future.result(30)
+        log.append("orders", b"last")
+    assert all(each is InvalidArgumentError for each in refused)
+
+
+def test_a_callback_of_a_sync_cannot_use_the_lake(log: Log) -> None:
+    seal(log)
+    told: list[str] = []
+
+    def progress(doing: str, done: int, total: int) -> None:
+        with pytest.raises(InvalidArgumentError, match="at work"):
+            log.lake.describe("orders")
+        told.append(doing)
+
+    log.lake.sync(progress=progress)
+    assert told
+    assert agrees(log)
+
+
+def test_an_unchanged_table_is_not_read_again_for_each_segment_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("orders", 1, config=OLDEST)
+        for _ in range(3):
+            seal(log)
+            log.lake.sync()
+        log.retain()
+        log.lake.sync()
+        log.lake.gc()
+        reads: list[object] = []
+        monkeypatch.setattr(removal, "needed_files", reads.append)
+        for _ in range(3):
+            log.lake._tidy()
+        assert reads == []
+        assert log.lake.stats().files_waiting > 0

@@ -882,3 +882,15 @@ def test_a_scan_misses_nothing_while_segments_are_merged(tmp_path: Path) -> None
 
         work = [write, move, scan, scan]
         assert in_threads(len(work), lambda number: work[number]()) == [None] * len(work)
+
+
+def test_a_date_of_no_calendar_breaks_no_predicate(tmp_path: Path) -> None:
+    schema = pa.schema({"day": pa.date32(), "cents": pa.int64()})
+    with lakebed.open(tmp_path) as log:
+        log.create_topic("t", 1, schema)
+        days = pa.array([2**31 - 1, 5], pa.int32()).cast(pa.date32())
+        value = pa.StructArray.from_arrays([days, pa.array([1, 2])], fields=list(schema))
+        log.append_batch("t", pa.table({"value": value}))
+        log.checkpoint()
+        found = log.table("t").scan(where=pc.field("value", "cents") == 2).read_all()
+        assert found.num_rows == 1

@@ -835,3 +835,37 @@ def test_a_folder_that_cannot_be_emptied_does_not_stop_the_move(
     with opened(tmp_path / "log", drive) as log:
         assert local_files(log) == []
         assert rows(log, "t") == values
+
+
+def test_an_older_copy_removes_nothing_that_the_original_made_since(
+    drive: LogConfig, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    with opened(first, drive) as log:
+        fill(log, "old", times=1)
+        log.lake.sync()
+    shutil.copytree(first, second)
+    with opened(first, drive) as log:
+        log.create_topic("new", config={"local_ms": 0})
+        values = fill(log, "new", times=1)
+        log.lake.sync()
+        assert places(log, "new") == [STORE]
+        there = objects(log)
+    with opened(second, drive) as copy:
+        copy.lake.gc(now=True)
+        fill(copy, "old", times=3)  # numbers of segments that the original has given, too
+        copy.lake.gc(now=True)
+        assert set(there) <= set(objects(copy))
+    with opened(first, drive) as log:
+        assert [row["value"] for row in log.table("new").scan().read_all().to_pylist()] == values
+
+
+def test_objects_dropped_since_the_log_was_opened_go(drive: LogConfig, tmp_path: Path) -> None:
+    with opened(tmp_path / "log", drive) as log:
+        fill(log)
+        log.lake.sync()
+        log.delete_topic("t")
+        log.lake.sync()
+        log.lake.gc(now=True)
+        log.lake.gc(now=True)
+        assert objects(log) == []

@@ -80,7 +80,7 @@ def one(kind: pa.DataType, *, nullable: bool = True) -> pa.Schema:
 
 
 names = st.lists(
-    st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0."), min_size=1, max_size=8),
     min_size=1,
     max_size=4,
     unique_by=lambda name: name.lower(),
@@ -331,3 +331,10 @@ def test_decimals_keep_their_precision() -> None:
     assert evolve(batch, value_type(checked)).column("value")[0]["f"].as_py() == decimal.Decimal(
         "1.234"
     )
+
+
+def test_a_name_with_a_dot_is_refused() -> None:
+    """`a.b` would be the same column as the field `b` of `a`."""
+    for kind in (pa.schema({"a.b": pa.int64()}), pa.schema({"a": pa.struct({"b.c": pa.int64()})})):
+        with pytest.raises(InvalidArgumentError, match="may not have a dot"):
+            check_schema(kind)

@@ -18,7 +18,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -190,18 +190,22 @@ class Checkpointer:
         Whatever happens, nothing is being written any more when this ends, and `written` has every
         segment that is there.
         """
+        done: dict[int, Segment] = {}
+
+        def write(number: int) -> None:
+            done[number] = self._write(*work[number])
+
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lakebed-flush")
-        futures = []
         try:
-            for topic, key, chunks in work:
-                futures.append((key, pool.submit(self._write, topic, key, chunks)))
-            for _, future in futures:
+            for future in _begun(pool, write, len(work)):
                 future.result()
+            pool.shutdown(wait=True, cancel_futures=True)
+            for number in range(len(work)):
+                if number not in done:  # there was no thread for it
+                    write(number)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-            for key, future in futures:
-                if not future.cancelled() and future.exception() is None:
-                    written.append((*key, future.result()))
+            written += [(*work[number][1], done[number]) for number in sorted(done)]
 
     def _write(self, topic: Topic, key: Key, chunks: list[Chunk]) -> Segment:
         number = self.new_segment_id()
@@ -277,6 +281,20 @@ class Checkpointer:
             self._lake.remove(topic, partition, segment)
         except LakebedError as error:
             _log.warning("a segment could not be removed yet: %s", error)
+
+
+def _begun(pool: ThreadPoolExecutor, do: Callable[[int], None], count: int) -> list[Future[None]]:
+    """Have threads do so many things; fewer if there are no threads, as the interpreter is ending.
+
+    The one that no thread could be started for may be done nevertheless, by another.
+    """
+    futures: list[Future[None]] = []
+    try:
+        for number in range(count):
+            futures.append(pool.submit(do, number))
+    except RuntimeError as error:
+        _log.info("segments are written one after the other: %s", error)
+    return futures
 
 
 def _cut(chunks: list[Chunk], segment_bytes: int) -> Iterator[list[Chunk]]:

@@ -205,12 +205,18 @@ class Lake:
             store or ObjectStore(self._places.base, {}),
             self._earlier(),
             Unneeded(disk, self._tables_folder),
+            () if self._tiering is None else self._tiering.sent,
             shown=self._is_shown,
+            check_stopped=self._check_stopped,
         )
         self._working = threading.Lock()
         self._wake = threading.Event()
         self._pending = False
         self._stopping = False
+        self._abandoned = False
+        """The thread did not end in time, and must not touch a file any more."""
+        self._worker: int | None = None
+        """The thread that is at work."""
         self._thread: threading.Thread | None = None
         self._swept_at = core.clock.monotonic()
         self._counts: dict[str, int] = dict.fromkeys(("syncs", "changed", "failures", "removed"), 0)
@@ -353,12 +359,18 @@ class Lake:
             self._store.close()  # ends every pause before another attempt
         self._join(_STOP_SECONDS)
         if not self._working.acquire(timeout=_STOP_SECONDS):
+            self._abandoned = True
             _log.error("the catalog or the store does not answer: the log is closed without it")
             return
         try:
             self._topics.tables.close()
         finally:
             self._working.release()
+
+    def _check_stopped(self) -> None:
+        """Refuse to remove anything more after the log was closed."""
+        if self._abandoned:
+            raise ClosedError("the log is closed")
 
     def _join(self, seconds: float) -> None:
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -380,22 +392,36 @@ class Lake:
 
     def _pass(self) -> bool:
         """Do what is due; False asks for another attempt soon."""
+        with self._at_work(last=True):
+            # Each for itself: a catalog that fails does not keep the local disk full.
+            done = [
+                self._attempted(each) for each in (self._sync_behind, self._move_all, self._tidy)
+            ]
+        return all(done)
+
+    def _attempted(self, work: Callable[[], None]) -> bool:
+        """Do a part of a pass; give whether it could be done."""
         try:
-            with self._at_work(last=True):
-                report = self._sync(self._topics.behind(), take_over=False, keep_on=True)
-                self._move_all()
-                self._gc(now=False, sweep=self._sweep_due())
-            if not report.failures:
-                self._told.clear()
-            return True  # a table that is refused will be refused a second later as well
+            work()
         except ClosedError:
             return True
         except LakebedError as error:
             self._failed(error)
+            return False
         except Exception as error:
             _log.exception("the lake could not be synced")
             self._failed(LakebedError(f"the lake failed: {type(error).__name__}: {error}"))
-        return False
+            return False
+        return True
+
+    def _sync_behind(self) -> None:
+        report = self._sync(self._topics.behind(), take_over=False, keep_on=True)
+        if not report.errors:
+            self._told.clear()
+        # A table that is refused will be refused a second later as well: no error, but a problem.
+
+    def _tidy(self) -> None:
+        self._gc(now=False, sweep=self._sweep_due())
 
     def _failed(self, error: LakebedError) -> None:
         self._counts["failures"] += 1
@@ -426,18 +452,23 @@ class Lake:
         self._counts["syncs"] += 1
         if self._config.iceberg and (topics is None or (keep_on and self._has_tables())):
             report.tables_dropped = len(self._topics.drop_others())
+        catalog_failed = False
         for done, topic in enumerate(chosen):
             if progress is not None:
                 progress("syncing tables", done, len(chosen))
             try:
                 self._sync_topic(topic, report, take_over=take_over)
                 self._problems.pop(topic.id, None)
-            except (CatalogUnavailableError, ClosedError, *_STORE_ERRORS):
+            except (ClosedError, *_STORE_ERRORS):
                 raise  # it would be the same for every other one
             except LakebedError as error:
                 self._problems[topic.id] = str(error)
                 if topics is not None and not keep_on:
                     raise  # whoever names a topic is told at once
+                if isinstance(error, CatalogUnavailableError):
+                    if catalog_failed or len(chosen) == 1:
+                        raise  # it is the catalog, and not one table
+                    catalog_failed = True
                 self._failed(error)
                 report.errors[topic.name] = error
         return report
@@ -484,12 +515,18 @@ class Lake:
     @contextlib.contextmanager
     def _at_work(self, *, last: bool = False) -> Iterator[None]:
         """Let nobody else work meanwhile. Once the log is being closed, only the last pass may."""
+        if not last:
+            self._core.check_may_wait()
+        if self._worker == threading.get_ident():
+            raise InvalidArgumentError("the lake is at work: a callback of its work cannot use it")
         with self._working:
             if self._stopping and not last:
                 raise ClosedError("the log is closed")
+            self._worker = threading.get_ident()
             try:
                 yield
             finally:
+                self._worker = None
                 self._topics.tables.rest()
 
     def _is_enabled(self) -> bool:

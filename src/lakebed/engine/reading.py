@@ -157,7 +157,6 @@ class Reading:
         self, topic: Topic, key: Key, offset: int, bounds: Bounds, names: tuple[str, ...] | None
     ) -> tuple[list[pa.RecordBatch], int]:
         """Give the next records from one place, and the offset behind them; none at the end."""
-        recovered: set[int] = set()
         while True:
             partition = self._partition(topic, key)
             if offset == partition.end:
@@ -184,14 +183,10 @@ class Reading:
                     max_bytes=bounds.bytes,
                     columns=_with_offsets(names, segment),
                 )
-            except Exception as error:
-                if segment not in self._partition(topic, key).segments:
-                    continue  # it was replaced or removed a moment ago
-                if isinstance(error, CorruptionError) and segment.id not in recovered:
-                    recovered.add(segment.id)
-                    if self._segments.recover(*key, segment):
-                        continue  # the copy was damaged, the original may be sound
-                raise
+            except Exception:
+                if segment in self._partition(topic, key).segments:
+                    raise
+                continue  # it was replaced or removed a moment ago
             if not batches:
                 offset = segment.end
                 continue
@@ -303,6 +298,33 @@ class Reading:
             if partition is None or partition.end > offset:
                 return True
         return False
+
+    # Checking
+
+    def verify(self, topic: Topic) -> int:
+        """Read every byte of a topic's segments; give how many there are.
+
+        Those that are merged or removed before their turn are left out.
+        """
+        return sum(
+            self._verify((topic.id, number), segment)
+            for number in range(topic.partitions)
+            for segment in self._segments_of((topic.id, number))
+        )
+
+    def _verify(self, key: Key, segment: Segment) -> bool:
+        """Check a segment; False if it went meanwhile."""
+        try:
+            self._segments.verify(*key, segment)
+        except CorruptionError:
+            if segment.id in [each.id for each in self._segments_of(key)]:
+                raise
+            return False
+        return True
+
+    def _segments_of(self, key: Key) -> Sequence[Segment]:
+        partition = self._core.partition(key)
+        return () if partition is None else partition.segments
 
     # Time
 

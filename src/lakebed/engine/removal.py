@@ -14,7 +14,7 @@ unneeded for as long.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +61,10 @@ class Removal:
         store: ObjectStore,
         earlier: ObjectStore | None,
         unneeded: Unneeded,
+        sent: Container[str],
         *,
         shown: Callable[[int], bool],
+        check_stopped: Callable[[], None],
     ) -> None:
         self._core = core
         self._lake = lake
@@ -73,8 +75,21 @@ class Removal:
         """Where tables keep their files; with a store, segments too."""
         self._earlier = earlier
         """Where they kept them before there was a store."""
+        self._check_stopped = check_stopped
+        """Raises once the log is closed: its folder may be somebody else's by now."""
+        self._sent = sent
+        """The names of objects that were uploaded since the log was opened."""
         self._shown = shown
         """Tells whether local segments of a topic are, or were, part of a table."""
+        self._first_segment = core.state.numbers["segment"]
+        self._first_topic = core.state.numbers["topic"]
+        """What was not numbered yet when the log was opened."""
+        self._topics: set[int] = set()
+        """Topics that had a segment since."""
+        self._judged: dict[int, tuple[str, frozenset[Dropped], frozenset[Dropped]]] = {}
+        """Of each topic: the table's metadata file, the buried segments that it was asked about,
+        and those of them that it needs.
+        """
         self._buried: set[Dropped] = set()
         """Segments without a place in the log, whose files are here."""
         self._unneeded = unneeded
@@ -98,9 +113,13 @@ class Removal:
     def bury(self, dropped: Iterable[Dropped]) -> int:
         """Take segments that the log has dropped; give how many files went at once. Any thread."""
         count = 0
+        shown: dict[int, bool] = {}
         for each in dropped:
             self._reader.forget(each[2])
-            if self._shown(each[0]):
+            self._topics.add(each[0])
+            if each[0] not in shown:
+                shown[each[0]] = self._shown(each[0])
+            if shown[each[0]]:
                 self._buried.add(each)
             else:
                 count += self._remove(each)
@@ -121,14 +140,18 @@ class Removal:
         if not self._buried:
             return
         now_us = self._core.clock.time_us()
-        for topic in sorted({each[0] for each in list(self._buried)}):
-            needed = self._needed(topic)
+        by_topic: dict[int, list[Dropped]] = {}
+        for segment in sorted(self._buried.copy()):
+            by_topic.setdefault(segment[0], []).append(segment)
+        for topic, segments in by_topic.items():
+            needed = self._needed_of(topic, frozenset(segments))
             touched = False
             if needed is None:
                 continue
-            for segment in [each for each in list(self._buried) if each[0] == topic]:
+            for segment in segments:
+                self._check_stopped()
                 place = self._local_place(segment)
-                if place in needed:
+                if segment in needed:
                     self._unneeded.forget(place)
                     continue
                 waited_us = now_us - self._unneeded.since(place, now_us)
@@ -141,6 +164,25 @@ class Removal:
                         _REMOVED.hit()
             if touched:
                 self._lake.sync(topic)
+
+    def _needed_of(self, topic: int, segments: frozenset[Dropped]) -> frozenset[Dropped] | None:
+        """Give those of a topic's buried segments that its table refers to; None if unknown.
+
+        A table that has not changed gives the same answer without being read again.
+        """
+        found = self._core.state.topics.get(topic)
+        table = None if found is None else self._table(found.name)
+        if table is None:
+            return frozenset()
+        judged = self._judged.get(topic)
+        if judged is not None and judged[0] == table.metadata_location and segments <= judged[1]:
+            return judged[2]
+        places = self._needed(topic)
+        if places is None:
+            return None
+        needed = frozenset(each for each in segments if self._local_place(each) in places)
+        self._judged[topic] = (table.metadata_location, segments, needed)
+        return needed
 
     def _local_place(self, segment: Dropped) -> str:
         topic, partition, number = segment
@@ -180,6 +222,7 @@ class Removal:
             seen.add(place)
             since_us = max(self._unneeded.since(place, now_us), min(found.modified_us, now_us))
             if now_us - since_us >= grace_us:
+                self._check_stopped()
                 store.remove(found.name)
                 self._unneeded.forget(place)
                 report.files_removed += 1
@@ -190,6 +233,9 @@ class Removal:
 
     def _needed_below(self, topic: int, expire: Callable[[str], int]) -> set[str] | None:
         """Give every file of a topic that must stay; None if that cannot be known."""
+        known = topic in self._core.state.topics or topic in self._topics
+        if topic >= self._first_topic and not known:
+            return None  # a topic of the log of which this is an older copy
         needed = self._needed(topic)
         living = self._core.state.topics.get(topic)
         if needed is None or living is None:
@@ -200,12 +246,12 @@ class Removal:
         return None if needed is None else needed | ours
 
     def _is_unknown(self, name: str) -> bool:
-        """Tell whether an object has a number that the log has not given to a segment yet.
+        """Tell whether an object is neither of before the log was opened, nor sent by it since.
 
         Then the folder is a copy, and the original has gone on: the object may be all it has.
         """
         number = self._places.segment_of(name)
-        return number is not None and number >= self._core.state.numbers["segment"]
+        return number is not None and number >= self._first_segment and name not in self._sent
 
     def _waits(self, topic: int, places: Iterable[str]) -> bool:
         """Tell whether old snapshots alone keep an object; local files are buried instead."""

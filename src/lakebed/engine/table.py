@@ -6,6 +6,7 @@ alike. It holds nothing itself; any thread may use it, as long as its log is ope
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
@@ -24,8 +25,12 @@ from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeEr
 from lakebed.lake.reader import SegmentReader
 from lakebed.state.values import Partition, Topic
 
+_log = logging.getLogger("lakebed.engine")
+
 _TIME: Final = pa.timestamp("us", "UTC")
 _LOOKS_MAX: Final = 100
+_PASSES_MAX: Final = 10
+"""How often the current records are read anew because some of them were removed meanwhile."""
 
 Points = int | Mapping[int, int]
 """An offset for every partition, or one for each that is named."""
@@ -114,14 +119,22 @@ class Table:
         Keys that were deleted and records without a key are not in it. If partitions hold a key in
         common, the record of the latest timestamp is current. Values that were replaced are read
         only where they stand in a row group with a current one.
+
+        If records are removed while it reads, it begins again; after several times it gives those
+        that are left, which the log file tells.
         """
-        topic = self._topic()
         names = _names(columns)
-        while True:
-            table = self._latest(topic, names)
-            if table is not None:
+        for _ in range(_PASSES_MAX):
+            table, missing = self._latest(self._topic(), names)
+            if not missing:
                 return table
-            topic = self._topic()
+        _log.warning(
+            "current records were removed again and again before they were read:"
+            " topic=%s records=%d",
+            self.name,
+            missing,
+        )
+        return table
 
     def as_of(
         self,
@@ -216,8 +229,8 @@ class Table:
         names = [name for name in COLUMNS if name in columns]
         return fitted(found, self._reading.empty(topic, names).schema)
 
-    def _latest(self, topic: Topic, names: tuple[str, ...]) -> pa.Table | None:
-        """Give the current records, or None if some of them were removed between the passes."""
+    def _latest(self, topic: Topic, names: tuple[str, ...]) -> tuple[pa.Table, int]:
+        """Give the current records, and how many of them were removed before they were read."""
         extents = [
             Extent(number, found.low, found.end) for number, found in self._now(topic, None).items()
         ]
@@ -236,9 +249,8 @@ class Table:
             rows += batch.num_rows
             kept = batch.filter(pc.is_valid(batch.column("value")))
             batches.append(kept.select(list(names)))
-        if rows != sum(len(offsets) for offsets in only.values()):
-            return None
-        return pa.Table.from_batches(batches, self._reading.empty(topic, names).schema)
+        table = pa.Table.from_batches(batches, self._reading.empty(topic, names).schema)
+        return table, sum(len(offsets) for offsets in only.values()) - rows
 
     def _checked_ends(
         self, topic: Topic, now: Mapping[int, Partition], offsets: Mapping[int, int]

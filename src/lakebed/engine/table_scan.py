@@ -118,7 +118,7 @@ class Scan:
                 later = [each.base for each in found.segments if each.base > at]
                 at = min([*later, found.flushed])
             elif (opened := self._open(key, segment)) is not None:
-                yield from self._of_segment(opened, extent.partition, at, extent.until)
+                yield from self._of_segment(opened, key, segment, at, extent.until)
                 at = segment.end
 
     def _following(self, partition: int, at: int, until: int) -> int:
@@ -139,9 +139,9 @@ class Scan:
             return None
 
     def _of_segment(
-        self, opened: OpenSegment, partition: int, start: int, until: int
+        self, opened: OpenSegment, key: Key, segment: Segment, start: int, until: int
     ) -> Iterator[Piece]:
-        wanted = self._wanted
+        wanted, partition = self._wanted, key[1]
         numbers = between(opened, start, until)
         if wanted.where is not None:
             numbers = may_match(opened, numbers, wanted.where, self._whole, wanted.needs)
@@ -158,6 +158,7 @@ class Scan:
             start=start,
             until=until,
             shape=lambda batch: self._shaped(batch, partition),
+            reopen=lambda: self._segments.reopen(*key, segment),
         )
 
     def _from_memory(self, key: Key, at: int, until: int) -> tuple[int, Piece | None]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from lakebed.config import stored_config
 from lakebed.engine.core import Core, Key
-from lakebed.errors import LakebedError, MissingFileError, translated
+from lakebed.errors import CorruptionError, LakebedError, MissingFileError, translated
 from lakebed.host import failpoints
 from lakebed.host.store import ObjectStore
 from lakebed.lake.folder import LakeFolder
@@ -63,17 +63,27 @@ class Tiering:
         """Makes every entry of the log survive a power cut."""
         self._checked: set[int] = set()
         """Topics of which an object was found in the store since the log was opened."""
+        self.sent: set[str] = set()
+        """The names of the objects that were uploaded, or begun to be."""
         self.moved_segments = 0
         self.moved_bytes = 0
 
     def upload(self, topic: Topic) -> int:
-        """Bring every segment of a topic into the store; give how many were not there."""
+        """Bring every segment of a topic into the store; give how many were not there.
+
+        One that is damaged does not keep the others here: the error is raised after them.
+        """
         self._check_store(topic)
         count = 0
+        damaged: list[CorruptionError] = []
         with translated("uploading segments", self._store.location):
             for key, segments in self._local(topic):
                 for first in range(0, len(segments), _TOGETHER):
-                    count += self._upload(key, segments[first : first + _TOGETHER])
+                    count += self._upload(key, segments[first : first + _TOGETHER], damaged)
+        for error in damaged[1:]:
+            _log.error("a damaged segment is not uploaded: %s", error)
+        if damaged:
+            raise damaged[0]
         return count
 
     def _check_store(self, topic: Topic) -> None:
@@ -95,12 +105,15 @@ class Tiering:
                 uri=self._store.uri(name),
             )
 
-    def _upload(self, key: Key, segments: list[Segment]) -> int:
+    def _upload(self, key: Key, segments: list[Segment], damaged: list[CorruptionError]) -> int:
         sent: list[Segment] = []
         try:
             for segment in segments:
-                if self._send(key, segment):
-                    sent.append(segment)
+                try:
+                    if self._send(key, segment):
+                        sent.append(segment)
+                except CorruptionError as error:
+                    damaged.append(error)
             _UPLOADED.hit()
         except LakebedError:
             self._place(key, sent, BOTH)  # what was sent need not be sent again
@@ -124,7 +137,9 @@ class Tiering:
             if not self._is_there(key, segment):
                 return False  # merged or removed a moment ago
             raise
-        self._store.put(self._places.object_name(*key, segment), data)
+        name = self._places.object_name(*key, segment)
+        self.sent.add(name)
+        self._store.put(name, data)
         return True
 
     def _is_there(self, key: Key, segment: Segment) -> bool:
@@ -154,7 +169,7 @@ class Tiering:
         return count
 
     def _remove(self, key: Key, segment: Segment) -> None:
-        self._reader.forget(segment.id)
+        self._reader.unmap(segment.id)
         try:
             self._lake.remove(*key, segment.id)
         except LakebedError as error:

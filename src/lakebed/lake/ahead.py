@@ -81,7 +81,21 @@ class Decoders:
                 raise ClosedError("the log was closed during a scan")
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lakebed-scan")
-            return self._pool.submit(decode)
+            try:
+                return self._pool.submit(decode)
+            except RuntimeError:
+                pass  # the interpreter is ending, and no thread can be given work any more
+        return _decoded(decode)
+
+
+def _decoded(decode: Callable[[], pa.RecordBatch]) -> Future[pa.RecordBatch]:
+    """Decode in the calling thread."""
+    future: Future[pa.RecordBatch] = Future()
+    try:
+        future.set_result(decode())
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 def _size(future: Future[pa.RecordBatch], about: int) -> int:

@@ -89,7 +89,10 @@ def _of_leaf(
         return [field.is_null()]
     if not statistics.has_min_max:
         return []
-    bounds = _between(field, *(_scalar(statistics, name, kind) for name in ("min", "max")))
+    try:
+        bounds = _between(field, *(_scalar(statistics, name, kind) for name in ("min", "max")))
+    except (OverflowError, ValueError):
+        return []  # a time that Python's calendar does not have: the records will tell
     if statistics.has_null_count and not statistics.null_count:
         return bounds
     # Each bound by itself: so the library knows it as one that nulls are excepted from.

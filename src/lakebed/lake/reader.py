@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,33 @@ KEY_FILTER_BYTES_MAX: Final = 64 * limits.MIB
 _LOOKUP_ROWS: Final = 8_192
 """Rows that a lookup decodes at a time on its way to one of them."""
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Use = Callable[Concatenate["SegmentReader", int, int, Segment, _P], _T]
+
+
+def _recovering(use: _Use[_P, _T]) -> _Use[_P, _T]:
+    """Let a method begin again, once, if the damaged copy of its segment can be fetched again."""
+
+    @functools.wraps(use)
+    def used(
+        self: SegmentReader,
+        topic: int,
+        partition: int,
+        segment: Segment,
+        /,
+        *args: _P.args,
+        **options: _P.kwargs,
+    ) -> _T:
+        try:
+            return use(self, topic, partition, segment, *args, **options)
+        except CorruptionError:
+            if not self.recover(topic, partition, segment):
+                raise
+        return use(self, topic, partition, segment, *args, **options)
+
+    return used
+
 
 class SegmentReader:
     """Reads segments through a bounded cache of decoded row groups. Any thread.
@@ -65,6 +93,7 @@ class SegmentReader:
         """Tell how often the cache served, and how much it holds."""
         return self._cache.stats
 
+    @_recovering
     def read(
         self,
         topic: int,
@@ -103,6 +132,7 @@ class SegmentReader:
                 break
         return batches
 
+    @_recovering
     def offset_for_time(
         self, topic: int, partition: int, segment: Segment, time_us: int
     ) -> int | None:
@@ -126,10 +156,18 @@ class SegmentReader:
         for number in range(len(opened.index.row_groups)):
             yield opened.batch(opened.columns(number, names))
 
+    @_recovering
     def open(self, topic: int, partition: int, segment: Segment) -> OpenSegment:
         """Open a segment for a scan, which reads it once: the map lasts as long as the scan."""
         return self._opened(topic, partition, segment, keep=False)
 
+    def reopen(self, topic: int, partition: int, segment: Segment) -> OpenSegment | None:
+        """Open a segment that a scan found damaged from another copy; None if there is none."""
+        if not self.recover(topic, partition, segment):
+            return None
+        return self._opened(topic, partition, segment, keep=False)
+
+    @_recovering
     def find(
         self,
         topic: int,
@@ -167,19 +205,13 @@ class SegmentReader:
         offsets = self._row_group(segment, opened, number, ("offset",)).column("offset")
         return int(offsets[row].as_py())
 
+    @_recovering
     def verify(self, topic: int, partition: int, segment: Segment) -> None:
         """Read every byte from the disk and check everything that is known about the segment."""
-        try:
-            self._verify(topic, partition, segment)
-        except CorruptionError:
-            if not self.recover(topic, partition, segment):
-                raise
-            self._verify(topic, partition, segment)
-
-    def _verify(self, topic: int, partition: int, segment: Segment) -> None:
         with self._file(topic, partition, segment) as path:
             verify_segment(self._folder.disk, path, partition, segment)
 
+    @_recovering
     def metadata(self, topic: int, partition: int, segment: Segment) -> Any:
         """Give what the Parquet library knows of a segment's file."""
         return self._opened(topic, partition, segment, keep=False).metadata
@@ -192,10 +224,14 @@ class SegmentReader:
         self._remote.discard(topic, partition, segment)
         return True
 
-    def forget(self, segment_id: int) -> None:
-        """Drop a segment's map and row groups; batches that callers hold stay valid."""
+    def unmap(self, segment_id: int) -> None:
+        """Drop a segment's map; its row groups and key filters still tell what is in it."""
         with self._guard:
             self._open.pop(segment_id, None)
+
+    def forget(self, segment_id: int) -> None:
+        """Drop everything that is held of a segment; batches that callers hold stay valid."""
+        self.unmap(segment_id)
         self._keys.forget(segment_id)
         self._cache.forget(segment_id)
 

@@ -6,10 +6,14 @@ soon as it is decoded: what it holds does not grow with what it reads.
 A row group of small records is one piece. One of large records is decoded in parts, one after the
 other: several of them whole would take more memory than a scan may, and fresh memory for each costs
 more time than a second thread saves.
+
+A segment that was fetched from the object store and is found damaged here is fetched again, once,
+and the scan goes on with the copy that came.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -18,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed import limits
+from lakebed.errors import CorruptionError
 from lakebed.lake.ahead import Piece
 from lakebed.lake.columns import column_numbers
 from lakebed.lake.index import RowGroup
@@ -31,6 +36,9 @@ PART_BYTES: Final = 8 * limits.MIB
 
 Shape = Callable[[pa.RecordBatch], pa.RecordBatch]
 """Makes of decoded records what the scan gives of them, in the thread that decoded them."""
+
+Reopen = Callable[[], OpenSegment | None]
+"""Opens another copy of a segment that is damaged; gives None if there is none."""
 
 
 def between(opened: OpenSegment, start: int, until: int) -> list[int]:
@@ -50,15 +58,18 @@ def pieces(
     start: int,
     until: int,
     shape: Shape,
+    reopen: Reopen,
 ) -> Iterator[Piece]:
     """Give row groups as pieces, cut to the offsets from `start` up to, not including, `until`."""
+    source = _Source(opened, reopen)
     for number in numbers:
-        yield from _of_row_group(opened, number, tuple(names), start, until, shape)
+        yield from _of_row_group(source, number, tuple(names), start, until, shape)
 
 
 def _of_row_group(
-    opened: OpenSegment, number: int, names: tuple[str, ...], start: int, until: int, shape: Shape
+    source: _Source, number: int, names: tuple[str, ...], start: int, until: int, shape: Shape
 ) -> Iterator[Piece]:
+    opened = source.opened
     group = opened.index.row_groups[number]
     cut = group.first < start or group.last >= until
     # Counting rows gives the offsets, unless a compaction has left gaps between them.
@@ -71,9 +82,9 @@ def _of_row_group(
 
     size = opened.decoded_bytes(number, read)
     if size <= WHOLE_BYTES_MAX:
-        yield Piece(size, lambda: shaped(_whole(opened, number, read), 0))
+        yield Piece(size, lambda: shaped(source.use(lambda at: _whole(at, number, read)), 0))
         return
-    parts = _Parts(opened, number, read, max(1, group.rows * PART_BYTES // size))
+    parts = _Parts(source, number, read, max(1, group.rows * PART_BYTES // size))
     for row in range(0, group.rows, parts.rows):
         yield Piece(PART_BYTES, lambda row=row: shaped(parts.at(row), row))  # type: ignore[misc]
 
@@ -96,14 +107,46 @@ def _between(
     return batch.slice(int(first), int(last - first))
 
 
+class _Source:
+    """A segment that is scanned, from another copy as soon as one is found damaged. Any thread."""
+
+    def __init__(self, opened: OpenSegment, reopen: Reopen) -> None:
+        self.opened = opened
+        """The copy to be read."""
+        self._reopen: Reopen | None = reopen
+        self._guard = threading.Lock()
+
+    def use(self, decode: Callable[[OpenSegment], pa.RecordBatch]) -> pa.RecordBatch:
+        """Decode something, again if there is another copy than the damaged one."""
+        opened = self.opened
+        try:
+            return decode(opened)
+        except CorruptionError:
+            if not self._replaced(opened):
+                raise
+        return decode(self.opened)
+
+    def _replaced(self, damaged: OpenSegment) -> bool:
+        """Tell whether there is another copy now; it is looked for once."""
+        with self._guard:
+            reopen, self._reopen = self._reopen, None
+            found = None if reopen is None else reopen()
+            if found is not None:
+                self.opened = found
+            return self.opened is not damaged
+
+
 class _Parts:
     """A row group that is decoded part by part, in their order, whoever asks first. Any thread."""
 
-    def __init__(self, opened: OpenSegment, number: int, names: tuple[str, ...], rows: int) -> None:
+    def __init__(self, source: _Source, number: int, names: tuple[str, ...], rows: int) -> None:
         self.rows: Final = rows
         """How many rows a part has; the last one may have fewer."""
         self._guard = threading.Lock()
-        self._source = opened.slices(number, names, rows)
+        self._source = source
+        self._columns = (number, names, rows)
+        self._decoding: tuple[OpenSegment, Iterator[pa.RecordBatch]] | None = None
+        """The copy that is decoded, and the parts that are still to come; None after a failure."""
         self._row = 0
         """The first row that is not decoded yet."""
         self._waiting: dict[int, pa.RecordBatch] = {}
@@ -113,7 +156,17 @@ class _Parts:
         """Give the part that begins with a row, once."""
         with self._guard:
             while row not in self._waiting:
-                batch = next(self._source)
+                batch = self._source.use(self._next)
                 self._waiting[self._row] = batch
                 self._row += batch.num_rows
             return self._waiting.pop(row)
+
+    def _next(self, opened: OpenSegment) -> pa.RecordBatch:
+        """Decode the next part; after a failure, everything before it too."""
+        decoding, self._decoding = self._decoding, None
+        if decoding is None or decoding[0] is not opened:
+            parts = opened.slices(*self._columns)
+            decoding = (opened, itertools.islice(parts, self._row // self.rows, None))
+        batch = next(decoding[1])
+        self._decoding = decoding
+        return batch

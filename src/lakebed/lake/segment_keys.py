@@ -9,6 +9,8 @@ least recently used would drop each just before it is asked again.
 
 from __future__ import annotations
 
+import bisect
+import operator
 import threading
 from typing import NamedTuple
 
@@ -64,6 +66,8 @@ class KeysCache:
         self._bytes_max = bytes_max
         self._guard = threading.Lock()
         self._held: dict[int, SegmentKeys] = {}
+        self._ids: list[int] = []
+        """Those that are held, the highest first: the last one is the first to go."""
         self._bytes = 0
 
     @property
@@ -81,24 +85,26 @@ class KeysCache:
             if segment in self._held:
                 return
             self._held[segment] = keys
+            bisect.insort(self._ids, segment, key=operator.neg)
             self._bytes += _size(keys)
             while self._bytes > self._bytes_max:
-                self._drop(min(self._held))
+                self._drop(len(self._ids) - 1)
 
     def forget(self, segment: int) -> None:
         """Drop what is held of a segment."""
         with self._guard:
             if segment in self._held:
-                self._drop(segment)
+                self._drop(bisect.bisect_left(self._ids, -segment, key=operator.neg))
 
     def clear(self) -> None:
         """Drop everything."""
         with self._guard:
             self._held.clear()
+            self._ids.clear()
             self._bytes = 0
 
-    def _drop(self, segment: int) -> None:
-        self._bytes -= _size(self._held.pop(segment))
+    def _drop(self, place: int) -> None:
+        self._bytes -= _size(self._held.pop(self._ids.pop(place)))
 
 
 def _size(keys: SegmentKeys) -> int:

@@ -6,6 +6,7 @@ Tables, snapshots and schemas are pyiceberg's, which is imported when a table is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from lakebed.errors import ForeignTableError, SchemaMismatchError
@@ -111,6 +112,8 @@ def needed_files(table: Any) -> set[str]:
 def data_file(place: str, file: Registered, metadata: Any, schema: Any) -> Any:
     """Describe a segment to a table, with the statistics that its readers prune by."""
     from pyiceberg.io.pyarrow import (
+        MetricModeTypes,
+        MetricsMode,
         compute_statistics_plan,
         data_file_statistics_from_parquet_metadata,
         parquet_path_to_id_mapping,
@@ -121,10 +124,15 @@ def data_file(place: str, file: Registered, metadata: Any, schema: Any) -> Any:
     schema = schema or metadata.schema()
     found = file.metadata()
     _check_ids(found, place)
+    mapping = parquet_path_to_id_mapping(schema)
+    plan = dict(compute_statistics_plan(schema, metadata.properties))
+    for path in _unbounded(found):
+        # pyiceberg would take the bounds of the other row groups for those of the file.
+        each = plan[mapping[path]]
+        if each.mode.type != MetricModeTypes.NONE:
+            plan[mapping[path]] = replace(each, mode=MetricsMode(MetricModeTypes.COUNTS))
     statistics = data_file_statistics_from_parquet_metadata(
-        parquet_metadata=found,
-        stats_columns=compute_statistics_plan(schema, metadata.properties),
-        parquet_column_mapping=parquet_path_to_id_mapping(schema),
+        parquet_metadata=found, stats_columns=plan, parquet_column_mapping=mapping
     )
     return DataFile.from_args(
         content=DataFileContent.DATA,
@@ -138,6 +146,28 @@ def data_file(place: str, file: Registered, metadata: Any, schema: Any) -> Any:
         key_metadata=None,
         **statistics.to_serialized_dict(),
     )
+
+
+def _unbounded(metadata: Any) -> set[str]:
+    """Give the columns of which some row group does not say its least and greatest value.
+
+    The Parquet library leaves out those of values over 4 KiB.
+    """
+    found = set()
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for leaf in range(group.num_columns):
+            column = group.column(leaf)
+            known = column.statistics
+            if known is None or (known.has_null_count and known.null_count == group.num_rows):
+                continue
+            try:
+                bounded = known.has_min_max and None not in (known.min, known.max)
+            except (OverflowError, ValueError):  # a time that Python's calendar does not have
+                bounded = False
+            if not bounded:
+                found.add(column.path_in_schema)
+    return found
 
 
 def _check_ids(metadata: Any, place: str) -> None:

@@ -589,13 +589,16 @@ def _place(state: State, command: commands.PlaceSegments) -> Decision:
         partition = state.partitions.get(key)
         if partition is None:
             continue
-        count += sum(each.id in places for each in partition.segments)
-        segments = tuple(
-            each._replace(place=max(each.place, places.get(each.id, each.place)))
-            for each in partition.segments
-        )
-        if segments != partition.segments:
-            changes.append((state.partitions, key, partition._replace(segments=segments)))
+        segments, moved = list(partition.segments), False
+        for at, each in enumerate(partition.segments):
+            if each.id not in places:
+                continue
+            count += 1
+            if places[each.id] > each.place:
+                segments[at], moved = each._replace(place=places[each.id]), True
+        if moved:
+            changed = partition._replace(segments=tuple(segments))
+            changes.append((state.partitions, key, changed))
     return Decision(count, changes)
 
 

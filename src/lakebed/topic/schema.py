@@ -101,6 +101,8 @@ def _check_names(names: list[str], path: str) -> None:
     for name in names:
         if not name:
             raise InvalidArgumentError("a field needs a name", struct=path or "value")
+        if "." in name:  # Parquet and Iceberg name a field within another with a dot between them
+            raise InvalidArgumentError("a field's name may not have a dot", field=name)
         if name.lower() in seen:
             raise InvalidArgumentError(
                 "two fields have the same name, apart from upper and lower case",
