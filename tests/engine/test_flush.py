@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,35 @@ def test_an_error_in_one_thread_is_the_callers(
             failpoints.disarm()
         assert segment_files(tmp_path) == []
         assert log.checkpoint().segments == PARTITIONS
+
+
+AT_EXIT = """
+import atexit, os, sys
+import lakebed
+
+os.cpu_count = lambda: 4
+log = lakebed.open(sys.argv[1], lakebed.LogConfig(lake=lakebed.LakeConfig(iceberg=False)))
+log.create_topic("t", partitions=6)
+for number in range(6):
+    log.append("t", b"value", partition=number)
+
+def end():
+    print(log.checkpoint().segments, log.table("t").scan().read_all().num_rows)
+    log.close()
+
+atexit.register(end)
+"""
+
+
+def test_a_program_that_ends_may_still_take_a_checkpoint_and_scan(tmp_path: Path) -> None:
+    """When functions registered with atexit run, no thread can be given work any more."""
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_EXIT, str(tmp_path / "log")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("6 6\n", "", 0)
+    with lakebed.open(tmp_path / "log", CONFIG) as log:
+        assert log.verify() == 6

@@ -542,6 +542,28 @@ def test_latest_begins_again_if_a_compaction_removes_what_it_was_about_to_read(
         assert len(passes) == 4
 
 
+def test_latest_ends_though_what_it_is_about_to_read_is_removed_each_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with quiet() as log:
+        log.create_topic("t")
+        log.append("t", b"old", b"k")
+        passes = []
+
+        def overtaken(self: Table, *scan: Any) -> Any:
+            passes.append(1)
+            if len(passes) % 2 == 0:
+                log.purge_topic("t")
+                log.append("t", b"new", b"k")
+            return original(self, *scan)
+
+        original = Table._scan
+        monkeypatch.setattr(Table, "_scan", overtaken)
+        assert log.table("t").latest(["value"]).num_rows == 0
+        assert len(passes) == 20
+        assert "removed again and again" in caplog.text
+
+
 # Lookups
 
 
@@ -802,6 +824,37 @@ def test_a_segment_that_is_gone_is_a_typed_error(tmp_path: Path) -> None:
             log.table("t").scan().read_all()
         with pytest.raises(MissingFileError):
             log.table("t").get(b"k3")
+
+
+@pytest.mark.parametrize("ending", ["merged", "deleted"])
+def test_verifying_leaves_out_what_goes_meanwhile(
+    ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with quiet() as log:
+        filled(log, 40, 10, hot=0)
+        original = SegmentReader.verify
+        checked = []
+
+        def overtaken(*arguments: Any) -> None:
+            checked.append(arguments)
+            if len(checked) == 2 and ending == "merged":
+                assert log.retain().segments_merged
+            elif len(checked) == 2:
+                log.delete_topic("t")
+            original(*arguments)
+
+        monkeypatch.setattr(SegmentReader, "verify", overtaken)
+        assert 1 <= log.verify() < 40
+        assert len(checked) == 40
+
+
+def test_verifying_finds_a_segment_missing_that_should_be_there(tmp_path: Path) -> None:
+    with lakebed.open(tmp_path / "log") as log:
+        filled(log, 2, 10, hot=0)
+        segment_files(tmp_path / "log")[1].unlink()
+        for topic in ("t", None):
+            with pytest.raises(MissingFileError):
+                log.verify(topic)
 
 
 # Threads

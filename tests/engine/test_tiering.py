@@ -230,15 +230,22 @@ def test_what_is_sealed_while_others_are_uploaded_is_not_forgotten(tmp_path: Pat
         assert shown(log) == sealed(log)
 
 
-def test_a_damaged_segment_is_not_uploaded(drive: LogConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", [[0], [2], [0, 1]])
+def test_a_damaged_segment_is_not_uploaded(
+    drive: LogConfig, tmp_path: Path, damaged: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
     """What is damaged here is not taken for sound elsewhere; the other segments go."""
     with opened(tmp_path / "log", drive) as log:
         fill(log)
-        damage(local_files(log)[2])
-        with pytest.raises(CorruptionError, match="damaged"):
+        files = local_files(log)
+        for number in damaged:
+            damage(files[number])
+        with pytest.raises(CorruptionError, match="damaged") as caught:
             log.lake.sync("t")
-        assert places(log) == [BOTH, BOTH, LOCAL]
-        assert len(objects(log)) == 2
+        assert caught.value.facts["path"] == files[damaged[0]]
+        assert all(str(files[number]) in caplog.text for number in damaged[1:])
+        assert places(log) == [LOCAL if number in damaged else BOTH for number in range(3)]
+        assert len(objects(log)) == 3 - len(damaged)
 
 
 def test_a_place_never_goes_back(drive: LogConfig, tmp_path: Path) -> None:
@@ -313,6 +320,19 @@ def test_whoever_looked_before_a_move_reads_on(drive: LogConfig, tmp_path: Path)
         assert (places(log), local_files(log)) == ([STORE] * 3, [])
         found = [batch for each in before for batch in log._segments.scan(1, 0, each)]
         assert [each for batch in found for each in batch.column("value").to_pylist()] == values
+
+
+def test_a_key_that_moved_segments_do_not_hold_is_ruled_out_without_fetching_them(
+    drive: LogConfig, tmp_path: Path
+) -> None:
+    """What was known of the keys of a segment is known after it has left the local disk."""
+    with opened(tmp_path / "log", drive) as log:
+        log.create_topic("t", config=AWAY)
+        fill(log)
+        assert log.table("t").get(b"9x") is None
+        assert log.lake.sync().segments_moved == 3
+        assert log.table("t").get(b"9x") is None
+        assert log.lake.stats().store_downloads == 0
 
 
 def test_some_bytes_stay_on_the_local_disk(drive: LogConfig, tmp_path: Path) -> None:
@@ -526,6 +546,15 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
+def ruin(path: Path, segment: Segment, where: str) -> None:
+    """Turn over bits in everything before the tail, or in the tail."""
+    data = bytearray(path.read_bytes())
+    tail = segment.file_bytes - segment.tail_bytes
+    for place in range(4, tail) if where == "chunks" else range(tail, len(data) - 8):
+        data[place] ^= 255
+    path.write_bytes(data)
+
+
 READS: dict[str, Callable[[Log], object]] = {
     "read": lambda log: rows(log, "t"),
     "scan": lambda log: log.table("t").scan().read_all(),
@@ -555,9 +584,10 @@ def test_a_fetched_copy_that_was_damaged_meanwhile_is_fetched_again(
         log.verify()
 
 
-@pytest.mark.parametrize("read", ["read", "verify"])
+@pytest.mark.parametrize("where", ["chunks", "tail"])
+@pytest.mark.parametrize("read", READS)
 def test_a_fetched_copy_that_is_damaged_while_the_log_is_open_is_fetched_again(
-    drive: LogConfig, tmp_path: Path, read: str
+    drive: LogConfig, tmp_path: Path, read: str, where: str
 ) -> None:
     """So is one that was sound when it came, also of a segment that should be here too."""
     with opened(tmp_path / "log", drive) as log:
@@ -566,12 +596,34 @@ def test_a_fetched_copy_that_is_damaged_while_the_log_is_open_is_fetched_again(
         for path in local_files(log):
             path.unlink()
         expected = READS[read](log)
-        for path in (log.folder / "fetched").iterdir():
-            damage(path)
+        log.verify()
         for segment in segments(log):
+            name = object_of(log, segment).replace("/", "+")
+            ruin(log.folder / "fetched" / name, segment, where)
             log._segments.forget(segment.id)
+        downloads = log.lake.stats().store_downloads
         assert READS[read](log) == expected
+        assert log.lake.stats().store_downloads > downloads
         assert rows(log, "t") == values
+
+
+def test_a_scan_of_large_records_goes_on_with_the_copy_that_was_fetched_again(
+    drive: LogConfig, tmp_path: Path
+) -> None:
+    """Its parts are decoded one after the other, from the sound copy as soon as there is one."""
+    values = [b"%d" % number + bytes(4_000) for number in range(8_000)]
+    with opened(tmp_path / "log", drive) as log:
+        log.create_topic("t", config=AWAY)
+        log.append_batch("t", [{"value": value} for value in values])
+        log.checkpoint()
+        log.lake.sync()
+        log.verify()
+        (path,) = (log.folder / "fetched").iterdir()
+        ruin(path, segments(log)[0], "chunks")
+        batches = list(log.table("t").scan(["value"]))
+        assert len(batches) > 1
+        assert [value for batch in batches for value in batch.column(0).to_pylist()] == values
+        assert log.lake.stats().store_downloads == 2
 
 
 @pytest.mark.parametrize("how", ["damaged", "shorter", "missing"])

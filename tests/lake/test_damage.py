@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from lakebed import limits
 from lakebed.errors import CorruptionError, FormatTooNewError, LakebedError, MissingFileError
 from lakebed.host import Mode, OsDisk, SimDisk
-from lakebed.lake import LakeFolder, SegmentReader
+from lakebed.lake import LakeFolder, SegmentReader, scan
 from lakebed.lake.index import decode
 from lakebed.state.values import Segment
 from tests.lake.support import (
@@ -104,6 +106,62 @@ def test_a_read_that_does_not_need_the_damaged_chunk_gives_what_was_written() ->
                 assert got.equals(table.select(columns).slice(offset, 4))
                 around += 1
     assert around > 100
+
+
+def test_every_part_of_a_damaged_row_group_is_an_error_whichever_is_decoded_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scan, "WHOLE_BYTES_MAX", 0)
+    monkeypatch.setattr(scan, "PART_BYTES", 1)
+    data, segment, _ = whole(count=8)
+    changed = bytearray(data)
+    for byte in range(4, segment.file_bytes - segment.tail_bytes):
+        changed[byte] ^= 1
+    opened = SegmentReader(damaged(bytes(changed)), 0).open(TOPIC, PARTITION, segment)
+    found = scan.pieces(
+        opened,
+        [0],
+        ["value"],
+        start=0,
+        until=100,
+        shape=lambda batch: batch,
+        reopen=lambda: None,
+    )
+    parts = list(found)
+    assert len(parts) == 8
+    for part in reversed(parts):
+        with told():
+            part.decode()
+
+
+def test_parts_go_on_with_another_copy_where_the_damaged_one_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some parts were given already when the library cannot decode the next one."""
+    monkeypatch.setattr(scan, "WHOLE_BYTES_MAX", 0)
+    monkeypatch.setattr(scan, "PART_BYTES", 1)
+    data, segment, table = whole(count=8)
+    opened, other = (
+        SegmentReader(damaged(data), 0).open(TOPIC, PARTITION, segment) for _ in range(2)
+    )
+    original = opened.slices
+
+    def failing(*arguments: Any) -> Iterator[pa.RecordBatch]:
+        yield from itertools.islice(original(*arguments), 3)
+        raise CorruptionError("a row group cannot be decoded")
+
+    monkeypatch.setattr(opened, "slices", failing)
+    found = scan.pieces(
+        opened,
+        [0],
+        ["value"],
+        start=0,
+        until=100,
+        shape=lambda batch: batch,
+        reopen=lambda: other,
+    )
+    values = [value for part in found for value in part.decode().column(0).to_pylist()]
+    assert values == table.column("value").to_pylist()
 
 
 def test_flipped_bits_of_a_typed_segment_are_told() -> None:

@@ -173,6 +173,23 @@ def test_the_filters_held_stay_within_their_bytes_and_the_newest_stay() -> None:
     assert not cache.held_bytes
 
 
+def test_the_filters_held_are_always_those_of_the_highest_ids_that_were_put() -> None:
+    keys = SegmentKeys([RowGroupKeys(b"\0" * 1000, b"a", b"z", some=True)])
+    cache, model, chance = KeysCache(20_000), set[int](), random.Random(5)
+    cache.put(0, keys)
+    room = 20_000 // cache.held_bytes
+    cache.clear()
+    for _ in range(2_000):
+        segment = chance.randrange(60)
+        if chance.random() < 0.7:
+            cache.put(segment, keys)
+            model = set(sorted(model | {segment})[-room:])
+        else:
+            cache.forget(segment)
+            model.discard(segment)
+        assert {each for each in range(60) if cache.get(each) is not None} == model
+
+
 def test_a_segment_whose_filter_is_not_held_is_opened_again() -> None:
     folder, keys = lake(), random_keys(100)
     segment = write(folder, keyed(list(keys)))
