@@ -270,7 +270,7 @@ class Checkpointer:
 
     def remove_dropped(self) -> int:
         """Remove the files of segments that the log has dropped; give how many."""
-        dropped, self._core.dropped = self._core.dropped, []
+        dropped = self._core.take_dropped()
         if dropped:
             self._wal.flush()  # the entries that dropped them must survive before the files go
         self._bury(dropped)

@@ -231,6 +231,12 @@ class Core:
             schema = self._schemas[key] = storage_schema(value_type(given))
         return schema
 
+    def take_dropped(self) -> list[Dropped]:
+        """Give the segments that were dropped since the last call."""
+        with self._gate:
+            dropped, self.dropped = self.dropped, []
+            return dropped
+
     def columns(self, topic: Topic) -> pa.Schema:
         """Give the columns of a topic's segments, with the field ids of its Iceberg table."""
         key = (topic.id, len(topic.schemas))

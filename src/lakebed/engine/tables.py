@@ -92,7 +92,12 @@ class TopicTables:
         return not self._stored or all(segment.place != LOCAL for segment in segments)
 
     def drop_others(self) -> list[str]:
-        """Drop the tables of topics that are no more."""
+        """Drop the tables of topics that are no more, and forget them."""
+        living = self._core.state.topics
+        with self._guard:
+            for known in (self._synced, self._shown, self._waiting):
+                for number in [each for each in known if each not in living]:
+                    del known[number]
         # First the position, then the names: a topic that is made in between is not missed.
         position = self._core.state.numbers["applied"]
         return self.tables.drop_others(dict(self._core.state.names), position)
