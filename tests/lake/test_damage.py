@@ -134,8 +134,9 @@ def test_every_part_of_a_damaged_row_group_is_an_error_whichever_is_decoded_firs
             part.decode()
 
 
+@pytest.mark.parametrize("copies", [1, 2])
 def test_parts_go_on_with_another_copy_where_the_damaged_one_failed(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, copies: int
 ) -> None:
     """Some parts were given already when the library cannot decode the next one."""
     monkeypatch.setattr(scan, "WHOLE_BYTES_MAX", 0)
@@ -158,8 +159,15 @@ def test_parts_go_on_with_another_copy_where_the_damaged_one_failed(
         start=0,
         until=100,
         shape=lambda batch: batch,
-        reopen=lambda: other,
+        reopen=lambda: other if copies > 1 else None,
     )
+    if copies == 1:
+        parts = list(found)
+        assert [part.decode().num_rows for part in parts[:3]] == [1, 1, 1]
+        for part in parts[3:]:
+            with pytest.raises(CorruptionError):
+                part.decode()
+        return
     values = [value for part in found for value in part.decode().column(0).to_pylist()]
     assert values == table.column("value").to_pylist()
 
