@@ -36,7 +36,7 @@ def segment_files(folder: Path) -> list[Path]:
 def test_every_partition_gets_its_segment_and_the_entry_names_them_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
     with lakebed.open(tmp_path, CONFIG) as log:
         values = filled(log)
         assert log.checkpoint().segments == PARTITIONS
@@ -50,7 +50,7 @@ def test_every_partition_gets_its_segment_and_the_entry_names_them_in_order(
 def test_one_that_cannot_be_written_leaves_none_and_the_next_checkpoint_writes_all(
     tmp_path: Path, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
     disk = FaultyDisk(OsDisk())
     with Log.open(tmp_path, CONFIG, disk=disk) as log:
         values = filled(log)
@@ -68,7 +68,7 @@ def test_one_that_cannot_be_written_leaves_none_and_the_next_checkpoint_writes_a
 def test_an_error_in_one_thread_is_the_callers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
     with lakebed.open(tmp_path, CONFIG) as log:
         filled(log)
         failpoints.arm("lake.segment.written=error@2")

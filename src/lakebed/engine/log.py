@@ -49,7 +49,7 @@ Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
 _FLUSH_THREADS_MAX: Final = 4
-"""Segments that a checkpoint writes at a time, if there are as many cores."""
+"""Segments that a checkpoint writes at a time, at most."""
 
 
 class Log(Closing):
@@ -174,7 +174,7 @@ class Log(Closing):
             self._snapshots,
             self._writing.submit,
             self.lake.bury,
-            min(_FLUSH_THREADS_MAX, os.cpu_count() or 1) if self._threaded else 1,
+            _flush_threads() if self._threaded else 1,
         )
         self._checkpointer.start_from(self._recovered.snapshots)
         self._budget = Budget(core, config, lambda: self._checkpointer.frozen_wal_bytes)
@@ -614,6 +614,11 @@ class Log(Closing):
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the log is closed", path=self.folder)
+
+
+def _flush_threads() -> int:
+    """Give how many segments to write at a time: half of the cores are left to the writers."""
+    return max(1, min(_FLUSH_THREADS_MAX, (os.cpu_count() or 1) // 2))
 
 
 def _stored(disk: Disk, folder: Path) -> LogConfig:

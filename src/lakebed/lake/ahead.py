@@ -14,7 +14,7 @@ import pyarrow as pa
 from lakebed import limits
 from lakebed.errors import ClosedError
 
-WINDOW_BYTES: Final = 32 * limits.MIB
+WINDOW_BYTES: Final = 16 * limits.MIB
 """No further row group is begun while so many decoded bytes wait for the scan's caller."""
 
 _THREADS: Final = min(4, os.cpu_count() or 1)
