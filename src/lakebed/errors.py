@@ -370,7 +370,10 @@ class MissingFileError(CorruptionError):
     """A file that the log still needs is gone."""
 
     code = "missing_file"
-    advice = "bring the named files back from a copy; `lakebed wal salvage` keeps what is left"
+    advice = (
+        "bring the named files back from a copy; for files of the WAL, `lakebed wal salvage` keeps "
+        "what is left"
+    )
 
 
 class EntryLostError(CorruptionError):

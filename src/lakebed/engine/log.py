@@ -32,7 +32,7 @@ from lakebed.engine.table_keys import Lookup
 from lakebed.engine.topics import TopicInfo, Topics
 from lakebed.engine.transaction import Transaction
 from lakebed.engine.writing import Rows, Writing
-from lakebed.errors import ClosedError, InvalidArgumentError, from_os_error
+from lakebed.errors import ClosedError, InvalidArgumentError, SettingsFileError, from_os_error
 from lakebed.host import Clock, Disk, Mode, OsDisk, SystemClock, read_exactly
 from lakebed.lake.fetched import FetchedSegments
 from lakebed.lake.folder import LakeFolder
@@ -633,7 +633,7 @@ def _stored(disk: Disk, folder: Path) -> LogConfig:
         finally:
             file.close()
     except UnicodeDecodeError as error:
-        raise InvalidArgumentError("the settings are not text", file=path) from error
+        raise SettingsFileError("the settings are not text", file=path) from error
     except OSError as error:
         raise from_os_error(error, "reading the settings", path) from error
     return parse_config(text, path)
