@@ -30,7 +30,7 @@ from rich.table import Table as Picture
 import lakebed
 
 PARTITIONS = 3
-LIVES_SECONDS = 4.0
+LIVES_SECONDS = 3.0
 COLUMNS = ["partition", "offset", "value"]
 
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lakebed import Log
+from lakebed.errors import OffsetOutOfRangeError
 from tests.proof.ledger import BYTES_MIN, Name, name_of, payload_of
 
 MARKS = "marks"
@@ -175,9 +176,8 @@ class Ledger:
         """Read the whole log: dense, each record whole, intended, once."""
         found = Found({}, {}, {})
         for topic in log.topics():
-            for partition, (low, end) in log.offsets(topic).items():
-                found.lows[(topic, partition)] = low
-                self._read_partition(log, topic, partition, low, end, found)
+            for partition in log.offsets(topic):
+                self._read_whole_partition(log, topic, partition, found)
         for group in log.groups():
             committed = log.committed(group)
             if committed:
@@ -185,6 +185,22 @@ class Ledger:
                 assert place == (MARKS, 0), f"{group} committed to {place}"
                 found.groups[group] = offset
         return found
+
+    def _read_whole_partition(self, log: Log, topic: str, partition: int, found: Found) -> None:
+        """Read a partition; from its new beginning, if retention removes some of it meanwhile."""
+        before = set(found.places)
+        while True:
+            low, end = log.offsets(topic)[partition]
+            found.lows[(topic, partition)] = low
+            try:
+                self._read_partition(log, topic, partition, low, end, found)
+            except OffsetOutOfRangeError:
+                assert topic in TRIMMED
+                assert log.offsets(topic)[partition][0] > low
+                for name in set(found.places) - before:
+                    del found.places[name]
+            else:
+                return
 
     def _read_partition(
         self, log: Log, topic: str, partition: int, low: int, end: int, found: Found
