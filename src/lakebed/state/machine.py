@@ -410,7 +410,7 @@ def _producer(state: State, number: int, epoch: int, *, transactional: bool) -> 
 
 def _forget(state: State, command: commands.ForgetProducer) -> Decision:
     producer = state.producers.get(command.producer)
-    if producer is None or producer.epoch != command.epoch:
+    if producer is None or producer.epoch != command.epoch or producer.id in state.transactions:
         return Decision(None, [])
     return Decision(None, _forgotten(state, {producer.id: producer}))
 
