@@ -921,3 +921,18 @@ def test_objects_dropped_since_the_log_was_opened_go(drive: LogConfig, tmp_path:
         log.lake.gc(now=True)
         log.lake.gc(now=True)
         assert objects(log) == []
+
+
+def test_a_catalog_that_is_down_does_not_keep_segments_from_the_store(
+    tmp_path: Path, drive: LogConfig
+) -> None:
+    """Nor on the local disk: copies go when they are old enough."""
+    nowhere = {"type": "sql", "uri": f"sqlite:///{tmp_path}/nowhere/catalog.db"}
+    config = LogConfig(lake=replace(drive.lake, catalog=nowhere))
+    with opened(tmp_path / "log", config) as log:
+        values = fill(log)
+        log.alter_topic("t", config={"local_ms": 0})
+        log.lake._pass()
+        assert log.lake.stats().failures > 0
+        assert places(log) == [STORE] * 3
+        assert log.read("t", 0, 0)["value"].to_pylist() == values

@@ -241,7 +241,6 @@ class Lake:
         exactly the log's records again. `progress` is told how many topics are done.
         """
         self._check_enabled()
-        self._core.check_may_wait()
         if take_over and topic is None:
             raise InvalidArgumentError("taking a table over needs the topic's name")
         topics = [self._topic(topic)] if topic is not None else None
@@ -255,7 +254,6 @@ class Lake:
         that have begun may fail.
         """
         self._check_enabled()
-        self._core.check_may_wait()
         with self._at_work():
             return self._gc(now=now, sweep=True)
 
@@ -394,9 +392,8 @@ class Lake:
         """Do what is due; False asks for another attempt soon."""
         with self._at_work(last=True):
             # Each for itself: a catalog that fails does not keep the local disk full.
-            done = [
-                self._attempted(each) for each in (self._sync_behind, self._move_all, self._tidy)
-            ]
+            parts = (self._upload_behind, self._sync_behind, self._move_all, self._tidy)
+            done = [self._attempted(each) for each in parts]
         return all(done)
 
     def _attempted(self, work: Callable[[], None]) -> bool:
@@ -413,6 +410,11 @@ class Lake:
             self._failed(LakebedError(f"the lake failed: {type(error).__name__}: {error}"))
             return False
         return True
+
+    def _upload_behind(self) -> None:
+        if self._tiering is not None:
+            for topic in self._topics.behind():
+                self._tiering.upload(topic)
 
     def _sync_behind(self) -> None:
         report = self._sync(self._topics.behind(), take_over=False, keep_on=True)

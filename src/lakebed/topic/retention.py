@@ -55,6 +55,8 @@ def plan_local(segments: Sequence[Segment], config: TopicConfig, *, now_us: int)
 
     Those older than `local_ms`, and those without which the others have `local_bytes` still.
     """
+    if config.local_ms < 0 and config.local_bytes < 0:
+        return []
     local = [segment for segment in segments if segment.place != STORE]
     bytes_left = sum(segment.file_bytes for segment in local)
     plan = []
