@@ -32,7 +32,7 @@ from sqlalchemy.exc import OperationalError
 
 from lakebed import LakeConfig, Log, LogConfig, limits
 from lakebed.engine import removal
-from lakebed.engine.lake import SyncReport
+from lakebed.engine.lake_reports import SyncReport
 from lakebed.errors import (
     CatalogUnavailableError,
     ClosedError,

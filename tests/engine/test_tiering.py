@@ -14,7 +14,7 @@ import pytest
 
 from lakebed import Log, LogConfig, WalConfig
 from lakebed.config import LakeConfig, SyncMode
-from lakebed.engine.lake import SyncReport
+from lakebed.engine.lake_reports import SyncReport
 from lakebed.errors import (
     CorruptionError,
     InvalidArgumentError,

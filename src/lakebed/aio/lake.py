@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from lakebed.aio.loop import told_in_loop
-from lakebed.engine.lake import Lake, LakeStats, Progress, SnapshotInfo, SyncReport, TableInfo
+from lakebed.engine.lake import Lake, Progress
+from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
 from lakebed.engine.removal import RemovalReport
 
 RunSlowly = Callable[..., Awaitable[Any]]

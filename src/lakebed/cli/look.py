@@ -23,7 +23,7 @@ from lakebed.cli.output import (
     write_json,
     write_line,
 )
-from lakebed.engine.lake import LakeStats
+from lakebed.engine.lake_reports import LakeStats
 from lakebed.engine.stats import LogStats
 from lakebed.errors import LakebedError
 

@@ -14,13 +14,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from lakebed.config import LakeConfig, resolved
 from lakebed.engine.core import Core
+from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
 from lakebed.engine.removal import Removal, RemovalReport
 from lakebed.engine.tables import TopicTables
 from lakebed.engine.tiering import Tiering
@@ -62,97 +62,6 @@ _STOP_SECONDS: Final = 10.0
 
 _SWEEP_SECONDS_MIN: Final = 60.0
 """How often, at most, everything in the lake is listed by itself."""
-
-
-@dataclass
-class SyncReport:
-    """What a sync did."""
-
-    tables_changed: int = 0
-    tables_dropped: int = 0
-    files_added: int = 0
-    files_removed: int = 0
-    segments_uploaded: int = 0
-    segments_moved: int = 0
-    errors: dict[str, LakebedError] = field(default_factory=dict)
-    """Why tables could not be synced, by topic."""
-
-    @property
-    def failures(self) -> list[str]:
-        """Say why tables could not be synced, one line each."""
-        return [f"{topic}: {error}" for topic, error in self.errors.items()]
-
-
-@dataclass(frozen=True)
-class TableInfo:
-    """A topic's table."""
-
-    topic: str
-    exists: bool
-    location: str
-    metadata: str
-    """The newest metadata file, which readers without a catalog can be given; empty if none."""
-    snapshot: int | None
-    snapshots: int
-    files: int
-    records: int
-    bytes: int
-    position: int
-    """The log's entry that it reflects."""
-    offsets: str
-    """{partition: offset}: every record below is in the table, or was removed from the log."""
-    lag_records: int
-    lag_seconds: float
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class SnapshotInfo:
-    """A snapshot of a table."""
-
-    snapshot: int
-    parent: int | None
-    time: datetime
-    operation: str
-    ours: bool
-    """The log made it, and nobody else."""
-    position: int
-    files_added: int
-    files_removed: int
-    records: int
-    """In all."""
-
-
-@dataclass(frozen=True)
-class LakeStats:
-    """The lake at a glance."""
-
-    iceberg: bool
-    store: str
-    lag_records: int
-    lag_seconds: float
-    tables_behind: int
-    syncs: int
-    tables_changed: int
-    conflicts: int
-    foreign_changes: int
-    failures: int
-    last_failure: str | None
-    files_waiting: int
-    """Files that are not needed any more, and may not go yet."""
-    files_removed: int
-    segments_moved: int
-    bytes_moved: int
-    store_uploads: int = 0
-    store_uploaded_bytes: int = 0
-    store_downloads: int = 0
-    store_downloaded_bytes: int = 0
-    store_retries: int = 0
-    store_failures: int = 0
-    cache_hits: int = 0
-    cache_misses: int = 0
-    cache_bytes: int = 0
-    cache_evictions: int = 0
 
 
 class Lake:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lakebed.engine.checkpoint import CheckpointReport
-from lakebed.engine.lake import LakeStats
+from lakebed.engine.lake_reports import LakeStats
 from lakebed.wal import WalStats
 
 
