@@ -471,15 +471,16 @@ def test_a_kill_in_the_middle_leaves_whole_batches_from_the_beginning(
     shell: Shell, tmp_path: Path
 ) -> None:
     with (tmp_path / "lines").open("w") as file:
-        file.writelines(f"{n:08d}{'x' * 90}\n" for n in range(1_000_000))
-    with shell.start("produce", "t", tmp_path / "lines", "--batch", 1000) as process:
+        # Lines and batches divide what is read at a time: no batch is cut short at its end.
+        file.writelines(f"{n:08d}{'x' * 55}\n" for n in range(1_500_000))
+    with shell.start("produce", "t", tmp_path / "lines", "--batch", 1024) as process:
         wait_for_growth(shell.folder, b"00005000x")
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=60)
     with lakebed.open(shell.folder) as log:
         end = log.offsets("t")[0][1]
-        assert 5000 <= end < 1_000_000
-        assert end % 1000 == 0
+        assert 5000 <= end < 1_500_000
+        assert end % 1024 == 0
         position = 0
         while position < end:
             values = log.read("t", 0, position).column("value").to_pylist()
