@@ -32,6 +32,11 @@
     │   ├── StoreUnavailableError  the object store does not answer (retriable)
     │   ├── StoreDeniedError       the object store refuses these credentials
     │   ├── StoreNotFoundError     the object store has no such bucket or object
+    │   ├── UnauthenticatedError   a server does not know who is calling
+    │   ├── AccessDeniedError      the caller may not do this
+    │   ├── QuotaExceededError     the caller does more than it may, for now (retriable)
+    │   ├── ServerUnavailableError a server does not answer, or is stopping (retriable)
+    │   ├── ProtocolError          a request or an answer does not follow the protocol
     │   ├── EntryNotFoundError     the index is beyond the end of the log
     │   └── EntryReleasedError     the index is before the start of the log
     ├── UnknownOutcomeError        it may have happened; reopen and look
@@ -307,6 +312,43 @@ class StoreNotFoundError(RejectedError):
 
     code = "store_not_found"
     advice = "check the store's location; a bucket or folder is not created here"
+
+
+class UnauthenticatedError(RejectedError):
+    """The server does not know who is calling."""
+
+    code = "unauthenticated"
+    advice = "give a valid token (LAKEBED_TOKEN); `lakebed token create` makes one"
+
+
+class AccessDeniedError(RejectedError):
+    """The caller is known, and may not do this."""
+
+    code = "access_denied"
+    advice = "ask whoever looks after the log; `lakebed access list` shows who may do what"
+
+
+class QuotaExceededError(RejectedError):
+    """The caller does more than it may, for now."""
+
+    code = "quota_exceeded"
+    retriable = True
+    advice = "repeat later, or more slowly; the limits are settings of the server"
+
+
+class ServerUnavailableError(RejectedError):
+    """The server does not answer, or is stopping; nothing was written."""
+
+    code = "server_unavailable"
+    retriable = True
+    advice = "check the address, and that `lakebed serve` runs there; then repeat the call"
+
+
+class ProtocolError(RejectedError):
+    """A request or an answer does not follow the protocol."""
+
+    code = "protocol"
+    advice = "use the same version of lakebed on both sides; docs/protocol.md describes messages"
 
 
 class EntryNotFoundError(RejectedError):
