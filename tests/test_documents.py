@@ -14,8 +14,15 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed import LakeConfig, LogConfig, SyncMode, TopicConfig, WalConfig
-from lakebed.config import LAKE_BOUNDS, LOG_BOUNDS, TOPIC_BOUNDS, WAL_BOUNDS, parse_config
+from lakebed import LakeConfig, LogConfig, ServeConfig, SyncMode, TopicConfig, WalConfig
+from lakebed.config import (
+    LAKE_BOUNDS,
+    LOG_BOUNDS,
+    SERVE_BOUNDS,
+    TOPIC_BOUNDS,
+    WAL_BOUNDS,
+    parse_config,
+)
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf8")
@@ -152,7 +159,7 @@ def catalogue(kind: type) -> dict[str, tuple[str, str]]:
     return {name: (default, bounds) for name, default, bounds in rows}
 
 
-@pytest.mark.parametrize("kind", [WalConfig, LakeConfig, LogConfig, TopicConfig])
+@pytest.mark.parametrize("kind", [WalConfig, LakeConfig, ServeConfig, LogConfig, TopicConfig])
 def test_every_setting_is_in_the_catalogue_with_its_default(kind: Any) -> None:
     listed = catalogue(kind)
     assert list(listed) == [setting.name for setting in fields(kind)]
@@ -168,7 +175,7 @@ def shown_default(default: object) -> str:
         return f"{default:,}"
     if isinstance(default, SyncMode):
         return default.value
-    if isinstance(default, WalConfig | LakeConfig):
+    if isinstance(default, WalConfig | LakeConfig | ServeConfig):
         return f"{type(default).__name__}()"
     return str(default) or "none"
 
@@ -195,6 +202,7 @@ def amount(text: str) -> int:
     [
         (WalConfig, WAL_BOUNDS),
         (LakeConfig, LAKE_BOUNDS),
+        (ServeConfig, SERVE_BOUNDS),
         (LogConfig, LOG_BOUNDS),
         (TopicConfig, TOPIC_BOUNDS),
     ],

@@ -3,20 +3,22 @@
 import logging
 import os
 
-from lakebed.config import LakeConfig, LogConfig, SyncMode, TopicConfig, WalConfig
+from lakebed.client.config import ClientConfig
+from lakebed.config import LakeConfig, LogConfig, ServeConfig, SyncMode, TopicConfig, WalConfig
 from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.consumer import Consumer
 from lakebed.engine.log import Log, Progress
 from lakebed.engine.producer import Producer, Sent
 from lakebed.engine.table import Table
 from lakebed.engine.transaction import Transaction
-from lakebed.errors import InvalidArgumentError, LakebedError
+from lakebed.errors import InvalidArgumentError, LakebedError, LockedError
 from lakebed.types import TopicPartition
 from lakebed.version import __version__
 
 __all__ = [
     "Ack",
     "Acks",
+    "ClientConfig",
     "Consumer",
     "LakeConfig",
     "LakebedError",
@@ -24,6 +26,7 @@ __all__ = [
     "LogConfig",
     "Producer",
     "Sent",
+    "ServeConfig",
     "SyncMode",
     "Table",
     "TopicConfig",
@@ -40,17 +43,31 @@ logging.getLogger("lakebed").addHandler(logging.NullHandler())
 
 def open(  # noqa: A001  # lakebed.open is what it does
     target: str | os.PathLike[str],
-    config: LogConfig | None = None,
+    config: LogConfig | ClientConfig | None = None,
     *,
     progress: Progress | None = None,
 ) -> Log:
-    """Open the log in a folder, making it if the folder is new or empty.
+    """Open the log in a folder, making it if the folder is new or empty, or connect to a server.
 
-    This process owns the folder until the log is closed. `progress` is told how far recovery has
-    come: what is being done, how much of it is done, and how much there is.
+    This process owns the folder until the log is closed; if another process serves it, that one is
+    connected to. `progress` is told how far recovery has come: what is being done, how much of it
+    is done, and how much there is. A URL is `lakebed://HOST:PORT` or `lakebed+tls://HOST:PORT`; its
+    token comes from a `ClientConfig`, or from `LAKEBED_TOKEN`.
     """
     if isinstance(target, str) and "://" in target:
-        raise InvalidArgumentError(
-            "a log is opened by its folder; served logs are not built yet", target=target
-        )
-    return Log.open(target, config, progress=progress)
+        return _connected(target, config)
+    if isinstance(config, ClientConfig):
+        raise InvalidArgumentError("a folder is opened with a LogConfig", got="ClientConfig")
+    try:
+        return Log.open(target, config, progress=progress)
+    except LockedError as locked:
+        url = locked.facts.get("url")
+        if not isinstance(url, str):
+            raise
+        return _connected(url, None)
+
+
+def _connected(url: str, config: object) -> Log:
+    from lakebed.client.log import RemoteLog  # not needed by those who embed the log
+
+    return RemoteLog(url, config)

@@ -10,7 +10,7 @@ import functools
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from lakebed import limits
@@ -200,6 +200,98 @@ LAKE_BOUNDS: Final = {
 
 
 @dataclass(frozen=True)
+class ServeConfig:
+    """Settings of the process that serves a log over the network."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on. Any but a loopback one needs TLS, or `insecure`."""
+
+    port: int = 4747
+    """The port of Arrow Flight, the one of `lakebed://host:port`; 0 for any that is free."""
+
+    http_port: int = 4748
+    """The port of HTTP: REST, health, metrics; 0 for any that is free, -1 for no HTTP."""
+
+    tls_cert: str = ""
+    """File with the certificate that the server shows, PEM; empty for no TLS."""
+
+    tls_key: str = ""
+    """File with the certificate's key, PEM."""
+
+    tls_client_ca: str = ""
+    """File with the certificates of those who sign for clients, PEM.
+
+    With it every client must show a certificate that one of them has signed.
+    """
+
+    insecure: bool = False
+    """Whether to serve without TLS on an address that is not a loopback one."""
+
+    connections_max: int = 2_000
+    """Streams that are served at a time; the next ones are refused until one ends."""
+
+    request_bytes_max: int = 64 * limits.MIB
+    """The largest request accepted."""
+
+    inflight_bytes_max: int = 256 * limits.MIB
+    """Bytes of all requests that are being served at a time."""
+
+    principal_inflight_bytes_max: int = 128 * limits.MIB
+    """Bytes of one principal's requests that are being served at a time."""
+
+    principal_bytes_per_second: int = 0
+    """How many bytes one principal may write and read in a second; 0 for no limit."""
+
+    principal_requests_per_second: int = 0
+    """How many requests one principal may make in a second; 0 for no limit."""
+
+    stop_timeout_ms: int = 30_000
+    """How long a stopping server waits for the requests that it has begun."""
+
+    log_format: str = "text"
+    """How the server's own log lines are written: `text` or `json`, one object a line."""
+
+    audit: bool = True
+    """Whether refused calls and administrative acts are written to the server's log."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of bounds, naming setting, value and bounds."""
+        _check_bounds(self, SERVE_BOUNDS)
+        for name in ("insecure", "audit"):
+            if not isinstance(getattr(self, name), bool):
+                _refuse(name, getattr(self, name), "true or false")
+        for name in ("host", "tls_cert", "tls_key", "tls_client_ca"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value.isprintable():
+                _refuse(name, value, "text")
+        if not self.host or self.host != self.host.strip():
+            _refuse("host", self.host, "an address or a name")
+        if self.log_format not in LOG_FORMATS:
+            _refuse("log_format", self.log_format, "one of " + " | ".join(LOG_FORMATS))
+        if bool(self.tls_cert) != bool(self.tls_key):
+            missing = "tls_key" if self.tls_cert else "tls_cert"
+            _refuse(missing, "", "given too: a certificate and its key belong together")
+        if self.tls_client_ca and not self.tls_cert:
+            _refuse("tls_cert", "", "given too: tls_client_ca needs TLS")
+        if self.port and self.port == self.http_port:
+            _refuse("http_port", self.http_port, "another one than port")
+
+
+LOG_FORMATS: Final = ("text", "json")
+SERVE_BOUNDS: Final = {
+    "port": (0, 65_535),
+    "http_port": (-1, 65_535),
+    "connections_max": (1, 1_000_000),
+    "request_bytes_max": (64 * limits.KIB, limits.ENTRY_BYTES_MAX),
+    "inflight_bytes_max": (64 * limits.KIB, 1024 * limits.GIB),
+    "principal_inflight_bytes_max": (64 * limits.KIB, 1024 * limits.GIB),
+    "principal_bytes_per_second": (0, 1024 * limits.GIB),
+    "principal_requests_per_second": (0, 1_000_000_000),
+    "stop_timeout_ms": (0, 3_600_000),
+}
+
+
+@dataclass(frozen=True)
 class LogConfig:
     """Settings of a log: its memory, its checkpoints, its schedule."""
 
@@ -208,6 +300,9 @@ class LogConfig:
 
     lake: LakeConfig = LakeConfig()
     """Settings of the Iceberg tables and the object store."""
+
+    serve: ServeConfig = ServeConfig()
+    """Settings of the process that serves the log over the network."""
 
     memtable_bytes: int = 128 * limits.MIB
     """Acknowledged bytes kept in memory until they are in segments.
@@ -243,6 +338,8 @@ class LogConfig:
             _refuse("wal", type(self.wal), "a WalConfig")
         if not isinstance(self.lake, LakeConfig):
             _refuse("lake", type(self.lake), "a LakeConfig")  # there may be secrets in it
+        if not isinstance(self.serve, ServeConfig):
+            _refuse("serve", type(self.serve), "a ServeConfig")
         _check_bounds(self, LOG_BOUNDS)
 
 
@@ -376,21 +473,126 @@ CONFIG_NAME: Final = "lakebed.toml"
 """The file of a log's folder that holds its settings, for whoever opens it without giving any."""
 
 
+SECTIONS: Final[Mapping[str, Any]] = {
+    "log": LogConfig,
+    "wal": WalConfig,
+    "lake": LakeConfig,
+    "serve": ServeConfig,
+}
+"""The sections of the settings: in the file, `log` stands at its top, the others have a table."""
+
+
 def parse_config(text: str, source: object) -> LogConfig:
-    """Give the settings of a TOML document: those of the log, and tables `[wal]` and `[lake]`."""
+    """Give the settings of a TOML document: those of the log, and a table for each of its parts."""
+    values = {
+        name: _section(SECTIONS[name], value, name, source) if name in parts_of_a_log() else value
+        for name, value in _document(text, source).items()
+    }
+    config: LogConfig = _section(LogConfig, values, "log", source)
+    return config
+
+
+def parts_of_a_log() -> list[str]:
+    """List the sections that have a table of their own."""
+    return [name for name in SECTIONS if name != "log"]
+
+
+def named_settings(text: str, source: object) -> set[tuple[str, str]]:
+    """Give section and name of each setting that a TOML document names."""
+    named: set[tuple[str, str]] = set()
+    for name, value in _document(text, source).items():
+        inner = name in parts_of_a_log() and isinstance(value, dict)
+        named |= {(name, each) for each in value} if inner else {("log", name)}
+    return named
+
+
+def _document(text: str, source: object) -> dict[str, Any]:
     try:
-        document = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsFileError(
             "the settings are not TOML", file=source, reason=str(error)
         ) from error
-    parts: dict[str, Any] = {"wal": WalConfig, "lake": LakeConfig}
-    values = {
-        name: _section(parts[name], value, name, source) if name in parts else value
-        for name, value in document.items()
+
+
+def variable_of(section: str, setting: str) -> str:
+    """Give the environment variable of a setting."""
+    return f"LAKEBED_{section}_{setting}".upper()
+
+
+def with_environment(config: LogConfig, environ: Mapping[str, str]) -> LogConfig:
+    """Give settings in which the environment has the last word.
+
+    `LAKEBED_<SECTION>_<SETTING>` stands for a setting: `LAKEBED_SERVE_PORT` for `port` in
+    `[serve]`, `LAKEBED_LOG_WAL_BYTES` for `wal_bytes` at the top of the file. A variable of a
+    section that names no setting is refused; any other variable is none of ours.
+    """
+    changed: dict[str, Any] = {}
+    for section in parts_of_a_log():
+        given = _given(section, environ)
+        if given:
+            changed[section] = _changed(getattr(config, section), section, given)
+    changed |= _given("log", environ)
+    return _changed(config, "log", changed) if changed else config
+
+
+def _given(section: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Give the values that the environment has for a section."""
+    known = {
+        variable_of(section, field.name): field
+        for field in fields(SECTIONS[section])
+        if field.name not in SECTIONS
     }
-    config: LogConfig = _section(LogConfig, values, "log", source)
-    return config
+    prefix = variable_of(section, "")
+    for variable in sorted(environ):
+        if variable.startswith(prefix) and variable not in known:
+            raise InvalidArgumentError(
+                "there is no such setting", variable=variable, known=", ".join(known)
+            )
+    return {
+        field.name: _from_text(
+            variable, environ[variable], getattr(SECTIONS[section](), field.name)
+        )
+        for variable, field in known.items()
+        if variable in environ
+    }
+
+
+def _from_text(variable: str, text: str, default: object) -> object:
+    """Read a variable's text as a value of the kind that the setting's default is of."""
+    if isinstance(default, bool):
+        if text not in ("true", "false"):
+            _refuse_variable(variable, text, "true or false")
+        return text == "true"
+    if isinstance(default, int):
+        try:
+            return int(text)
+        except ValueError:
+            _refuse_variable(variable, text, "a whole number")
+    if isinstance(default, Mapping):
+        try:
+            return tomllib.loads(f"given = {text}")["given"]
+        except tomllib.TOMLDecodeError:  # without the text, which may hold a secret
+            _refuse_variable(
+                variable, "...", "a table as TOML has it in one line: { name = 'text' }"
+            )
+    return text
+
+
+def _refuse_variable(variable: str, value: object, allowed: str) -> None:
+    raise InvalidArgumentError(
+        f"{variable} must be {allowed}", variable=variable, value=repr(value)
+    ) from None
+
+
+def _changed(config: Any, section: str, values: Mapping[str, Any]) -> Any:
+    """Give a configuration with other values; a refusal names the variables they came from."""
+    try:
+        return replace(config, **values)
+    except InvalidArgumentError as error:
+        variables = [variable_of(section, name) for name in values if name not in SECTIONS]
+        facts = {"variable": ", ".join(variables), **error.facts}
+        raise InvalidArgumentError(error.message, **facts) from error
 
 
 def _section(kind: Any, values: object, name: str, source: object) -> Any:

@@ -25,6 +25,7 @@
     │   ├── NotContiguousError     an entry does not follow the last one
     │   ├── ClosedError            the log was closed
     │   ├── NotALogError           the folder holds something else
+    │   ├── NotABackupError        the folder holds no backup, or an unfinished one
     │   ├── FormatTooNewError      the files were written by a newer version
     │   ├── LockedError            another process owns the folder
     │   ├── DiskFullError          no space for the next file (retriable)
@@ -46,6 +47,7 @@
         └── CorruptionError        bytes on disk are not what was written
             ├── ForeignFileError   a file belongs to another log
             ├── MissingFileError   a file in the middle of the log is gone
+            ├── BackupDamagedError a backup is not what was written
             └── EntryLostError     a salvaged log has a hole at this index
 
 The three branches are the three things a caller can do: correct and repeat, look before repeating,
@@ -262,6 +264,13 @@ class NotALogError(RejectedError):
     advice = "check the folder's name; a new log needs an empty or new folder"
 
 
+class NotABackupError(RejectedError):
+    """The folder holds no backup, or one that was not finished."""
+
+    code = "not_a_backup"
+    advice = "check the folder's name; an unfinished backup is removed, and taken again"
+
+
 class FormatTooNewError(RejectedError):
     """The files were written by a newer version of Lakebed."""
 
@@ -416,6 +425,13 @@ class MissingFileError(CorruptionError):
         "bring the named files back from a copy; for files of the WAL, `lakebed wal salvage` keeps "
         "what is left"
     )
+
+
+class BackupDamagedError(CorruptionError):
+    """A file of a backup is missing, or not what was written."""
+
+    code = "backup_damaged"
+    advice = "use another backup, or bring the named file back from a copy of this one"
 
 
 class EntryLostError(CorruptionError):

@@ -94,3 +94,27 @@ MERGE_SEGMENTS_MIN: Final = 8
 
 Fewer would rewrite each byte more often, more would leave more files for a reader to open.
 """
+
+TOKENS_MAX: Final = 10_000
+"""The most tokens of one log; every one is in the state, and so in memory."""
+
+TOKEN_KEPT_US: Final = 90 * 86_400 * 1_000_000
+"""How long a token that was revoked or has expired is still listed."""
+
+RULES_MAX: Final = 10_000
+"""The most access rules of one log."""
+
+GRANTS_MAX: Final = 100_000
+"""The most roles that principals of one log have, all together."""
+
+JSON_BYTES_MAX: Final = 16 * MIB
+"""The largest JSON body: parsed it takes some twenty times its size, all of it at once."""
+
+JSON_RECORDS_MAX: Final = 10_000
+"""The most records of one JSON body, and of one JSON answer."""
+
+HTTP_REQUESTS_MAX: Final = 256
+"""HTTP requests that are worked on at a time; those that wait for records do not count."""
+
+HTTP_WAITS_MAX: Final = 1_000
+"""HTTP requests that wait for records at a time; each holds a connection and no thread."""

@@ -13,6 +13,9 @@ from lakebed.errors import InvalidNameError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
+ANONYMOUS: Final = "anonymous"
+"""Whoever calls the server of a log that knows nobody yet."""
+
 
 class Name(str):
     """A name that was checked when it was made: it is never a path, and never empty."""
@@ -46,6 +49,40 @@ class ProducerName(Name):
 
     __slots__ = ()
     what = "producer"
+
+
+class PrincipalName(Name):
+    """What somebody who calls a server is called; `anonymous` is nobody's name."""
+
+    __slots__ = ()
+    what = "principal"
+
+    def __new__(cls, text: str) -> Self:
+        """Take the text as a name, or refuse it."""
+        if text == ANONYMOUS:
+            raise InvalidNameError("this name stands for callers without one", got=repr(text))
+        return super().__new__(cls, text)
+
+
+class RoleName(Name):
+    """What a role is called."""
+
+    __slots__ = ()
+    what = "role"
+
+
+class Secret(str):
+    """Text that is not for everybody's eyes: shown by whoever asks for it, never by `repr`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<secret>"
+
+
+def is_internal(topic: str) -> bool:
+    """Tell whether a name is one of the log's own topics; no user can make a topic of it."""
+    return topic.startswith("__")
 
 
 class TopicPartition(NamedTuple):

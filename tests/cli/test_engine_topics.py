@@ -13,9 +13,10 @@ from click.testing import CliRunner
 
 import lakebed
 from lakebed.cli import cli
-from lakebed.cli.schema_file import read_schema, schema_document
+from lakebed.cli.schema_file import read_schema
 from lakebed.config import LakeConfig, LogConfig, TopicConfig, WalConfig
 from lakebed.errors import InvalidArgumentError
+from lakebed.topic.schema_document import schema_document
 from tests.cli.engine import Shell
 
 

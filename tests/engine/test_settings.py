@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakebed
-from lakebed import LakeConfig, Log, LogConfig, TopicConfig, WalConfig
+from lakebed import LakeConfig, Log, LogConfig, ServeConfig, TopicConfig, WalConfig
 from lakebed.config import setting_names
 from lakebed.errors import (
     DeviceError,
@@ -436,6 +436,12 @@ def test_setting_lake(tmp_path: Path) -> None:
         assert log.lake.stats().iceberg
     with Log.open(tmp_path / "off", LogConfig(lake=LakeConfig(iceberg=False))) as log:
         assert not log.lake.stats().iceberg
+
+
+def test_setting_serve(tmp_path: Path) -> None:
+    """It is there for whoever serves the log; `tests/test_config.py` has its bounds."""
+    with Log.open(tmp_path, LogConfig(serve=ServeConfig(port=1))) as log:
+        assert log.config.serve.port == 1
 
 
 def test_setting_default_partitions() -> None:

@@ -24,7 +24,11 @@ NOT_MET = {
 _OF_THE_LAKE = ("lake.table.", "lake.fetched.", "host.store.", "engine.tier.", "engine.removal.")
 """Points of tables and object store, which `test_lake_kills.py` has."""
 
-_POINTS = [name for name in failpoints.names() if not name.startswith(("test.", *_OF_THE_LAKE))]
+_OF_BACKUPS = ("engine.backup.", "engine.restore.")
+"""Points of backups, which `tests/engine/test_backup_failures.py` has."""
+
+_ELSEWHERE = ("test.", *_OF_THE_LAKE, *_OF_BACKUPS)
+_POINTS = [name for name in failpoints.names() if not name.startswith(_ELSEWHERE)]
 
 
 def _run(folder: Path, run: int, action: str, ledger: Ledger) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from lakebed import limits
 from lakebed.state import commands
 from lakebed.state.commands import Command
 from lakebed.state.values import Part, Run, Segment
@@ -120,4 +121,21 @@ def command() -> st.SearchStrategy[Command]:
                 st.tuples(_TOPIC, _PARTITION, st.integers(1, 20), st.integers(0, 2)), max_size=2
             ).map(tuple),
         ),
+        st.builds(
+            commands.PutToken,
+            _NAME,
+            _NAME,
+            st.sampled_from([bytes(32), b"\x07" * 32]),
+            st.sampled_from([0, 100, 2 * limits.TOKEN_KEPT_US]),
+            st.integers(0, 100),
+        ),
+        st.builds(commands.RevokeToken, _NAME, _TIME),
+        st.builds(
+            commands.SetRule,
+            _NAME,
+            st.sampled_from(["read", "admin"]),
+            st.sampled_from(["*", "a*"]),
+            st.integers(0, 1),
+        ),
+        st.builds(commands.SetGrant, _NAME, st.sampled_from(["admin", "b"]), st.integers(0, 1)),
     )

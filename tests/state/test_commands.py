@@ -42,6 +42,10 @@ EXAMPLES: list[Command] = [
     commands.ReplaceSegments(1, 0, (1, 2), (SEGMENT,), 3),
     commands.Trim(1, ((0, 5),)),
     commands.PlaceSegments(((1, 0, 7, 2),)),
+    commands.PutToken("0123456789abcdef", "alice", bytes(range(32)), 5, 0),
+    commands.RevokeToken("0123456789abcdef", 7),
+    commands.SetRule("clerk", "read", "orders*", 1),
+    commands.SetGrant("alice", "clerk", 0),
 ]
 
 
@@ -115,6 +119,10 @@ def some_state() -> State:
         commands.CommitOffsets("g", "", ((1, 0, 1),), 1),
         commands.ChangeGroup("g", ((1, 0, "m"),)),
         commands.Flush(((1, 0, SEGMENT._replace(end=2)),), ()),
+        commands.PutToken("t", "alice", bytes(32), 5, 9),
+        commands.RevokeToken("t", 7),
+        commands.SetRule("clerk", "read", "orders*", 1),
+        commands.SetGrant("alice", "clerk", 1),
     ]
     for index, each in enumerate(made, 1):
         carry_out(decide(state, index, each).changes)
@@ -127,6 +135,50 @@ def test_a_snapshot_comes_back_as_the_same_state() -> None:
     assert decode_state(encode_state(state), "it") == state
     assert decode_state(encode_state(State()), "it") == State()
     assert encode_state(decode_state(encode_state(state), "it")) == encode_state(state)
+
+
+def test_a_snapshot_of_the_first_version_has_no_tokens_rules_and_grants() -> None:
+    state = some_state()
+    data = encode_state(state)
+    document = msgpack.unpackb(data[image._HEAD.size : -image._TAIL.size])
+    for name in ("tokens", "rules", "grants"):
+        del document[name]
+    document["numbers"] = [each for each in document["numbers"] if each[0] != "access"]
+    found = decode_state(sealed(image._HEAD.pack(image.MAGIC, 1) + msgpack.packb(document)), "it")
+    state.tokens, state.rules, state.grants = {}, {}, {}
+    state.numbers["access"] = 0
+    assert found == state
+    assert encode_state(found) == encode_state(state)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tokens", [["t", "alice", bytes(31), 5, 9, 0]]),
+        ("tokens", [["t", "alice", bytes(32), 5, 9]]),
+        ("tokens", [["t", b"alice", bytes(32), 5, 9, 0]]),
+        ("rules", [["clerk", "read"]]),
+        ("rules", [["clerk", "read", 1]]),
+        ("grants", [["alice"]]),
+        ("grants", ["ab"]),
+        ("grants", None),
+    ],
+)
+def test_access_of_another_shape_is_a_typed_error(name: str, value: object) -> None:
+    data = encode_state(some_state())
+    document = msgpack.unpackb(data[image._HEAD.size : -image._TAIL.size])
+    document[name] = value
+    with pytest.raises(CorruptionError):
+        decode_state(sealed(data[: image._HEAD.size] + msgpack.packb(document)), "it")
+
+
+@pytest.mark.parametrize("number", range(22, 26))
+def test_an_entry_about_access_of_another_shape_is_a_typed_error(number: int) -> None:
+    for fields in (("t", "alice", b"short", 5, 0), ("clerk", "read", "*", 2), ("a", "b", True), ()):
+        envelope = msgpack.packb(fields)
+        head = commands._HEAD.pack(commands.VERSION, number, 0, len(envelope))
+        with pytest.raises(CorruptionError):
+            decode(memoryview(head + envelope))
 
 
 def test_every_flipped_bit_and_every_cut_of_a_snapshot_is_seen() -> None:

@@ -23,6 +23,7 @@ from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
 from lakebed.config import LogConfig, TopicConfig
 from lakebed.engine.acks import Ack, Acks
+from lakebed.engine.backup import BackupReport
 from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup import CleanupReport
 from lakebed.engine.core import Key
@@ -378,6 +379,13 @@ class AsyncLog(AsyncClosing):
     async def retain(self, topic: str | None = None) -> CleanupReport:
         """Apply retention, compaction and merging now, to one topic or all."""
         return await self._run_slowly(self._log.retain, topic)
+
+    async def backup(
+        self, target: str | os.PathLike[str], *, progress: Progress | None = None
+    ) -> BackupReport:
+        """Copy the log as it is at one point, verified, into a folder that is new or empty."""
+        tell = None if progress is None else told_in_loop(progress)
+        return await self._run_slowly(functools.partial(self._log.backup, target, progress=tell))
 
     async def verify(self, topic: str | None = None) -> int:
         """Read every byte of every segment; give how many there are. Raises at the first damage."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from lakebed.cli.access import access
 from lakebed.cli.completion import completion
 from lakebed.cli.consume import consume
 from lakebed.cli.doctor import doctor
@@ -12,7 +13,9 @@ from lakebed.cli.lake import lake
 from lakebed.cli.look import checkpoint, retain, stats
 from lakebed.cli.output import LakebedGroup
 from lakebed.cli.produce import produce
+from lakebed.cli.serve import serve
 from lakebed.cli.settings import config_command
+from lakebed.cli.token import token
 from lakebed.cli.topic import topic
 from lakebed.cli.wal import wal
 from lakebed.version import __version__
@@ -27,6 +30,7 @@ def cli() -> None:
 
 
 for command in (
+    serve,
     topic,
     produce,
     consume,
@@ -36,6 +40,8 @@ for command in (
     retain,
     stats,
     doctor,
+    token,
+    access,
     config_command,
     completion,
     wal,

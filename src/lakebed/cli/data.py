@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -19,15 +19,28 @@ from lakebed.wal.folder import Layout, is_log
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
+
+class _Target(click.ParamType):  # type: ignore[type-arg]  # generic in new versions only
+    """A log's folder, or the URL of a served one."""
+
+    name = "DIR|URL"
+
+    def convert(
+        self, value: Any, _param: click.Parameter | None, _context: click.Context | None
+    ) -> Path | str:
+        """Take a URL as it is, and anything else as a path."""
+        return value if isinstance(value, str) and "://" in value else Path(value)
+
+
 data_option = click.option(
     "--data",
     "folder",
-    metavar="DIR",
+    metavar="DIR|URL",
     envvar="LAKEBED_DATA",
     show_envvar=True,
     required=True,
-    type=click.Path(path_type=Path),
-    help="The log's folder.",
+    type=_Target(),
+    help="The log's folder, or the URL of a server.",
 )
 """Give a command the option `--data`."""
 
@@ -38,12 +51,12 @@ def yes_option(command: _Command) -> _Command:
 
 
 @contextlib.contextmanager
-def opened(folder: Path, *, make: bool = False, silent: bool) -> Iterator[lakebed.Log]:
+def opened(folder: Path | str, *, make: bool = False, silent: bool) -> Iterator[lakebed.Log]:
     """Own the log in a folder for a while; recovery that takes long shows how far it is.
 
     Only with `make` is a log made where there is none: a mistyped folder is an error.
     """
-    if not make:
+    if not make and isinstance(folder, Path):
         check_log(folder)
     with Meter(silent=silent) as meter:
         log = lakebed.open(os.fspath(folder), progress=meter)

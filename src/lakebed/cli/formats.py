@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
 
-from lakebed.cli.json_values import compact, plain_values, shown_bytes, to_json
+from lakebed.topic.json_records import RecordTexts, times
+from lakebed.topic.json_values import compact, plain_values, to_json
 
 Format = Callable[[pa.Table], bytes]
 """Gives a batch as bytes."""
 
-_json: Final = json.JSONEncoder().encode
-_quoted: Final = json.encoder.encode_basestring_ascii
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BACKSLASHED: Final = "backslashreplace"
 _TOMBSTONE: Final = "null"
@@ -90,64 +88,14 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 class _Json:
-    """A JSON object for each record, made of columns of JSON texts."""
+    """A JSON object for each record, each on its line."""
 
     def __init__(self, value: pa.DataType) -> None:
-        self._raw = pa.types.is_binary(value)
-        self._convert = to_json(value) or (lambda each: each)
+        self._texts = RecordTexts(value)
 
     def __call__(self, table: pa.Table) -> bytes:
         """Give the records of a batch."""
-        topic = _quoted(table.schema.metadata[b"topic"].decode())
-        rows = zip(
-            table.column("partition").to_pylist(),
-            table.column("offset").to_pylist(),
-            times(table.column("timestamp")),
-            _bytes_json(table.column("key")),
-            _headers_json(table.column("headers")),
-            self._values(table.column("value")),
-            strict=True,
-        )
-        head = f'{{"type": "record", "topic": {topic}, "partition": '
-        lines = [
-            f'{head}{partition}, "offset": {offset}, "timestamp": "{time}", "key": {key}, '
-            f'"headers": {headers}, "value": {value}}}\n'
-            for partition, offset, time, key, headers, value in rows
-        ]
-        return "".join(lines).encode()
-
-    def _values(self, column: pa.ChunkedArray) -> list[str]:
-        if self._raw:
-            return _bytes_json(column)
-        return [_json(self._convert(value)) for value in plain_values(column)]
-
-
-def times(column: pa.ChunkedArray) -> list[str]:
-    """Give timestamps as text in UTC."""
-    texts = column.cast(pa.timestamp("us")).cast(pa.string()).to_pylist()
-    return [f"{text.replace(' ', 'T', 1)}Z" for text in texts]
-
-
-def _bytes_json(column: pa.ChunkedArray) -> list[str]:
-    """Give bytes as JSON: all of them at once if they are text."""
-    if column.null_count == len(column):
-        return ["null"] * len(column)
-    try:
-        texts = column.cast(pa.string()).to_pylist()
-    except pa.ArrowInvalid:
-        return [_json(shown_bytes(value)) for value in column.to_pylist()]
-    if column.null_count:
-        return ["null" if text is None else _quoted(text) for text in texts]
-    return list(map(_quoted, texts))
-
-
-def _headers_json(column: pa.ChunkedArray) -> list[str]:
-    if column.null_count == len(column):
-        return ["{}"] * len(column)
-    return [
-        _json({name: shown_bytes(value) for name, value in headers or ()})
-        for headers in column.to_pylist()
-    ]
+        return "".join([f"{text}\n" for text in self._texts(table)]).encode()
 
 
 class _Table:

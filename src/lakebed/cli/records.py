@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.cli.json_values import UnfitError, from_json, given_bytes, given_time
 from lakebed.cli.lines import Lines
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError
+from lakebed.topic.json_records import TROUBLE, RecordRows, by_partition, reason
+from lakebed.topic.json_values import UnfitError, from_json
 from lakebed.topic.schema import HEADERS
-
-_NAMES: Final = ("value", "key", "headers", "timestamp", "partition")
-_IGNORED: Final = frozenset(["type", "topic", "offset"])
-"""What `lakebed consume --json` also writes, so that its output can be written again."""
-_TROUBLE: Final = (ValueError, TypeError, OverflowError, RecursionError)
 
 
 class Batch(NamedTuple):
@@ -114,50 +110,12 @@ class JsonRecords:
     """Each line is a JSON object with value and, if wanted, key, headers, timestamp, partition."""
 
     def __init__(self, schema: pa.Schema | None, headers: dict[str, bytes]) -> None:
-        typed = None if schema is None else from_json(pa.struct(list(schema)))
-        self._value = given_bytes if schema is None else typed
-        self._headers = headers
+        self._row = RecordRows(schema, headers)
 
     def __call__(self, lines: Lines) -> Iterator[Batch]:
         """Give the records before the first bad line, then raise."""
-        for batch in _each(lines, self._row):
+        for batch in _each(lines, lambda line: self._row(json.loads(line))):
             yield from _by_partition(batch)
-
-    def _row(self, line: bytes) -> dict[str, Any]:
-        given = json.loads(line)
-        if not isinstance(given, dict):
-            raise UnfitError("not a JSON object")
-        for name in given.keys() - _IGNORED:
-            if name not in _NAMES:
-                raise UnfitError(f"{name!r} is none of {', '.join(_NAMES)}")
-        if "value" not in given:
-            raise UnfitError("there is no value; null deletes the key")
-        value = given["value"]
-        row: dict[str, Any] = {"value": self._value(value) if self._value else value}
-        if given.get("key") is not None:
-            row["key"] = given_bytes(given["key"])
-        if given.get("timestamp") is not None:
-            row["timestamp"] = given_time(given["timestamp"])
-        headers = {**self._headers, **_headers(given.get("headers"))}
-        if headers:
-            row["headers"] = headers
-        if given.get("partition") is not None:
-            row["partition"] = _partition(given["partition"])
-        return row
-
-
-def _headers(given: Any) -> dict[str, bytes | None]:
-    if given is None:
-        return {}
-    if not isinstance(given, dict):
-        raise UnfitError("headers are an object of names and values")
-    return {name: given_bytes(value) for name, value in given.items()}
-
-
-def _partition(given: Any) -> int:
-    if not isinstance(given, int) or isinstance(given, bool):
-        raise UnfitError("a partition is a whole number")
-    return given
 
 
 def _each(lines: Lines, row_of: Callable[[bytes], dict[str, Any]]) -> Iterator[Batch]:
@@ -171,7 +129,7 @@ def _each(lines: Lines, row_of: Callable[[bytes], dict[str, Any]]) -> Iterator[B
             continue
         try:
             rows.append(row_of(text))
-        except _TROUBLE as error:
+        except TROUBLE as error:
             trouble = error
             break
         numbers.append(line)
@@ -183,19 +141,15 @@ def _each(lines: Lines, row_of: Callable[[bytes], dict[str, Any]]) -> Iterator[B
 
 def bad_line(source: str, line: int, error: Exception) -> SchemaMismatchError:
     """Say which line is to blame."""
-    why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-    if isinstance(error, json.JSONDecodeError):
-        why = f"not JSON: {why}"
-    return SchemaMismatchError("a line cannot be a record", file=source, line=line, why=why)
+    return SchemaMismatchError(
+        "a line cannot be a record", file=source, line=line, why=reason(error)
+    )
 
 
 def _by_partition(batch: Batch) -> Iterator[Batch]:
     """Split records that name their partition from the others, and from each other."""
-    found: dict[int | None, list[int]] = {}
     rows = batch.rows
-    for number, row in enumerate(rows):
-        found.setdefault(row.pop("partition", None), []).append(number)
-    for partition, numbers in found.items():
+    for partition, numbers in by_partition(rows).items():
         yield Batch(
             [rows[number] for number in numbers],
             batch.source,

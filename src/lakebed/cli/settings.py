@@ -6,15 +6,19 @@ import ast
 import enum
 import functools
 import inspect
+import os
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from lakebed import config
 from lakebed.cli.output import json_option, write_json, write_line
+from lakebed.engine.settings import effective_config, settings_text
+from lakebed.host import OsDisk
 
 _WIDTH: Final = 92
 
@@ -32,6 +36,10 @@ class Setting:
     kind: str | None
     """What anything else is."""
     meaning: str
+    value: object
+    """What holds now."""
+    source: str | None = None
+    """Where that comes from: `default`, `file` or `environment`; None for a topic's."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +57,19 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "compression": config.COMPRESSIONS,
     "sync": tuple(mode.value for mode in config.SyncMode),
     "iceberg": ("true", "false"),
+    "insecure": ("true", "false"),
+    "audit": ("true", "false"),
+    "log_format": config.LOG_FORMATS,
 }
 _KINDS: Final[Mapping[str, str]] = {
     "catalog": "a table of names and text",
     "namespace": "names with a dot between them",
     "store": "a URL",
     "store_options": "a table of names and text",
+    "host": "an address or a name",
+    "tls_cert": "a path",
+    "tls_key": "a path",
+    "tls_client_ca": "a path",
 }
 _FILE: Final = f"{config.CONFIG_NAME} in the log's folder"
 
@@ -82,6 +97,45 @@ def sections() -> list[Section]:
             f"[lake] of {_FILE}, or LogConfig(lake=LakeConfig(NAME=VALUE))",
             _settings(config.LakeConfig, config.LAKE_BOUNDS),
         ),
+        Section(
+            "serve",
+            f"[serve] of {_FILE}, or LogConfig(serve=ServeConfig(NAME=VALUE))",
+            _settings(config.ServeConfig, config.SERVE_BOUNDS),
+        ),
+    ]
+
+
+def current(folder: Path | None, environ: Mapping[str, str]) -> list[Section]:
+    """Give every setting with what holds for the log in `folder`, and where that comes from."""
+    text, held = None, config.with_environment(config.LogConfig(), environ)
+    if folder is not None:
+        text = settings_text(OsDisk(), folder)
+        held = effective_config(OsDisk(), folder, environ)
+    named = set() if text is None else config.named_settings(text, _FILE)
+    return [
+        each if each.name == "topic" else replace(each, settings=_held(each, held, named, environ))
+        for each in sections()
+    ]
+
+
+def _held(
+    section: Section,
+    held: config.LogConfig,
+    named: set[tuple[str, str]],
+    environ: Mapping[str, str],
+) -> list[Setting]:
+    part = held if section.name == "log" else getattr(held, section.name)
+    return [
+        replace(
+            each,
+            value=_plain(getattr(part, each.name)),
+            source="environment"
+            if config.variable_of(section.name, each.name) in environ
+            else "file"
+            if (section.name, each.name) in named
+            else "default",
+        )
+        for each in section.settings
     ]
 
 
@@ -95,14 +149,18 @@ def _settings(kind: type[Any], bounds: Mapping[str, tuple[int, int]]) -> list[Se
             _CHOICES.get(field.name),
             _KINDS.get(field.name),
             meanings[field.name],
+            _plain(getattr(defaults, field.name)),
         )
         for field in fields(kind)
         if field.name in bounds or field.name in _CHOICES or field.name in _KINDS
     ]
 
 
-def _plain(default: object) -> object:
-    return default.value if isinstance(default, enum.Enum) else default
+def _plain(value: object) -> object:
+    """Give a value as it may be shown: of options their names, as there may be secrets in them."""
+    if isinstance(value, Mapping):
+        return {name: text if text.startswith("env:") else "..." for name, text in value.items()}
+    return value.value if isinstance(value, enum.Enum) else value
 
 
 @functools.cache
@@ -123,12 +181,28 @@ def _meanings() -> dict[str, dict[str, str]]:
     return found
 
 
-@click.command("config", short_help="List every setting and what it means.")
-@click.argument("section", required=False, type=click.Choice(["topic", "log", "wal", "lake"]))
+@click.command("config", short_help="List every setting, its value and what it means.")
+@click.argument(
+    "section", required=False, type=click.Choice(["topic", "log", "wal", "lake", "serve"])
+)
+@click.option(
+    "--data",
+    "folder",
+    metavar="DIR",
+    envvar="LAKEBED_DATA",
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="The log's folder, whose file counts.",
+)
 @json_option
-def config_command(section: str | None, *, as_json: bool) -> None:
-    """List every setting, or those of one SECTION: its default, its bounds, and what it means."""
-    shown = [each for each in sections() if section in (None, each.name)]
+def config_command(section: str | None, folder: Path | None, *, as_json: bool) -> None:
+    """List every setting, or those of one SECTION: its value, its bounds, and what it means.
+
+    A setting of a log comes from the environment (LAKEBED_SECTION_SETTING, such as
+    LAKEBED_SERVE_PORT), else from lakebed.toml in the log's folder, else it has its default. What
+    is not a default says where it comes from.
+    """
+    shown = [each for each in current(folder, os.environ) if section in (None, each.name)]
     for position, each in enumerate(shown):
         if not as_json:
             write_line(("\n" if position else "") + f"{each.name} settings: {each.given}")
@@ -137,19 +211,25 @@ def config_command(section: str | None, *, as_json: bool) -> None:
 
 
 def _show(section: Section, setting: Setting, *, as_json: bool) -> None:
+    variable = config.variable_of(section.name, setting.name)
     if as_json:
-        write_json("setting", {"section": section.name, **asdict(setting)})
+        known = None if setting.source is None else variable
+        write_json("setting", {"section": section.name, **asdict(setting), "variable": known})
         return
     allowed = setting.kind or " | ".join(setting.choices or ())
     if setting.bounds is not None:
         allowed = "{} to {}".format(*setting.bounds)
-    write_line(f"\n  {setting.name} = {_as_toml(setting.default)}    ({allowed})")
+    if setting.source == "environment":
+        allowed += f"; from {variable}, default {_as_toml(setting.default)}"
+    elif setting.source == "file":
+        allowed += f"; from {config.CONFIG_NAME}, default {_as_toml(setting.default)}"
+    write_line(f"\n  {setting.name} = {_as_toml(setting.value)}    ({allowed})")
     for line in textwrap.wrap(setting.meaning, _WIDTH - 6):
         write_line(f"      {line}")
 
 
-def _as_toml(default: object) -> str:
-    """Show a default as it would be written, where that is not how it reads."""
-    if isinstance(default, bool):
-        return str(default).lower()
-    return str(default) if default != "" else '""'
+def _as_toml(value: object) -> str:
+    """Show a value as it would be written, where that is not how it reads."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if value != "" else '""'

@@ -20,9 +20,10 @@ from lakebed.cli.output import (
     write_line,
     write_table,
 )
-from lakebed.cli.schema_file import read_schema, schema_document, type_document
+from lakebed.cli.schema_file import read_schema
 from lakebed.config import TopicConfig
 from lakebed.engine.topics import PartitionInfo, TopicInfo
+from lakebed.topic.schema_document import schema_document, type_document
 
 _name = click.argument("name", shell_complete=complete_topic)
 _partitions = click.option(

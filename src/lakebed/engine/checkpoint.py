@@ -106,9 +106,18 @@ class Checkpointer:
     def run(self) -> CheckpointReport:
         """Take a checkpoint and say what it did."""
         with translated("taking a checkpoint", self._core.staging.folder.parent):
-            return self._run()
+            return self._run()[0]
 
-    def _run(self) -> CheckpointReport:
+    def picture(self) -> State:
+        """Take a checkpoint and give the state that it froze: everything, at one point of the log.
+
+        Nothing of it is in memory alone: records are in the segments that it names, and data of
+        open transactions in staged files.
+        """
+        with translated("taking a checkpoint", self._core.staging.folder.parent):
+            return self._run()[1]
+
+    def _run(self) -> tuple[CheckpointReport, State]:
         with self._running:
             started = time.monotonic()
             frozen = self._core.freeze()
@@ -118,7 +127,8 @@ class Checkpointer:
             _FLUSHED.hit()
             if self.last is not None and index <= self.last.index + 1 and flush == Flush((), ()):
                 self.frozen_wal_bytes = frozen.wal_bytes  # nothing of it is waiting to be flushed
-                return replace(self.last, records=0, segments=0, segment_bytes=0)
+                same = replace(self.last, records=0, segments=0, segment_bytes=0)
+                return same, frozen.state
             if flush.added or flush.staged:
                 self._log(flush)
             _LOGGED.hit()
@@ -134,7 +144,7 @@ class Checkpointer:
                 snapshot_bytes=size,
                 seconds=time.monotonic() - started,
             )
-            return self.last
+            return self.last, frozen.state
 
     def _flush(self, frozen: Frozen) -> Flush:
         """Write every file of a checkpoint, durably; if one cannot be written, none stays."""

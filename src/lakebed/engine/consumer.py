@@ -309,6 +309,10 @@ class Consumer(Closing):
         found = self._reading.start(self._reading.topic(topic), partition, offset)
         self._positions[place] = self._given[place] = found
 
+    def place(self, topic: str, partition: int, offset: int) -> None:
+        """Stand at an offset without a look whether it is there: `poll` skips what was removed."""
+        self._positions[TopicPartition(topic, partition)] = offset
+
     def rewind(self) -> None:
         """Go back to what the group committed last, or else to where this consumer began.
 

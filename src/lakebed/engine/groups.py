@@ -196,12 +196,7 @@ class Groups:
 
     def places(self, offsets: Offsets) -> tuple[tuple[int, int, int], ...]:
         """Check offsets and give them as (topic id, partition, offset)."""
-        if not isinstance(offsets, Mapping):
-            raise InvalidArgumentError(
-                "offsets are {(topic, partition): offset} or {topic: {partition: offset}}",
-                got=repr(offsets)[:200],
-            )
-        return tuple(self._place(*each) for each in _flat(offsets))
+        return tuple(self._place(*each) for each in flat_offsets(offsets))
 
     def _place(self, topic: str, partition: int, offset: Any) -> tuple[int, int, int]:
         key = self._reading.key(self._reading.topic(topic), partition)
@@ -290,7 +285,13 @@ class Groups:
             )
 
 
-def _flat(offsets: Offsets) -> list[tuple[str, int, Any]]:
+def flat_offsets(offsets: Offsets) -> list[tuple[str, int, Any]]:
+    """Give offsets as (topic, partition, offset), whichever way they are given."""
+    if not isinstance(offsets, Mapping):
+        raise InvalidArgumentError(
+            "offsets are {(topic, partition): offset} or {topic: {partition: offset}}",
+            got=repr(offsets)[:200],
+        )
     found: list[tuple[str, int, Any]] = []
     for key, value in offsets.items():
         if isinstance(key, str) and isinstance(value, Mapping):

@@ -46,7 +46,7 @@ from lakebed.lake.remote import RemoteSegments
 from lakebed.lake.table_facts import LOG, OFFSETS, POSITION, TOPIC, is_ours, number_of
 from lakebed.state.commands import Command
 from lakebed.state.machine import Dropped
-from lakebed.state.values import Topic
+from lakebed.state.values import LOCAL, Segment, Topic
 
 _log = logging.getLogger("lakebed.lake")
 
@@ -193,6 +193,12 @@ class Lake:
         self.sync(topic)
         with self._at_work():
             return self._topics.tables.table(self._topic(topic).name)
+
+    def locate(self, topic: int, partition: int, segment: Segment) -> str:
+        """Give where the file of a segment is, for whoever reads it without the log."""
+        if segment.place == LOCAL:
+            return self._places.local(topic, partition, segment.id)
+        return self._places.segment(topic, partition, segment)
 
     def stats(self) -> LakeStats:
         """Give counters, and how far the tables are behind."""

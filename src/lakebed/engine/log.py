@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -12,8 +13,11 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from lakebed import limits
-from lakebed.config import CONFIG_NAME, LakeConfig, LogConfig, TopicConfig, parse_config
+from lakebed.config import LakeConfig, LogConfig, TopicConfig
+from lakebed.engine.access import Access
 from lakebed.engine.acks import Ack, Acks
+from lakebed.engine.audit import Audit
+from lakebed.engine.backup import BackupReport, Backups
 from lakebed.engine.budget import Budget
 from lakebed.engine.checkpoint import Checkpointer, CheckpointReport
 from lakebed.engine.cleanup import Cleanup, CleanupReport
@@ -25,6 +29,7 @@ from lakebed.engine.maintenance import Maintenance
 from lakebed.engine.producer import Producer
 from lakebed.engine.reading import Bounds, Reading, checked_bounds, microseconds
 from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
+from lakebed.engine.settings import effective_config
 from lakebed.engine.staging import Staging
 from lakebed.engine.stats import LogStats
 from lakebed.engine.table import Table
@@ -32,8 +37,8 @@ from lakebed.engine.table_keys import Lookup
 from lakebed.engine.topics import TopicInfo, Topics
 from lakebed.engine.transaction import Transaction
 from lakebed.engine.writing import Rows, Writing
-from lakebed.errors import ClosedError, InvalidArgumentError, SettingsFileError, from_os_error
-from lakebed.host import Clock, Disk, Mode, OsDisk, SystemClock, read_exactly
+from lakebed.errors import ClosedError, InvalidArgumentError
+from lakebed.host import Clock, Disk, OsDisk, SystemClock
 from lakebed.lake.fetched import FetchedSegments
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.places import Places
@@ -67,6 +72,7 @@ class Log(Closing):
         self._threaded = threaded
         self._closed = False
         self._released = False
+        self._backing_up = threading.RLock()
         self._staging = Staging(disk, folder)
         self._lake = LakeFolder(disk, folder)
         self._snapshots = SnapshotFolder(disk, folder)
@@ -75,6 +81,10 @@ class Log(Closing):
         self._wal: Wal
         self.lake: Lake
         """Iceberg tables and object store."""
+        self.access: Access
+        """Who may do what when this log is served: tokens, rules, grants."""
+        self.audit: Audit
+        """What a server refused, and what was done to the log itself."""
 
     @classmethod
     def open(
@@ -95,7 +105,9 @@ class Log(Closing):
         if not isinstance(folder, (str, os.PathLike)) or "\0" in os.fspath(folder):
             raise InvalidArgumentError("the folder is not a path", got=repr(folder))
         disk, clock = disk or OsDisk(), clock or SystemClock()
-        config = _checked_config(config) if config is not None else _stored(disk, Path(folder))
+        if config is None:
+            config = effective_config(disk, Path(folder), os.environ)
+        config = _checked_config(config)
         log = cls(Path(folder), config, disk, clock, threaded=threaded)
         tell = progress or _say_nothing
         log._wal = Wal.open(
@@ -165,7 +177,9 @@ class Log(Closing):
             remote,
         )
         self._recovered.files_removed += self.lake.bury(self._recovered.dropped)
+        self.access = Access(core, submit, self._wal.log_id)
         self._topics = Topics(core, submit, config.default_partitions)
+        self.audit = Audit(self._topics, self._writing)
         self._groups = Groups(core, self._reading, submit)
         self._checkpointer = Checkpointer(
             core,
@@ -190,6 +204,17 @@ class Log(Closing):
             self._groups,
             self._writing.submit,
             self.lake.nudge,
+        )
+        self._backups = Backups(
+            self._disk,
+            self.folder,
+            self._wal,
+            self._lake,
+            self._staging,
+            config.lake,
+            self._maintenance.picture,
+            core.clock.time_us,
+            self._check_open,
         )
         if self._threaded:
             core.on_applied = self._after_apply
@@ -222,7 +247,7 @@ class Log(Closing):
         return self._topics.get_or_create(name, partitions, schema, config)
 
     def topics(self) -> list[str]:
-        """List the names of the topics."""
+        """List the names of the topics, without those of the log's own."""
         self._check_open()
         return self._topics.names()
 
@@ -307,6 +332,16 @@ class Log(Closing):
         self._check_open()
         return self._writing.append_batch(topic, rows, partition)
 
+    def append_batch_async(
+        self, topic: str, rows: Rows, *, partition: int | None = None
+    ) -> Future[Acks]:
+        """Append a batch as `append_batch` does; the future gives where it is, when it is durable.
+
+        Several of them under way at a time keep the disk, or the way to a server, busy.
+        """
+        self._check_open()
+        return self._writing.append_batch_async(topic, rows, partition)
+
     def producer(
         self,
         name: str | None = None,
@@ -322,12 +357,22 @@ class Log(Closing):
         later fences this one.
         """
         self._check_open()
+        return self._producer(Producer, name, linger_ms, batch_bytes, memory_bytes)
+
+    def _producer(
+        self,
+        kind: type[Producer],
+        name: str | None,
+        linger_ms: float,
+        batch_bytes: int,
+        memory_bytes: int,
+    ) -> Producer:
         _check_range("linger_ms", linger_ms, 0, 60_000)
         _check_range("batch_bytes", batch_bytes, 1, 32 * limits.MIB)
         _check_range("memory_bytes", memory_bytes, 1, 1024 * limits.GIB)
         chosen = "" if name is None else str(ProducerName(name))
         identity = self._submit(RegisterProducer(chosen, self._core.clock.time_us()))
-        return Producer(
+        return kind(
             self._core,
             self._writing,
             self._admit,
@@ -381,7 +426,15 @@ class Log(Closing):
     def table(self, name: str) -> Table:
         """Give a topic as a table: scans, lookups by key, the current record of each key."""
         self._check_open()
-        return Table(self._core, self._reading, self._segments, self._lookup, self.lake.table, name)
+        return Table(
+            self._core,
+            self._reading,
+            self._segments,
+            self._lookup,
+            self.lake.table,
+            self.lake.locate,
+            name,
+        )
 
     def _read_now(
         self,
@@ -435,15 +488,7 @@ class Log(Closing):
         `start`. A member that does not poll for `session_timeout_ms` loses its partitions.
         """
         self._check_open()
-        if (topics is None) == (partitions is None):
-            raise InvalidArgumentError("a consumer needs either topics or partitions")
-        if isinstance(topics, str):
-            topics = [topics]
-        if topics is not None and (group is None or not topics):
-            raise InvalidArgumentError("a consumer of topics needs a group and at least one topic")
-        if partitions is not None and not partitions:
-            raise InvalidArgumentError("a consumer of partitions needs at least one")
-        _check_range("session_timeout_ms", session_timeout_ms, 1, 86_400_000)
+        topics = checked_consumer(group, topics, partitions, session_timeout_ms)
         return Consumer(
             self._reading,
             self._groups,
@@ -502,8 +547,22 @@ class Log(Closing):
     def retain(self, topic: str | None = None) -> CleanupReport:
         """Apply retention, compaction and merging now, to one topic or all."""
         self._check_open()
-        names = self._topics.names() if topic is None else [topic]
-        return self._maintenance.clean([self._topics.find(name) for name in names])
+        if topic is not None:
+            return self._maintenance.clean([self._topics.find(topic)])
+        return self._maintenance.clean(self._topics.every())
+
+    def backup(
+        self, target: str | os.PathLike[str], *, progress: Progress | None = None
+    ) -> BackupReport:
+        """Copy the log as it is at one point, verified, into a folder that is new or empty.
+
+        Everything acknowledged before the call is part of it. Writers and readers go on; files
+        that the log drops meanwhile stay until they are copied. One at a time.
+        """
+        self._check_open()
+        with self._backing_up:
+            self._check_open()
+            return self._backups.take(target, progress or _say_nothing)
 
     def verify(self, topic: str | None = None) -> int:
         """Read every byte of every segment; give how many there are. Raises at the first damage."""
@@ -520,8 +579,8 @@ class Log(Closing):
         partitions = list(state.partitions.values())
         cache = self._segments.stats
         return LogStats(
-            topics=len(state.topics),
-            partitions=len(partitions),
+            topics=len(self._topics.names()),
+            partitions=len(self._topics.partitions()),
             segments=sum(len(each.segments) for each in partitions),
             segment_bytes=sum(
                 segment.file_bytes for each in partitions for segment in each.segments
@@ -572,6 +631,8 @@ class Log(Closing):
             return
         self._wal.check_may_wait()
         self._closed = True  # an interrupted call is finished by the next one
+        with self._backing_up:
+            pass  # a backup that is being taken notices, and ends while the folder is ours
         self._budget.close()
         self._maintenance.stop()
         self.lake.stop()
@@ -621,28 +682,29 @@ def _flush_threads() -> int:
     return max(1, min(_FLUSH_THREADS_MAX, (os.cpu_count() or 1) // 2))
 
 
-def _stored(disk: Disk, folder: Path) -> LogConfig:
-    """Give the settings in a log's folder, or the defaults if there are none."""
-    path = folder / CONFIG_NAME
-    try:
-        if CONFIG_NAME not in disk.names(folder):
-            return LogConfig()
-        file = disk.open(path, Mode.READ)
-        try:
-            text = read_exactly(file, 0, file.size()).decode()
-        finally:
-            file.close()
-    except UnicodeDecodeError as error:
-        raise SettingsFileError("the settings are not text", file=path) from error
-    except OSError as error:
-        raise from_os_error(error, "reading the settings", path) from error
-    return parse_config(text, path)
-
-
 def _checked_config(config: LogConfig) -> LogConfig:
     if not isinstance(config, LogConfig):
         raise InvalidArgumentError("the settings are not a LogConfig", got=type(config).__name__)
     return config
+
+
+def checked_consumer(
+    group: str | None,
+    topics: Collection[str] | None,
+    partitions: Collection[tuple[str, int]] | None,
+    session_timeout_ms: int,
+) -> Collection[str] | None:
+    """Check what a consumer is to read; give its topics."""
+    if (topics is None) == (partitions is None):
+        raise InvalidArgumentError("a consumer needs either topics or partitions")
+    if isinstance(topics, str):
+        topics = [topics]
+    if topics is not None and (group is None or not topics):
+        raise InvalidArgumentError("a consumer of topics needs a group and at least one topic")
+    if partitions is not None and not partitions:
+        raise InvalidArgumentError("a consumer of partitions needs at least one")
+    _check_range("session_timeout_ms", session_timeout_ms, 1, 86_400_000)
+    return topics
 
 
 def _check_range(name: str, value: Any, low: int, high: int) -> None:

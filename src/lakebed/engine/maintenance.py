@@ -20,6 +20,7 @@ from lakebed.engine.core import Core
 from lakebed.engine.groups import Groups
 from lakebed.errors import ClosedError, LakebedError
 from lakebed.state.commands import AbortTransaction, Command, ExpireProducers
+from lakebed.state.image import State
 from lakebed.state.machine import TIMED_OUT
 
 _log = logging.getLogger("lakebed.engine")
@@ -142,6 +143,15 @@ class Maintenance:
             if report.segments:
                 self._changed()
             return report
+
+    def picture(self) -> State:
+        """Take a checkpoint now, and give what its snapshot holds."""
+        self._core.check_may_wait()
+        with self._working:
+            state = self._checkpointer.picture()
+            self._budget.changed()
+            self._changed()
+            return state
 
     def _clean_all(self) -> None:
         if self._cleanup.run(list(self._core.state.topics.values())) != CleanupReport():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,7 @@ from crc32c import crc32c
 
 from lakebed.errors import CorruptionError, MissingFileError, translated
 from lakebed.host import Disk, Mapping, Mode, failpoints, write_all
+from lakebed.lake.holds import Hold, Holds
 
 _WRITTEN = failpoints.define("engine.staged.written")
 _RENAMED = failpoints.define("engine.staged.renamed")
@@ -36,6 +37,7 @@ class Staging:
         self.folder = root / "staging"
         self._guard = threading.Lock()
         self._maps: dict[int, Mapping] = {}
+        self._holds = Holds()
 
     def path(self, number: int) -> Path:
         """Give the path of a file."""
@@ -95,18 +97,31 @@ class Staging:
             return mapping
 
     def keep_only(self, needed: set[int]) -> list[str]:
-        """Remove every staged file but the needed ones; give the names that are not ours."""
+        """Remove every staged file but those needed or held; give the names that are not ours."""
         unknown = []
         with translated("removing staged files", self.folder):
             for name in self._disk.names(self.folder):
                 match = _NAME.fullmatch(name)
-                if name.endswith(".tmp") or (match and int(match[1]) not in needed):
-                    self.discard(self.folder / name)
-                elif match is None:
+                if match is None and not name.endswith(".tmp"):
                     unknown.append(name)
+                elif match is None or not self._is_wanted(int(match[1]), needed):
+                    self.discard(self.folder / name)
         with self._guard:
             self._maps = {number: each for number, each in self._maps.items() if number in needed}
         return unknown
+
+    def _is_wanted(self, number: int, needed: set[int]) -> bool:
+        with self._holds.guard:
+            return number in needed or self._holds.cover(number)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Hold]:
+        """Let no file go within the block; `Hold.narrow` says which ones matter."""
+        hold = self._holds.begin()
+        try:
+            yield hold
+        finally:
+            self._holds.end(hold)
 
     def discard(self, path: Path) -> None:
         """Remove a file that may not be there."""

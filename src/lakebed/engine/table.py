@@ -10,12 +10,14 @@ import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.engine.core import Core
+from lakebed.engine.plan import ScanPlan, plan
 from lakebed.engine.reading import COLUMNS, Bounds, Reading, microseconds, out_of_range
 from lakebed.engine.table_keys import Lookup
 from lakebed.engine.table_latest import KEY_COLUMNS, current, last_of_keys
@@ -23,7 +25,7 @@ from lakebed.engine.table_scan import Extent, Scan, Selection, fitted
 from lakebed.engine.writing import no_topic
 from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
 from lakebed.lake.reader import SegmentReader
-from lakebed.state.values import Partition, Topic
+from lakebed.state.values import Partition, Segment, Topic
 
 _log = logging.getLogger("lakebed.engine")
 
@@ -46,6 +48,7 @@ class Table:
         segments: SegmentReader,
         lookup: Lookup,
         iceberg: Callable[[str], Any],
+        locate: Callable[[int, int, Segment], str],
         name: str,
     ) -> None:
         self._core = core
@@ -53,6 +56,7 @@ class Table:
         self._segments = segments
         self._lookup = lookup
         self._iceberg = iceberg
+        self._locate = locate
         self._id = reading.topic(name).id
         self.name: Final = name
 
@@ -98,6 +102,30 @@ class Table:
         ]
         scan = self._scan(topic, extents, wanted)
         return pa.RecordBatchReader.from_batches(scan.schema, scan.batches())
+
+    def plan(
+        self,
+        *,
+        partitions: Collection[int] | None = None,
+        start: Points | None = None,
+        until: Points | None = None,
+    ) -> ScanPlan:
+        """Say which files hold the records of a range, and what of it is in no file yet.
+
+        For readers that get at the files by themselves; the bounds are those of `scan`.
+        """
+        topic = self._topic()
+        lowest, highest = (
+            _points(name, points, self._reading, topic)
+            for name, points in (("start", start), ("until", until))
+        )
+        return plan(
+            self.name,
+            self._now(topic, partitions),
+            lowest,
+            highest,
+            partial(self._locate, topic.id),
+        )
 
     def get(self, key: bytes | str, default: Any = None) -> Any:
         """Give the current value of a key: bytes of a raw topic, a dictionary of a typed one.
@@ -217,7 +245,7 @@ class Table:
         return Selection(names, where, _needed(self._reading.empty(topic, None), where))
 
     def _find(self, key: bytes | str, columns: Sequence[str]) -> pa.RecordBatch | None:
-        checked = _key(key)
+        checked = checked_key(key)
         while True:
             topic = self._topic()
             found = self._lookup.find(topic, checked, columns)
@@ -299,10 +327,7 @@ def _names(columns: Sequence[str] | None) -> tuple[str, ...]:
 
 def _needed(empty: pa.Table, where: pc.Expression) -> tuple[str, ...]:
     """Check a predicate, and give the columns it looks at: without them it has no meaning."""
-    if not isinstance(where, pc.Expression):
-        raise InvalidArgumentError(
-            "where is an expression, such as pyarrow.compute.field('offset') > 5", got=repr(where)
-        )
+    checked_where(where)
     trouble = _trouble(empty, where) or _by_position(where)
     if trouble is not None:
         raise InvalidArgumentError(
@@ -313,6 +338,14 @@ def _needed(empty: pa.Table, where: pc.Expression) -> tuple[str, ...]:
     return tuple(
         name for name in COLUMNS if _trouble(empty.drop_columns([name]), where) is not None
     )
+
+
+def checked_where(where: object) -> None:
+    """Refuse a predicate that is none."""
+    if not isinstance(where, pc.Expression):
+        raise InvalidArgumentError(
+            "where is an expression, such as pyarrow.compute.field('offset') > 5", got=repr(where)
+        )
 
 
 def _trouble(empty: pa.Table, where: pc.Expression) -> Exception | None:
@@ -339,7 +372,7 @@ def _by_then(wanted: Selection, time_us: int) -> Selection:
     return wanted._replace(where=both, needs=(*wanted.needs, "timestamp"))
 
 
-def _key(key: object) -> bytes:
+def checked_key(key: object) -> bytes:
     """Give a key as it is stored: text as UTF-8."""
     try:
         if isinstance(key, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from lakebed.state.commands import (
 )
 from lakebed.state.values import Partition, Topic
 from lakebed.topic.schema import check_change, check_schema, decode_schema, encode_schema
-from lakebed.types import TopicName
+from lakebed.types import TopicName, is_internal
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,16 @@ class Topics:
         except TopicExistsError:
             return self.describe(name)
 
+    def ensure_internal(self, name: str, schema: pa.Schema, config: TopicConfig) -> None:
+        """Make a topic of the log's own, of one partition, unless there is one."""
+        if name in self._core.state.names:
+            return
+        time_us = self._core.clock.time_us()
+        changed = tuple(sorted(config.changed().items()))
+        with contextlib.suppress(TopicExistsError):  # another thread made it meanwhile
+            encoded = encode_schema(check_schema(schema))
+            self._submit(CreateTopic(name, 1, encoded, changed, time_us))
+
     def describe(self, name: str) -> TopicInfo:
         """Give everything about a topic but its records."""
         topic = self.find(name)
@@ -147,8 +158,21 @@ class Topics:
         self._submit(DeleteTopic(self.find(name).id))
 
     def names(self) -> list[str]:
-        """List the topics, sorted."""
-        return sorted(self._core.state.names)
+        """List the topics, sorted, without those of the log's own."""
+        return sorted(name for name in list(self._core.state.names) if not is_internal(name))
+
+    def partitions(self) -> list[tuple[str, int]]:
+        """List the partitions of the topics, without those of the log's own."""
+        return [
+            (topic.name, number)
+            for topic in self.every()
+            if not is_internal(topic.name)
+            for number in range(topic.partitions)
+        ]
+
+    def every(self) -> list[Topic]:
+        """Give all topics, those of the log's own too, sorted by name."""
+        return sorted(self._core.state.topics.values(), key=lambda each: each.name)
 
     def find(self, name: str) -> Topic:
         """Find a topic, or raise `TopicNotFoundError`."""

@@ -14,6 +14,7 @@ from lakebed.host.disk import (
     Readable,
     fill,
     read_exactly,
+    read_file,
     write_all,
 )
 from lakebed.host.faulty_disk import Fault, FaultyDisk
@@ -38,5 +39,6 @@ __all__ = [
     "SystemClock",
     "fill",
     "read_exactly",
+    "read_file",
     "write_all",
 ]

@@ -101,6 +101,10 @@ class File(Readable, Protocol):
 class Lock(Protocol):
     """A held lock on a folder."""
 
+    def describe(self, owner: str) -> None:
+        """Say more about who holds it."""
+        ...
+
     def release(self) -> None:
         """Give the lock up."""
         ...
@@ -190,6 +194,15 @@ def read_exactly(file: Readable, position: int, length: int) -> bytes:
     buffer = bytearray(length)
     done = fill(file, memoryview(buffer), position)
     return bytes(buffer[:done])
+
+
+def read_file(disk: Disk, path: Path) -> bytes:
+    """Read a whole file."""
+    file = disk.open(path, Mode.READ)
+    try:
+        return read_exactly(file, 0, file.size())
+    finally:
+        file.close()
 
 
 def fill(file: Readable, view: memoryview, position: int) -> int:

@@ -104,6 +104,12 @@ class OsLock:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
+    def describe(self, owner: str) -> None:
+        """Write more about who holds it."""
+        text = owner.encode()
+        os.pwrite(self._descriptor, text, 0)
+        os.ftruncate(self._descriptor, len(text))
+
     def release(self) -> None:
         """Close the descriptor, which releases the lock."""
         if self._descriptor >= 0:

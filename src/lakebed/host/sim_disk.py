@@ -211,6 +211,10 @@ class SimLock:
         self._disk = disk
         self._path = path
 
+    def describe(self, owner: str) -> None:
+        """Say more about who holds it."""
+        self._disk.locks[self._path] = owner
+
     def release(self) -> None:
         """Give it up."""
         self._disk.locks.pop(self._path, None)
@@ -280,6 +284,8 @@ class SimDisk:
 
     def names(self, path: Path) -> list[str]:
         """List files and folders directly below `path`."""
+        if path in self._seen:
+            raise NotADirectoryError(20, "not a folder", str(path))
         below = [*self._seen, *self._folders]
         return sorted({each.name for each in below if each.parent == path and each != path})
 

@@ -8,13 +8,18 @@ Topics and partitions are their numbers, never a name that somebody chose.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from lakebed.errors import from_os_error
+from lakebed.errors import LakebedError, from_os_error
 from lakebed.host import Disk, failpoints
+from lakebed.lake.holds import Hold, Holds
+
+_log = logging.getLogger("lakebed.lake")
 
 UNFINISHED: Final = ".tmp"
 """Ends the name of a segment that is being written. Left behind by a crash, it may be removed."""
@@ -39,6 +44,9 @@ class LakeFolder:
         self.disk = disk
         self._root = root
         self._lake = root / "lake"
+        self._holds = Holds()
+        self._put_off: set[SegmentName] = set()
+        """Segments whose removal waits for a hold to end."""
 
     def path(self, topic: int, partition: int, segment: int) -> Path:
         """Give the path of a segment, whether or not it exists."""
@@ -71,8 +79,14 @@ class LakeFolder:
     def remove(self, topic: int, partition: int, segment: int) -> None:
         """Remove a segment's name, if it is there; durable after `sync`.
 
-        Whoever has the segment mapped can go on reading it.
+        Whoever has the segment mapped can go on reading it. One that is held goes when the hold
+        ends; if the process dies before, when the log is opened next.
         """
+        name = SegmentName(topic, partition, segment)
+        with self._holds.guard:
+            if self._holds.cover(name):
+                self._put_off.add(name)
+                return
         path = self.path(topic, partition, segment)
         try:
             self.disk.remove(path)
@@ -80,6 +94,30 @@ class LakeFolder:
             return
         except OSError as error:
             raise from_os_error(error, "removing a segment", path) from error
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Hold]:
+        """Let no segment's file go within the block; `Hold.narrow` says which ones matter.
+
+        A segment that the state names when the block has begun is there until it ends.
+        """
+        hold = self._holds.begin()
+        try:
+            yield hold
+        finally:
+            self._holds.end(hold)
+            self.remove_put_off()
+
+    def remove_put_off(self) -> None:
+        """Remove what is not held any more."""
+        with self._holds.guard:
+            due = {name for name in self._put_off if not self._holds.cover(name)}
+            self._put_off -= due
+        for name in sorted(due):
+            try:
+                self.remove(*name)
+            except LakebedError as error:
+                _log.warning("a segment goes when the log is opened next: %s", error)
 
     def listing(self) -> Iterator[SegmentName | Path]:
         """Give every segment by its name, and the path of everything else that lies there."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgpack
 
 from lakebed.errors import CorruptionError, FormatTooNewError
-from lakebed.state.values import Part, Run, Segment
+from lakebed.state.values import Part, Run, Segment, Token
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -206,6 +206,43 @@ class Trim(NamedTuple):
     lows: tuple[tuple[int, int], ...]
 
 
+class PutToken(NamedTuple):
+    """Let a token be known. Tokens that ended long ago are forgotten."""
+
+    id: str
+    principal: str
+    digest: bytes
+    created_us: int
+    expires_us: int
+    """0: never."""
+
+
+class RevokeToken(NamedTuple):
+    """Let a token be valid no more."""
+
+    id: str
+    time_us: int
+
+
+class SetRule(NamedTuple):
+    """Let a role do something on names of a pattern, or no more. Result: whether this is new."""
+
+    role: str
+    action: str
+    pattern: str
+    present: int
+    """1: there is such a rule from now on; 0: there is none."""
+
+
+class SetGrant(NamedTuple):
+    """Let a principal have a role, or no more. Result: whether this is new."""
+
+    principal: str
+    role: str
+    present: int
+    """1: it has the role from now on; 0: it has not."""
+
+
 Command = (
     CreateTopic
     | AlterTopic
@@ -228,6 +265,10 @@ Command = (
     | ReplaceSegments
     | Trim
     | PlaceSegments
+    | PutToken
+    | RevokeToken
+    | SetRule
+    | SetGrant
 )
 
 _KINDS: Final[dict[int, type]] = {
@@ -252,6 +293,10 @@ _KINDS: Final[dict[int, type]] = {
     19: Trim,
     20: ForgetProducer,
     21: PlaceSegments,
+    22: PutToken,
+    23: RevokeToken,
+    24: SetRule,
+    25: SetGrant,
 }
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 
@@ -348,6 +393,18 @@ def _bytes(value: Any) -> bytes:
     return value
 
 
+def _digest(value: Any) -> bytes:
+    if len(_bytes(value)) != 32:
+        raise ValueError("not a digest")
+    return bytes(value)
+
+
+def _present(value: Any) -> int:
+    if type(value) is not int or value not in (0, 1):
+        raise ValueError("neither 0 nor 1")
+    return value
+
+
 def _setting(value: Any) -> int | str:
     return value if type(value) is str else _integer(value)
 
@@ -387,6 +444,24 @@ def segment(value: Any) -> Segment:
     return made
 
 
+def token(value: Any) -> Token:
+    """Make a token of plain data."""
+    name, principal, digest, created_us, expires_us, revoked_us = value
+    return Token(
+        _text(name),
+        _text(principal),
+        _digest(digest),
+        _integer(created_us),
+        _whole(expires_us),
+        _integer(revoked_us),
+    )
+
+
+def texts(value: Any, count: int) -> tuple[str, ...]:
+    """Take plain data as so many texts."""
+    return _tuple_of(*(_text for _ in range(count)))(value)  # type: ignore[no-any-return]
+
+
 def _staged(value: Any) -> StagedFile:
     number, producer, epoch, bodies = value
     checked = _many(_tuple_of(_whole, _whole, _whole, _whole))(bodies)
@@ -422,4 +497,8 @@ _SHAPES: Final[dict[type, tuple[Check, ...]]] = {
     ReplaceSegments: (_whole, _whole, _many(_whole), _many(segment), _whole),
     Trim: (_whole, _many(_tuple_of(_whole, _whole))),
     PlaceSegments: (_many(_tuple_of(_whole, _whole, _whole, _whole)),),
+    PutToken: (_text, _text, _digest, _integer, _whole),
+    RevokeToken: (_text, _integer),
+    SetRule: (_text, _text, _text, _present),
+    SetGrant: (_text, _text, _present),
 }

@@ -19,7 +19,7 @@ import msgpack
 from crc32c import crc32c
 
 from lakebed.errors import CorruptionError, FormatTooNewError
-from lakebed.state.commands import segment
+from lakebed.state.commands import segment, texts, token
 from lakebed.state.values import (
     Committed,
     Group,
@@ -29,12 +29,15 @@ from lakebed.state.values import (
     Producer,
     Run,
     Sequences,
+    Token,
     Topic,
     Transaction,
 )
 
 MAGIC: Final = b"LKBSNAP\n"
-VERSION: Final = 1
+VERSION: Final = 2
+_ACCESS_VERSION: Final = 2
+"""The first version with tokens, rules and grants; earlier ones have none."""
 _HEAD: Final = struct.Struct("<8sI")
 _TAIL: Final = struct.Struct("<QI8s")
 
@@ -57,10 +60,23 @@ class State:
     groups: dict[str, Group] = field(default_factory=dict)
     offsets: dict[tuple[str, int, int], Committed] = field(default_factory=dict)
     """Committed offsets by group, topic and partition."""
+    tokens: dict[str, Token] = field(default_factory=dict)
+    """By id."""
+    rules: dict[tuple[str, str, str], bool] = field(default_factory=dict)
+    """What roles may do, by role, action and pattern; each is True."""
+    grants: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """Who has which role, by principal and role; each is True."""
     numbers: dict[str, int] = field(
-        default_factory=lambda: {"applied": 0, "topic": 1, "producer": 1, "segment": 1, "staged": 1}
+        default_factory=lambda: {
+            "applied": 0,
+            "topic": 1,
+            "producer": 1,
+            "segment": 1,
+            "staged": 1,
+            "access": 0,
+        }
     )
-    """The last applied index, and the next id of each kind."""
+    """The last applied index, the next id of each kind, and how often access was changed."""
 
     def copy(self) -> State:
         """Take a copy that stays as it is."""
@@ -82,6 +98,9 @@ def encode_state(state: State) -> bytes:
         "transactions": [state.transactions[key] for key in sorted(state.transactions)],
         "groups": [[key, *state.groups[key]] for key in sorted(state.groups)],
         "offsets": [[*key, *state.offsets[key]] for key in sorted(state.offsets)],
+        "tokens": [state.tokens[key] for key in sorted(state.tokens)],
+        "rules": sorted(state.rules),
+        "grants": sorted(state.grants),
         "numbers": [[key, state.numbers[key]] for key in sorted(state.numbers)],
     }
     body: bytes = _HEAD.pack(MAGIC, VERSION) + msgpack.packb(document)
@@ -90,14 +109,17 @@ def encode_state(state: State) -> bytes:
 
 def decode_state(data: bytes, source: object) -> State:
     """Give the state of a snapshot's bytes; `source` names them in an error."""
-    document = _document(data, source)
+    version, document = _document(data, source)
     try:
+        if version < _ACCESS_VERSION:
+            document = {**document, "tokens": (), "rules": (), "grants": ()}
+            document["numbers"] = (*document["numbers"], ("access", 0))
         return _state(document)
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise CorruptionError("a snapshot cannot be read", file=source, cause=error) from error
 
 
-def _document(data: bytes, source: object) -> dict[str, Any]:
+def _document(data: bytes, source: object) -> tuple[int, dict[str, Any]]:
     if len(data) < _HEAD.size + _TAIL.size:
         raise CorruptionError("a snapshot is too short", file=source, bytes=len(data))
     magic, version = _HEAD.unpack_from(data)
@@ -123,7 +145,7 @@ def _document(data: bytes, source: object) -> dict[str, Any]:
         raise CorruptionError("a snapshot cannot be read", file=source, cause=error) from error
     if not isinstance(document, dict):
         raise CorruptionError("a snapshot is not a document", file=source)
-    return document
+    return version, document
 
 
 def _state(document: dict[str, Any]) -> State:
@@ -150,6 +172,15 @@ def _state(document: dict[str, Any]) -> State:
         state.groups[name] = Group(generation, owners)
     for name, number, partition, offset, time_us in document["offsets"]:
         state.offsets[(name, number, partition)] = Committed(offset, time_us)
+    for values in document["tokens"]:
+        made = token(values)
+        state.tokens[made.id] = made
+    for values in document["rules"]:
+        role, action, pattern = texts(values, 3)
+        state.rules[(role, action, pattern)] = True
+    for values in document["grants"]:
+        principal, role = texts(values, 2)
+        state.grants[(principal, role)] = True
     state.numbers = dict(document["numbers"])
     if set(state.numbers) != set(State().numbers):
         raise ValueError("numbers are missing")

@@ -41,6 +41,7 @@ from lakebed.state.values import (
     Producer,
     Segment,
     Sequences,
+    Token,
     Topic,
     Transaction,
 )
@@ -602,6 +603,61 @@ def _place(state: State, command: commands.PlaceSegments) -> Decision:
     return Decision(count, changes)
 
 
+# Access
+
+
+def _put_token(state: State, command: commands.PutToken) -> Decision:
+    if command.id in state.tokens:
+        raise InvalidArgumentError("the token exists", token=command.id)
+    kept_from_us = command.created_us - limits.TOKEN_KEPT_US
+    old = [token.id for token in state.tokens.values() if 0 < token.ended_us() < kept_from_us]
+    _check_room("tokens", len(state.tokens) - len(old), limits.TOKENS_MAX)
+    changes: list[Change] = [(state.tokens, each, GONE) for each in old]
+    changes.append((state.tokens, command.id, Token(*command)))
+    return Decision(None, changes)
+
+
+def _revoke_token(state: State, command: commands.RevokeToken) -> Decision:
+    token = state.tokens.get(command.id)
+    if token is None:
+        raise InvalidArgumentError("there is no such token", token=command.id)
+    if token.revoked_us:
+        return Decision(None, [])
+    # At least 1: 0 would mean that it was not revoked.
+    revoked = token._replace(revoked_us=max(1, command.time_us))
+    return Decision(None, [(state.tokens, token.id, revoked)])
+
+
+def _set_rule(state: State, command: commands.SetRule) -> Decision:
+    key = (command.role, command.action, command.pattern)
+    return _set_access(state, state.rules, key, command.present, "rules", limits.RULES_MAX)
+
+
+def _set_grant(state: State, command: commands.SetGrant) -> Decision:
+    key = (command.principal, command.role)
+    return _set_access(state, state.grants, key, command.present, "grants", limits.GRANTS_MAX)
+
+
+def _set_access(
+    state: State, target: dict[Any, bool], key: Any, present: int, what: str, most: int
+) -> Decision:
+    if (key in target) == bool(present):
+        return Decision(False, [])
+    if present:
+        _check_room(what, len(target), most)
+    # The number last: whoever finds it unchanged has seen nothing of the change.
+    changes = [
+        (target, key, True if present else GONE),
+        (state.numbers, "access", state.numbers["access"] + 1),
+    ]
+    return Decision(True, changes)
+
+
+def _check_room(what: str, count: int, most: int) -> None:
+    if count >= most:
+        raise InvalidArgumentError(f"there are too many {what}", **{f"{what}_max": most})
+
+
 def _topic(state: State, number: int) -> Topic:
     topic = state.topics.get(number)
     if topic is None:
@@ -645,4 +701,8 @@ _DECIDERS: Final[dict[type, Callable[[State, Any], Decision]]] = {
     commands.ReplaceSegments: _replace,
     commands.Trim: _trim,
     commands.PlaceSegments: _place,
+    commands.PutToken: _put_token,
+    commands.RevokeToken: _revoke_token,
+    commands.SetRule: _set_rule,
+    commands.SetGrant: _set_grant,
 }

@@ -136,3 +136,25 @@ class Committed(NamedTuple):
 
     offset: int
     time_us: int
+
+
+class Token(NamedTuple):
+    """What a principal proves with who it is. The secret itself is not kept."""
+
+    id: str
+    principal: str
+    digest: bytes
+    """SHA-256 of the log's identity, the id and the secret."""
+    created_us: int
+    expires_us: int = 0
+    """0: never."""
+    revoked_us: int = 0
+    """0: not revoked."""
+
+    def ended_us(self) -> int:
+        """Give when it stopped or will stop to be valid; 0 if never."""
+        return min((each for each in (self.expires_us, self.revoked_us) if each), default=0)
+
+    def valid_at(self, time_us: int) -> bool:
+        """Tell whether it is neither revoked nor expired."""
+        return not self.revoked_us and (not self.expires_us or time_us < self.expires_us)

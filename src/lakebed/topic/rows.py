@@ -1,6 +1,6 @@
 """Rows and lists of Python values, turned into Arrow arrays.
 
-Python values must be looked at one by one; this is the only module of the package that does.
+Python values must be looked at one by one; only this module and those for JSON do.
 """
 
 from __future__ import annotations

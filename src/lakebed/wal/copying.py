@@ -57,7 +57,14 @@ class Copy:
     """A log that is being written. `finish` makes it durable; `close` gives up what is open."""
 
     def __init__(
-        self, disk: Disk, layout: Layout, log_id: uuid.UUID, *, file_bytes: int, time_us: int
+        self,
+        disk: Disk,
+        layout: Layout,
+        log_id: uuid.UUID,
+        *,
+        file_bytes: int,
+        time_us: int,
+        start: Mark | None = None,
     ) -> None:
         self._clock = _FrameClock()
         self._clock.now_us = time_us
@@ -69,18 +76,19 @@ class Copy:
         self._group_bytes = 0
         self.size_bytes = 0
         """The length of the files that are full."""
-        self._tail = self._first_file()
+        self._tail = self._first_file(start or Mark())
 
-    def _first_file(self) -> Tail:
+    def _first_file(self, start: Mark) -> Tail:
+        """Make the first file, of a log that goes on behind what `start` releases."""
         try:
             return self._appender.start_file(
                 number=1,
                 span_bytes=0,
                 link=0,
-                last_index=0,
-                last_term=0,
+                last_index=start.index,
+                last_term=start.term,
                 hard_state=HardState(),
-                mark=Mark(),
+                mark=start,
             )
         except NoRoomError as error:
             raise error.cause from error

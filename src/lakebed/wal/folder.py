@@ -148,13 +148,18 @@ def _identity_checksum(record: dict[str, object]) -> int:
 
 def take_lock(disk: Disk, layout: Layout) -> Lock:
     """Become the folder's owner, or say who is."""
-    owner = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
     try:
-        return disk.lock(layout.lock, owner)
+        return disk.lock(layout.lock, owner_text())
     except LockHeldError as held:
         raise LockedError(
             "the log is in use", path=layout.root, **_owner_facts(held.owner)
         ) from None
+
+
+def owner_text(url: str = "") -> str:
+    """Say which process this is, and where it serves the log if it does."""
+    owner = {"pid": os.getpid(), "host": socket.gethostname()}
+    return json.dumps({**owner, "url": url} if url else owner)
 
 
 def living_owner(disk: Disk, layout: Layout) -> dict[str, object] | None:
@@ -166,7 +171,10 @@ def living_owner(disk: Disk, layout: Layout) -> dict[str, object] | None:
 def _owner_facts(text: str) -> dict[str, object]:
     try:
         owner = json.loads(text)
-        return {"pid": owner["pid"], "host": owner["host"]}
+        facts: dict[str, object] = {"pid": owner["pid"], "host": owner["host"]}
+        if isinstance(owner.get("url"), str):
+            facts["url"] = owner["url"]
+        return facts
     except (LookupError, RecursionError, TypeError, ValueError):
         return {"owner": "unknown"}
 

@@ -22,11 +22,13 @@ from lakebed.errors import (
     LakebedError,
     UnknownOutcomeError,
     from_os_error,
+    translated,
 )
 from lakebed.host import Clock, Disk, OsDisk, SystemClock, failpoints
 from lakebed.types import Closing, Entry, EntryKind, HardState
 from lakebed.wal.appender import Tail, hard_state_request, mark_request, release_request
 from lakebed.wal.committer import Applied
+from lakebed.wal.folder import owner_text
 from lakebed.wal.frame import FLAG_CONFIGURATION, FrameKind, salt_of
 from lakebed.wal.opening import Opened, open_log
 from lakebed.wal.reader import Maps, Reader
@@ -439,6 +441,11 @@ class Wal(Closing):
             counters=replace(counters, entries_per_sync=list(counters.entries_per_sync)),
             recovery=self._opened.recovery,
         )
+
+    def announce(self, url: str) -> None:
+        """Say in the lock where this log is served: others who open the folder connect there."""
+        with translated("writing the lock", self._opened.layout.lock):
+            self._opened.lock.describe(owner_text(url))
 
     def close(self) -> None:
         """Finish what was appended, mark the end, release the folder.

@@ -1,4 +1,4 @@
-"""Values as JSON and back, for the command line.
+"""Values as JSON and back, for the command line and HTTP.
 
 Text is text. Bytes are text if they are UTF-8, otherwise `{"base64": "..."}`. Times are ISO 8601 in
 UTC, dates ISO 8601, decimals text with every digit; of a double, what JSON has no number for is

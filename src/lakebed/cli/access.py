@@ -1,0 +1,123 @@
+"""`lakebed access`: who may do what when the log is served."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from lakebed.cli.data import data_option, opened
+from lakebed.cli.output import json_option, write_json, write_line, write_table
+from lakebed.cli.token import force_option
+from lakebed.state.permissions import BUILT_IN, EVERYTHING, Action
+
+_role = click.argument("role")
+_action = click.argument("action", type=click.Choice([each.value for each in Action]))
+_pattern = click.argument("pattern", default=EVERYTHING)
+
+
+@click.group()
+def access() -> None:
+    """Say who may do what when the log is served: roles and their rules."""
+
+
+@access.command("list", short_help="List who has which role, and what roles may do.")
+@data_option
+@json_option
+def list_command(folder: Path, *, as_json: bool) -> None:
+    """List who has which role, and what each role may do on which topics and groups."""
+    with opened(folder, silent=as_json) as log:
+        grants, rules, tokens = log.access.grants(), log.access.rules(), log.access.tokens()
+    if as_json:
+        for grant in grants:
+            write_json("grant", asdict(grant))
+        for rule in rules:
+            write_json("rule", asdict(rule))
+        return
+    if not (grants or rules or tokens):
+        write_line("no tokens, rules or grants: whoever reaches the server may do everything")
+        return
+    if grants:
+        write_table(("principal", "role"), [(each.principal, each.role) for each in grants])
+        write_line("")
+    built_in = [
+        (role, action.value, EVERYTHING)
+        for role, actions in BUILT_IN.items()
+        for action in Action
+        if action in actions
+    ]
+    own = [(each.role, each.action, each.pattern) for each in rules]
+    write_table(("role", "may", "on"), [*built_in, *own])
+
+
+@access.command("allow", short_help="Let a role do something.")
+@_role
+@_action
+@_pattern
+@data_option
+@json_option
+def allow_command(role: str, action: str, pattern: str, folder: Path, *, as_json: bool) -> None:
+    """Let ROLE do ACTION on the topics or groups whose names PATTERN fits; on all, without one.
+
+    In PATTERN, * stands for any characters and ? for one. What concerns the log as a whole needs
+    the PATTERN * itself.
+    """
+    with opened(folder, silent=as_json) as log:
+        log.access.allow(role, action, pattern)
+    _said("allowed", f"{role} may {action} on {pattern}", as_json, role, action, pattern)
+
+
+@access.command("forbid", short_help="Take a rule away.")
+@_role
+@_action
+@_pattern
+@data_option
+@force_option
+@json_option
+def forbid_command(
+    role: str, action: str, pattern: str, folder: Path, *, force: bool, as_json: bool
+) -> None:
+    """Take the rule away by which ROLE may do ACTION on PATTERN; other rules stay."""
+    with opened(folder, silent=as_json) as log:
+        log.access.forbid(role, action, pattern, force=force)
+    text = f"no rule lets {role} {action} on {pattern} any more"
+    _said("forbidden", text, as_json, role, action, pattern)
+
+
+def _said(kind: str, text: str, as_json: bool, role: str, action: str, pattern: str) -> None:
+    if as_json:
+        write_json(kind, {"role": role, "action": action, "pattern": pattern})
+    else:
+        write_line(text)
+
+
+@access.command("grant", short_help="Give a principal a role.")
+@click.argument("principal")
+@_role
+@data_option
+@json_option
+def grant_command(principal: str, role: str, folder: Path, *, as_json: bool) -> None:
+    """Give PRINCIPAL the role ROLE: admin, reader, writer, or one of your own."""
+    with opened(folder, silent=as_json) as log:
+        log.access.grant(principal, role)
+    if as_json:
+        write_json("granted", {"principal": principal, "role": role})
+    else:
+        write_line(f"{principal} has the role {role}")
+
+
+@access.command("revoke", short_help="Take a role from a principal.")
+@click.argument("principal")
+@_role
+@data_option
+@force_option
+@json_option
+def revoke_command(principal: str, role: str, folder: Path, *, force: bool, as_json: bool) -> None:
+    """Take the role ROLE from PRINCIPAL; its tokens stay valid, for what other roles allow."""
+    with opened(folder, silent=as_json) as log:
+        log.access.revoke(principal, role, force=force)
+    if as_json:
+        write_json("revoked", {"principal": principal, "role": role})
+    else:
+        write_line(f"{principal} has the role {role} no more")

@@ -1,0 +1,113 @@
+"""`lakebed serve`: a log for other processes and machines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from lakebed.cli.data import settings
+from lakebed.cli.output import Meter
+from lakebed.config import (
+    LogConfig,
+    ServeConfig,
+    setting_names,
+    variable_of,
+    with_environment,
+)
+
+
+@click.command(short_help="Serve a log over the network.")
+@click.option(
+    "--data",
+    "folder",
+    metavar="DIR",
+    envvar="LAKEBED_DATA",
+    show_envvar=True,
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The log's folder; it is made if there is none.",
+)
+@click.option("--host", help="The address to listen on.  [default: 127.0.0.1]")
+@click.option(
+    "--port", type=int, help="The port of Arrow Flight; 0 for a free one.  [default: 4747]"
+)
+@click.option("--http-port", type=int, help="The port of HTTP; -1 for none.  [default: 4748]")
+@click.option("--tls-cert", metavar="FILE", help="The certificate to show, PEM.")
+@click.option("--tls-key", metavar="FILE", help="Its key, PEM.")
+@click.option("--tls-client-ca", metavar="FILE", help="Ask clients for a certificate of these.")
+@click.option("--insecure", is_flag=True, default=None, help="Serve others without TLS or tokens.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="How log lines look.")
+@click.option(
+    "--set",
+    "given",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Any other setting of [serve]; may be repeated.",
+)
+def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
+    """Serve the log in a folder until SIGTERM or Ctrl-C.
+
+    What the flags leave open comes from the environment, then from lakebed.toml in the folder.
+
+    The first signal stops in good order: what is under way is finished, a checkpoint is taken, the
+    folder is released. A second one ends the process at once; nothing acknowledged is lost.
+    """
+    import lakebed
+    from lakebed.serve.logs import configure
+    from lakebed.serve.server import Server
+
+    with Meter(silent=False) as meter:
+        log = lakebed.Log.open(os.fspath(folder), progress=meter)
+    try:
+        config = _config(log.config.serve, flags, given)
+        configure(config.log_format, "info", sys.stderr)
+        server = Server(log, config)
+        stopping = _signals()
+        server.start()
+    except BaseException:
+        log.close()
+        raise
+    click.echo(f"serving {folder} at {server.url}" + _http(server, config))
+    stopping.wait()
+    click.echo("stopping", err=True)
+    server.stop()
+
+
+def _config(base: ServeConfig, flags: dict[str, Any], given: tuple[str, ...]) -> ServeConfig:
+    """Give the settings with what the command line says, which has the last word."""
+    chosen = {name: value for name, value in flags.items() if value is not None}
+    for name, value in settings(given).items():
+        if name not in setting_names(ServeConfig):
+            raise click.BadParameter(f"there is no setting {name!r}", param_hint="'--set'")
+        as_variable = {variable_of("serve", name): str(value)}
+        base = with_environment(LogConfig(serve=base), as_variable).serve
+    return replace(base, **chosen)
+
+
+def _http(server: Any, config: ServeConfig) -> str:
+    if server.http_port < 0:
+        return ""
+    scheme = "https" if config.tls_cert else "http"
+    return f", and {scheme}://{config.host}:{server.http_port}"
+
+
+def _signals() -> threading.Event:
+    """Give an event that the first SIGTERM or SIGINT sets; the second ends the process."""
+    stopping = threading.Event()
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if stopping.is_set():
+            os._exit(128 + number)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+    return stopping

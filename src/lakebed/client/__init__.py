@@ -1,0 +1,1 @@
+"""A served log, with the methods of an embedded one."""

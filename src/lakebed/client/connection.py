@@ -1,0 +1,214 @@
+"""The way to a server: one connection, calls and tickets over it, and what is tried again.
+
+A call that certainly did not reach the server is repeated until `retry_ms` have passed, as is one
+that may be made twice. Whether any other one happened when the connection broke under way is not
+known: it raises `UnknownOutcomeError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from lakebed.client.config import ClientConfig
+from lakebed.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    LakebedError,
+    ProtocolError,
+    QuotaExceededError,
+    ServerUnavailableError,
+    UnauthenticatedError,
+    UnknownOutcomeError,
+)
+from lakebed.host import OsDisk, read_file
+from lakebed.serve.calls import CALLS
+from lakebed.serve.protocol import pack, unpack, unpack_error
+
+SCHEMES: Final = {"lakebed": "grpc+tcp", "lakebed+tls": "grpc+tls"}
+PORT: Final = 4747
+_PAUSE_SECONDS: Final = 0.02
+_PAUSE_SECONDS_MAX: Final = 1.0
+_OPTIONS: Final = (
+    ("grpc.use_local_subchannel_pool", 1),  # every log has a connection of its own
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+
+Result = TypeVar("Result")
+
+
+class Connection:
+    """One server, as one client reaches it. Any thread."""
+
+    def __init__(self, url: str, config: ClientConfig) -> None:
+        self.url = url
+        self.config = config = config.resolved()
+        location, tls = _location(url)
+        self._options: dict[str, Any] = {"generic_options": list(_OPTIONS)}
+        if tls:
+            if config.ca is not None:
+                self._options["tls_root_certs"] = _pem(config.ca)
+            if config.cert is not None and config.key is not None:
+                self._options["cert_chain"] = _pem(config.cert)
+                self._options["private_key"] = _pem(config.key)
+        self._location = location
+        headers = [] if config.token is None else [_header(config.token)]
+        self.options = fl.FlightCallOptions(headers=headers)
+        self._client: Any = None
+        self._guard = threading.Lock()
+        self._woken = threading.Event()
+        self.closed = False
+
+    @property
+    def client(self) -> Any:
+        """The Flight client."""
+        with self._guard:
+            if self.closed:
+                raise ClosedError("the log is closed", url=self.url)
+            if self._client is None:
+                self._client = fl.connect(self._location, **self._options)
+            return self._client
+
+    def call(self, name: str, /, **request: Any) -> Any:
+        """Make a call and give its reply."""
+        body = pack(request)
+        action = fl.Action(name, body)
+
+        def attempt() -> Any:
+            results = list(self.client.do_action(action, self.options))
+            if len(results) != 1:
+                raise ProtocolError("a call has one reply", call=name, got=len(results))
+            return unpack(memoryview(results[0].body))
+
+        return self.repeated(attempt, safe=CALLS[name].safe)
+
+    def get(self, ticket: dict[str, Any]) -> tuple[pa.Table, Any]:
+        """Give the table that a ticket stands for, and what the server says beside it."""
+        packed = fl.Ticket(pack(ticket))
+
+        def attempt() -> pa.Table:
+            return self.client.do_get(packed, self.options).read_all()
+
+        table = self.repeated(attempt, safe=True)
+        metadata = dict(table.schema.metadata or {})
+        said = metadata.pop(b"lakebed", None)
+        return (
+            table.replace_schema_metadata(metadata or None),
+            None if said is None else unpack(said),
+        )
+
+    def stream(self, ticket: dict[str, Any]) -> Any:
+        """Begin the stream of batches that a ticket stands for."""
+        packed = fl.Ticket(pack(ticket))
+        return self.repeated(lambda: self.client.do_get(packed, self.options), safe=True)
+
+    def repeated(self, attempt: Callable[[], Result], *, safe: bool) -> Result:
+        """Try until it succeeds, is refused, or has been tried for long enough."""
+        deadline = time.monotonic() + self.config.retry_ms / 1000
+        pause = _PAUSE_SECONDS
+        while True:
+            try:
+                return attempt()
+            except LakebedError:
+                raise
+            except (pa.ArrowException, OSError) as failure:
+                error = self.error_of(failure)
+                wait = pause
+                if isinstance(error, QuotaExceededError):
+                    wait = max(pause, _wait_seconds(error))
+                elif not isinstance(error, ServerUnavailableError):
+                    raise error from failure
+                elif not safe and not is_unsent(failure):
+                    raise UnknownOutcomeError(
+                        "the connection broke under way", url=self.url
+                    ) from failure
+                if time.monotonic() + wait > deadline or self.closed:
+                    raise error from failure
+            self._woken.wait(wait)
+            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+
+    def error_of(self, failure: BaseException) -> LakebedError:
+        """Give what Flight raised as one of ours."""
+        if isinstance(failure, LakebedError):
+            return failure
+        info = getattr(failure, "extra_info", None)
+        if info:
+            return unpack_error(info)
+        reason = str(failure).partition(". gRPC client debug")[0][:300]
+        if isinstance(failure, fl.FlightUnauthenticatedError):
+            return UnauthenticatedError("the server refuses the call", reason=reason)
+        if isinstance(failure, fl.FlightInternalError | fl.FlightServerError):
+            return ProtocolError("the server failed", url=self.url, reason=reason)
+        return ServerUnavailableError("the server does not answer", url=self.url, reason=reason)
+
+    def close(self) -> None:
+        """End the connection."""
+        with self._guard:
+            self.closed = True
+            client, self._client = self._client, None
+        self._woken.set()
+        if client is not None:
+            with contextlib.suppress(pa.ArrowException):
+                client.close()
+
+
+def is_unsent(failure: BaseException) -> bool:
+    """Tell whether a call certainly did not reach the server's log."""
+    if getattr(failure, "extra_info", None):
+        return True  # the server itself says that it did not do it
+    return "failed to connect" in str(failure) or "Connection refused" in str(failure)
+
+
+def _wait_seconds(error: LakebedError) -> float:
+    wait = error.facts.get("wait_ms", 0)
+    return wait / 1000 if isinstance(wait, int | float) else 0.0
+
+
+def _location(url: str) -> tuple[str, bool]:
+    """Give where a URL leads, as Flight says it, and whether that is by TLS."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORT
+    except ValueError as error:
+        raise InvalidArgumentError("not a log's URL", url=url, reason=str(error)) from error
+    scheme = SCHEMES.get(parts.scheme)
+    if scheme is None:
+        raise InvalidArgumentError(
+            "a served log's URL is lakebed://HOST:PORT or lakebed+tls://HOST:PORT",
+            scheme=parts.scheme,
+        )
+    if parts.username is not None or parts.password is not None:
+        raise InvalidArgumentError(
+            "a token is not part of a URL: use LAKEBED_TOKEN or ClientConfig"
+        )
+    if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise InvalidArgumentError("a served log's URL is a host and a port", url=url)
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{scheme}://{host}:{port}", scheme == "grpc+tls"
+
+
+def _header(token: str) -> tuple[bytes, bytes]:
+    if not token.isascii() or not token.isprintable():
+        raise InvalidArgumentError("a token is printable ASCII text")
+    return (b"authorization", b"Bearer " + token.encode())
+
+
+def _pem(path: str) -> bytes:
+    try:
+        return read_file(OsDisk(), Path(path))
+    except OSError as error:
+        raise InvalidArgumentError(
+            "a file for TLS cannot be read", file=path, reason=error.strerror
+        ) from error

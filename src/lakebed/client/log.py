@@ -1,0 +1,316 @@
+"""A served log as its users see it: the methods, types and errors of an embedded one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lakebed import limits
+from lakebed.client.access import RemoteAccess
+from lakebed.client.config import ClientConfig
+from lakebed.client.connection import Connection
+from lakebed.client.groups import RemoteGroups
+from lakebed.client.lake import RemoteLake
+from lakebed.client.reading import RemoteConsumer, RemoteReading
+from lakebed.client.table import RemoteTable
+from lakebed.client.writing import RemoteCore, RemoteWriting
+from lakebed.config import LogConfig, TopicConfig
+from lakebed.engine.acks import Ack
+from lakebed.engine.checkpoint import CheckpointReport
+from lakebed.engine.cleanup import CleanupReport
+from lakebed.engine.consumer import Callback, Consumer, checked_start
+from lakebed.engine.log import Log, checked_consumer, checked_wait
+from lakebed.engine.producer import Producer
+from lakebed.engine.reading import checked_bounds, microseconds
+from lakebed.engine.stats import LogStats
+from lakebed.engine.table import Table
+from lakebed.engine.topics import TopicInfo
+from lakebed.errors import ClosedError, InvalidArgumentError, ProtocolError
+from lakebed.serve.protocol import VERSION
+from lakebed.state.commands import Command
+from lakebed.types import GroupName
+
+
+class RemoteProducer(Producer):
+    """A producer of a served log."""
+
+    _writing: RemoteWriting
+
+    def close(self) -> None:
+        """Write what was sent, and end; its streams end too."""
+        try:
+            super().close()
+        finally:
+            self._writing.end_lanes(self.id)
+
+
+class RemoteLog(Log):
+    """A durable event log that another process serves. Any thread may call any method."""
+
+    _core: RemoteCore  # type: ignore[assignment]  # what is used of it here
+    _reading: RemoteReading  # type: ignore[assignment]
+    _writing: RemoteWriting
+    _groups: RemoteGroups  # type: ignore[assignment]
+
+    def __init__(self, url: str, config: object = None) -> None:
+        """Connect to a server, or raise `ServerUnavailableError`."""
+        if config is not None and not isinstance(config, ClientConfig):
+            raise InvalidArgumentError(
+                "the settings of a served log are a ClientConfig", got=type(config).__name__
+            )
+        self.url = url
+        self._connection = Connection(url, config or ClientConfig())
+        self._closed = False
+        try:
+            hello = self._connection.call("hello")
+            if not isinstance(hello, dict) or hello.get("protocol") != VERSION:
+                raise ProtocolError("the server speaks another protocol", url=url)
+        except BaseException:
+            self._connection.close()
+            raise
+        self.principal: str = hello["principal"]
+        """Who the server takes this client for."""
+        self.log_id: str = hello["log"]
+        """The identity of the served log."""
+        self.config = LogConfig()
+        self.folder = Path(url)
+        self._core = RemoteCore(self._connection)
+        self._writing = RemoteWriting(self._core, self._connection, hello["entry_bytes_max"])
+        self._reading = RemoteReading(self._connection)
+        self._groups = RemoteGroups(self._core, self._connection, self._reading)
+        self.lake: RemoteLake = RemoteLake(self._connection)  # type: ignore[assignment]
+        self.access: RemoteAccess = RemoteAccess(self._connection)  # type: ignore[assignment]
+
+    # Topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        schema: pa.Schema | None = None,
+        config: Mapping[str, object] | TopicConfig | None = None,
+    ) -> TopicInfo:
+        """Make a topic: raw without a schema (values are bytes), typed with one."""
+        return self._topic_call("create_topic", name, partitions, schema, config)
+
+    def get_or_create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        schema: pa.Schema | None = None,
+        config: Mapping[str, object] | TopicConfig | None = None,
+    ) -> TopicInfo:
+        """Give a topic as it is, or make it if there is none of that name."""
+        return self._topic_call("get_or_create_topic", name, partitions, schema, config)
+
+    def topics(self) -> list[str]:
+        """List the names of the topics."""
+        return list(self._call("topics"))
+
+    def describe_topic(self, name: str) -> TopicInfo:
+        """Give partitions, schema and settings of a topic."""
+        info: TopicInfo = self._call("describe_topic", name=name)
+        return info
+
+    def alter_topic(
+        self,
+        name: str,
+        config: Mapping[str, object] | TopicConfig | None = None,
+        schema: pa.Schema | None = None,
+        partitions: int | None = None,
+    ) -> TopicInfo:
+        """Change settings, add nullable fields to the schema, add partitions."""
+        return self._topic_call("alter_topic", name, partitions, schema, config)
+
+    def add_partitions(self, name: str, partitions: int) -> TopicInfo:
+        """Let a topic have so many partitions in all. Keys written from now on may go elsewhere."""
+        info: TopicInfo = self._call("add_partitions", name=name, partitions=partitions)
+        self._forget(name)
+        return info
+
+    def purge_topic(self, name: str) -> None:
+        """Remove every record of a topic; offsets go on where they were."""
+        self._call("purge_topic", name=name)
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic with everything in it; one made later under its name begins empty."""
+        self._call("delete_topic", name=name)
+        self._forget(name)
+
+    def _topic_call(
+        self, call: str, name: str, partitions: Any, schema: Any, config: Any
+    ) -> TopicInfo:
+        if isinstance(config, TopicConfig):
+            config = config.changed() if call != "alter_topic" else vars(config)
+        info: TopicInfo = self._call(
+            call, name=name, partitions=partitions, schema=schema, config=config
+        )
+        self._forget(name)
+        return info
+
+    def _forget(self, name: str) -> None:
+        """Look at a topic anew before the next record goes to it."""
+        self._core.state.names.pop(name, None)
+
+    # Writing
+
+    def append(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        partition: int | None = None,
+        timestamp: Any = None,
+    ) -> Ack:
+        """Append a record and return where it is, when it is durable."""
+        self._check_open()
+        writing = self._writing
+        ack: Ack = writing.fresh(
+            topic,
+            lambda: writing.append(
+                writing.record(topic, value, key, headers, partition, timestamp)
+            ),
+        )
+        return ack
+
+    def producer(
+        self,
+        name: str | None = None,
+        *,
+        linger_ms: float = 5.0,
+        batch_bytes: int = 1 * limits.MIB,
+        memory_bytes: int = 64 * limits.MIB,
+    ) -> Producer:
+        """Open a producer: it batches what is sent one by one, and writes each batch once."""
+        self._check_open()
+        return self._producer(RemoteProducer, name, linger_ms, batch_bytes, memory_bytes)
+
+    # Reading
+
+    def read(
+        self,
+        topic: str,
+        partition: int = 0,
+        offset: int | str = "earliest",
+        *,
+        max_records: int = 10_000,
+        max_bytes: int = 16 * limits.MIB,
+        columns: Sequence[str] | None = None,
+        wait_ms: int | None = 0,
+    ) -> pa.Table:
+        """Give records of a partition from `offset` on, as one table; empty at the end."""
+        self._check_open()
+        seconds = checked_wait(wait_ms)
+        bounds = checked_bounds(max_records, max_bytes)
+        return self._reading.read(topic, partition, offset, bounds, columns, seconds)
+
+    def table(self, name: str) -> Table:
+        """Give a topic as a table: scans, lookups by key, the current record of each key."""
+        self._check_open()
+        return RemoteTable(self._connection, name)
+
+    def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Give earliest offset and end of each partition; the end is exclusive."""
+        self._check_open()
+        return self._reading.offsets(topic)
+
+    def offset_for_time(self, topic: str, partition: int = 0, *, timestamp: Any) -> int:
+        """Give the first offset whose record is of that time or later; the end if there is none."""
+        found: int = self._call(
+            "offset_for_time", topic=topic, partition=partition, timestamp=microseconds(timestamp)
+        )
+        return found
+
+    def consumer(
+        self,
+        group: str | None = None,
+        topics: Collection[str] | None = None,
+        *,
+        partitions: Collection[tuple[str, int]] | None = None,
+        start: str = "earliest",
+        max_records: int = 10_000,
+        max_bytes: int = 16 * limits.MIB,
+        columns: Collection[str] | None = None,
+        session_timeout_ms: int = 60_000,
+        strategy: str = "sticky",
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+    ) -> Consumer:
+        """Open a consumer: a member of `group` that reads its share of `topics`."""
+        self._check_open()
+        topics = checked_consumer(group, topics, partitions, session_timeout_ms)
+        return RemoteConsumer(
+            self._reading,
+            self._groups,
+            None if group is None else str(GroupName(group)),
+            topics or (),
+            partitions,
+            start=checked_start(start),
+            bounds=checked_bounds(max_records, max_bytes),
+            columns=columns,
+            session_seconds=session_timeout_ms / 1000,
+            strategy=strategy,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+        )
+
+    # Looking after it
+
+    def checkpoint(self) -> CheckpointReport:
+        """Put what is in memory into segments, write a snapshot, free WAL files."""
+        report: CheckpointReport = self._call("checkpoint")
+        return report
+
+    def retain(self, topic: str | None = None) -> CleanupReport:
+        """Apply retention, compaction and merging now, to one topic or all."""
+        report: CleanupReport = self._call("retain", topic=topic)
+        return report
+
+    def verify(self, topic: str | None = None) -> int:
+        """Read every byte of every segment; give how many there are. Raises at the first damage."""
+        count: int = self._call("verify", topic=topic)
+        return count
+
+    def stats(self) -> LogStats:
+        """Give counters and a picture of the served log."""
+        stats: LogStats = self._call("stats")
+        return stats
+
+    def tick(self) -> None:
+        """Have the server do what maintenance would do now."""
+        self._call("tick")
+
+    def close(self) -> None:
+        """Finish what was appended and end the connection. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._reading.closed = True
+        self._reading.waiting.wake_all()
+        self._writing.close()
+        self._connection.close()
+
+    def __repr__(self) -> str:
+        return f"<Log {self.url!r}: {'closed' if self._closed else self.principal}>"
+
+    # Inside
+
+    def _call(self, call: str, /, **request: Any) -> Any:
+        self._check_open()
+        return self._connection.call(call, **request)
+
+    def _submit(self, command: Command) -> Any:
+        self._check_open()
+        return self._writing.submit(command)
+
+    def _admit(self) -> None:
+        """Let every write pass: the server makes those wait that have to."""
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the log is closed", url=self.url)

@@ -1,0 +1,418 @@
+"""Put streams of a client: what was sent and not yet acknowledged, and sending it again.
+
+A lane is one stream into one topic, under one producer. Its batches are numbered by the producer's
+sequence, so the server recognises what it has already: when the connection breaks, everything that
+was not acknowledged is sent again, in order, on the next one. The server remembers the last
+`SEQUENCES_KEPT` batches of each partition, so no more than that are under way.
+
+A batch that the server refuses leaves a gap, for which it refuses the ones sent behind it. These
+are not lost: once all are answered, they are numbered anew and sent again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from lakebed import limits
+from lakebed.client.connection import Connection
+from lakebed.errors import (
+    ClosedError,
+    FencedError,
+    LakebedError,
+    ProtocolError,
+    SequenceGapError,
+    ServerUnavailableError,
+    UnknownOutcomeError,
+)
+from lakebed.serve.protocol import pack, unpack
+from lakebed.serve.puts import UNDER_WAY_MAX
+
+_PAUSE_SECONDS: Final = 0.02
+_PAUSE_SECONDS_MAX: Final = 1.0
+
+Runs = Sequence[tuple[int, int, int, int, int]]
+"""Where rows are: topic, partition, base offset, records, first row."""
+
+
+class Item:
+    """A batch on its way: whoever waits for it is told by `settle`."""
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        runs: Sequence[tuple[int, int]],
+        settle: Callable[[Runs | None, LakebedError | None], None],
+        sequences: tuple[int, ...] | None = None,
+    ) -> None:
+        self.batch = batch
+        self.runs = runs
+        """(partition, records)."""
+        self.settle = settle
+        self.sequences = sequences
+        """The first sequence number of each run; None: the lane gives it."""
+        self.deadline = 0.0
+        self.sent = False
+
+
+class Source(Protocol):
+    """Single records that gather while batches are under way."""
+
+    def waiting(self) -> bool:
+        """Tell whether there are some."""
+        ...
+
+    def take(self) -> Item | None:
+        """Make a batch of them."""
+        ...
+
+
+class _Nothing:
+    """Gathers nothing."""
+
+    def waiting(self) -> bool:
+        """Say no."""
+        return False
+
+    def take(self) -> Item | None:
+        """Give nothing."""
+        return None
+
+
+class Lane:
+    """A put stream of one producer (or transaction) into one topic. Any thread."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        topic: str,
+        topic_id: int,
+        version: int,
+        schema: pa.Schema,
+        register: Callable[[], tuple[int, int]],
+        *,
+        kind: str,
+        numbered: bool,
+        gathered: Source | None = None,
+    ) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._head = (topic_id, version)
+        self._schema = schema
+        self._register = register
+        self._known: tuple[int, int] | None = None
+        self._kind = kind
+        self._numbered = numbered
+        """Whether the lane gives sequence numbers itself."""
+        self._gathered: Source = _Nothing() if gathered is None else gathered
+        self._window = limits.SEQUENCES_KEPT if kind == "producer" else UNDER_WAY_MAX // 2
+        self._guard = threading.Lock()
+        self._changed = threading.Condition(self._guard)
+        self._sending = threading.Lock()
+        self._queue: deque[Item] = deque()
+        self._flying: dict[int, Item] = {}
+        self._again: list[Item] = []
+        self._gap = False
+        """A batch was refused: those behind it come back, and are then numbered anew."""
+        self._fenced = False
+        """The server does not know the producer any more."""
+        self._next: dict[int, int] = {}
+        self._acked: dict[int, int] = {}
+        self._number = 0
+        self._writer: Any = None
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    # Sending
+
+    def submit(self, item: Item) -> None:
+        """Have a batch sent; it is told what came of it."""
+        item.deadline = time.monotonic() + self._connection.config.retry_ms / 1000
+        with self._guard:
+            if self._closed:
+                raise ClosedError("the log is closed")
+            self._queue.append(item)
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what may be sent now."""
+        if self._thread is None:
+            self._start()
+        while self._sending.acquire(blocking=False):
+            try:
+                while (flight := self._take()) is not None:
+                    self._send(*flight)
+            finally:
+                self._sending.release()
+            if not self._has_more():  # came while nobody could send
+                return
+
+    def _start(self) -> None:
+        with self._guard:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name=f"lakebed-puts-{self._topic}", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+
+    def _may_send(self) -> bool:
+        return self._writer is not None and not self._gap and len(self._flying) < self._window
+
+    def _has_more(self) -> bool:
+        with self._guard:
+            if self._writer is None:
+                self._changed.notify_all()
+                return False
+            return (bool(self._queue) or self._gathered.waiting()) and self._may_send()
+
+    def _take(self) -> tuple[Any, int, Item] | None:
+        """Give the next batch that may be sent, with its number."""
+        with self._guard:
+            if not self._may_send():
+                return None
+            item = self._queue.popleft() if self._queue else self._gathered.take()
+            if item is None:
+                return None
+            if not item.deadline:
+                item.deadline = time.monotonic() + self._connection.config.retry_ms / 1000
+            if item.sequences is None and self._numbered:
+                item.sequences = tuple(self._next.get(each, 0) for each, _ in item.runs)
+                for each, records in item.runs:
+                    self._next[each] = self._next.get(each, 0) + records
+            self._number += 1
+            self._flying[self._number] = item
+            return self._writer, self._number, item
+
+    def _send(self, writer: Any, number: int, item: Item) -> None:
+        item.sent = True
+        if item.sequences is None:
+            runs: list[Any] = list(item.runs)
+        else:
+            runs = [(*run, at) for run, at in zip(item.runs, item.sequences, strict=True)]
+        try:
+            message = pack([number, self._kind, *self._identity(), *self._head, runs])
+            writer.write_with_metadata(item.batch, message)
+        except LakebedError as error:  # no identity could be had
+            with self._guard:
+                self._flying.pop(number, None)
+            item.settle(None, error)
+        except (pa.ArrowException, OSError):
+            self._lose(writer)  # the reading thread sees to it
+
+    def _lose(self, writer: Any) -> None:
+        with self._guard:
+            if self._writer is writer:
+                self._writer = None
+
+    # The lane's thread
+
+    def _run(self) -> None:
+        pause = _PAUSE_SECONDS
+        while self._wait_for_work():
+            answered = self._number
+            try:
+                reader = self._begin()
+                self.pump()
+                self._read(reader)
+            except (LakebedError, pa.ArrowException, OSError) as failure:
+                self._broken(self._connection.error_of(failure))
+            finally:
+                self._end()
+            if self._number > answered + len(self._flying):
+                pause = _PAUSE_SECONDS
+            self._expire()
+            self._pause(pause)
+            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+
+    def _wait_for_work(self) -> bool:
+        """Wait until there is something to send; False when there never will be."""
+        with self._guard:
+            while not self._closed and not self._pending():
+                self._changed.wait()
+            return bool(self._pending())
+
+    def _pending(self) -> bool:
+        return bool(self._queue or self._flying or self._gathered.waiting())
+
+    def _identity(self) -> tuple[int, int]:
+        """Give the producer's id and epoch; a lane of its own numbering gets one of its own."""
+        if self._known is None:
+            self._known = self._register()
+        return self._known
+
+    def _begin_anew(self) -> None:
+        """Take another producer: what the last one's numbers stand for is not known."""
+        self._known = None
+        self._next, self._acked = {}, {}
+
+    def _begin(self) -> Any:
+        """Open a stream and send again what was not acknowledged on the last one."""
+        descriptor = fl.FlightDescriptor.for_path(self._topic)
+        with self._sending:
+            self._identity()
+            writer, reader = self._connection.client.do_put(
+                descriptor, self._schema, self._connection.options
+            )
+            with self._guard:
+                self._writer = writer
+                again = list(self._flying.items())
+            for number, item in again:
+                self._send(writer, number, item)
+        return reader
+
+    def _read(self, reader: Any) -> None:
+        """Take acknowledgements until the stream ends."""
+        while True:
+            buffer = reader.read()
+            if buffer is None:
+                raise ServerUnavailableError("the server ended the stream")
+            acks = unpack(memoryview(buffer))
+            try:
+                for number, answer in acks:
+                    self._answer(number, answer)
+            except (TypeError, ValueError) as error:
+                raise ProtocolError("an acknowledgement is [number, runs]") from error
+            self._number_anew()
+            self.pump()
+
+    def _answer(self, number: int, answer: Any) -> None:
+        if number == 0:  # about the stream: the server is stopping
+            self._hang_up()
+            return
+        with self._guard:
+            item = self._flying.pop(number, None)
+            if item is None:
+                return
+            failed = isinstance(answer, LakebedError)
+            if failed and self._numbered:
+                if self._gap and isinstance(answer, SequenceGapError):
+                    self._again.append(item)
+                    return
+                self._gap = True
+                self._fenced = self._fenced or isinstance(answer, FencedError)
+            elif not failed and item.sequences is not None:
+                for (each, records), at in zip(item.runs, item.sequences, strict=True):
+                    self._acked[each] = at + records
+        if failed:
+            item.settle(None, answer)
+        else:
+            item.settle(answer, None)
+
+    def _number_anew(self) -> None:
+        """Send again what came back because of a gap, once everything has come back."""
+        with self._guard:
+            if not self._gap or self._flying:
+                return
+            self._gap = False
+            if self._fenced:
+                self._begin_anew()
+                self._fenced = False
+            self._next = dict(self._acked)
+            for item in self._again:
+                item.sequences = None
+            self._queue.extendleft(reversed(self._again))
+            for item in self._queue:
+                if self._numbered:
+                    item.sequences = None
+            self._again = []
+
+    def _hang_up(self) -> None:
+        with self._guard:
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(pa.ArrowException, OSError):
+                writer.done_writing()
+
+    def _end(self) -> None:
+        with self._guard:
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(pa.ArrowException, OSError):
+                writer.close()
+
+    def _broken(self, error: LakebedError) -> None:
+        """Keep what can be sent again on another stream, tell the others."""
+        lost: list[tuple[Item, LakebedError]] = []
+        with self._guard:
+            if self._closed and not self._flying and not self._queue:
+                return
+            if not isinstance(error, ServerUnavailableError) or self._connection.closed:
+                # It was refused as a whole; what was acknowledged is not in these lists any more.
+                lost += [(item, error) for item in (*self._flying.values(), *self._queue)]
+                self._flying.clear()
+                self._queue.clear()
+                self._next = dict(self._acked)
+            elif self._kind != "producer":
+                # Nothing of an open transaction counts before its commit, which cannot come now.
+                lost += [(item, error) for item in self._flying.values()]
+                self._flying.clear()
+        for item, failure in lost:
+            item.settle(None, failure)
+
+    def _expire(self) -> None:
+        """Tell those that have waited for too long."""
+        now = time.monotonic()
+        lost: list[tuple[Item, LakebedError]] = []
+        with self._guard:
+            if not any(item.deadline < now for item in (*self._flying.values(), *self._queue)):
+                return
+            # Once one of them is given up, those numbered behind it are too.
+            for item in (*self._flying.values(), *self._queue):
+                kind = UnknownOutcomeError if item.sent else ServerUnavailableError
+                lost.append((item, kind("the server does not answer", url=self._connection.url)))
+            self._flying.clear()
+            self._queue.clear()
+            if self._numbered:
+                self._begin_anew()
+        for item, failure in lost:
+            item.settle(None, failure)
+
+    def _pause(self, seconds: float) -> None:
+        with self._guard:
+            if not self._closed and self._pending():
+                self._changed.wait(seconds)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Send what is left, then end the stream."""
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+            thread = self._thread
+            self._changed.notify_all()
+            idle = not self._pending()
+        if idle:
+            self._hang_up()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+
+def future_item(
+    batch: pa.RecordBatch,
+    runs: Sequence[tuple[int, int]],
+    answer: Callable[[Runs], Any],
+    sequences: tuple[int, ...] | None = None,
+) -> tuple[Item, Future[Any]]:
+    """Give a batch whose outcome a future tells."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+
+    def settle(runs: Runs | None, error: LakebedError | None) -> None:
+        try:
+            if error is not None:
+                future.set_exception(error)
+            elif runs is not None:
+                future.set_result(answer(runs))
+        except LakebedError as refused:
+            future.set_exception(refused)
+
+    return Item(batch, runs, settle, sequences), future

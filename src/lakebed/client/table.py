@@ -1,0 +1,150 @@
+"""A topic of a served log as a table: the server scans, the client gets batches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.client.connection import Connection
+from lakebed.engine.plan import ScanPlan
+from lakebed.engine.reading import microseconds
+from lakebed.engine.table import Points, Table, checked_key, checked_where
+from lakebed.errors import InvalidArgumentError
+
+
+class RemoteTable(Table):
+    """The records of a topic of a served log. Any thread; for its methods see `Table`."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection = connection
+        self._id = connection.call("describe_topic", name=name).id
+        self.name: Final = name  # type: ignore[misc]  # final in the base, and set once here too
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Give the columns as readers see them now."""
+        ticket = {"call": "range", "topic": self.name, "partition": 0, "offset": "latest"}
+        schema: pa.Schema = self._connection.stream(ticket).schema
+        return schema
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+        *,
+        partitions: Collection[int] | None = None,
+        start: Points | None = None,
+        until: Points | None = None,
+    ) -> pa.RecordBatchReader:
+        """Read the records there are now, partition after partition, in the order of offsets."""
+        reader = self._connection.stream(
+            {
+                "call": "scan",
+                "topic": self.name,
+                "columns": _list(columns),
+                "where": _packed(where),
+                "partitions": _list(partitions),
+                "start": _points(start),
+                "until": _points(until),
+            }
+        )
+        return pa.RecordBatchReader.from_batches(reader.schema, self._batches(reader))
+
+    def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
+        try:
+            for chunk in reader:
+                yield chunk.data
+        except (pa.ArrowException, OSError) as failure:
+            raise self._connection.error_of(failure) from failure
+
+    def plan(
+        self,
+        *,
+        partitions: Collection[int] | None = None,
+        start: Points | None = None,
+        until: Points | None = None,
+    ) -> ScanPlan:
+        """Say which files hold the records of a range, and what of it is in no file yet."""
+        found: ScanPlan = self._connection.call(
+            "plan",
+            topic=self.name,
+            partitions=_list(partitions),
+            start=_points(start),
+            until=_points(until),
+        )
+        return found
+
+    def get(self, key: bytes | str, default: Any = None) -> Any:
+        """Give the current value of a key: bytes of a raw topic, a dictionary of a typed one."""
+        found = self.record(key)
+        value = None if found is None else found["value"]
+        return default if value is None else value
+
+    def record(self, key: bytes | str) -> dict[str, Any] | None:
+        """Give the latest record of a key with all its columns, also if it is a tombstone."""
+        table, _ = self._connection.get(
+            {"call": "record", "topic": self.name, "key": checked_key(key)}
+        )
+        return dict(table.to_pylist()[0]) if table.num_rows else None
+
+    def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Give the current record of each key, in the order of partitions and offsets."""
+        ticket = {"call": "latest", "topic": self.name, "columns": _list(columns)}
+        return self._connection.get(ticket)[0]
+
+    def as_of(
+        self,
+        offset: Points | None = None,
+        time: datetime | int | None = None,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+    ) -> pa.Table:
+        """Give the records that the table had at an earlier point."""
+        ticket = {
+            "call": "as_of",
+            "topic": self.name,
+            "offset": _points(offset),
+            "time": None if time is None else microseconds(time),
+            "columns": _list(columns),
+            "where": _packed(where),
+        }
+        return self._connection.get(ticket)[0]
+
+    def iceberg(self) -> Any:
+        """Give the topic's table as pyiceberg knows it, as of its last sync.
+
+        It is read from where the table is kept, so this process must be able to get at it.
+        """
+        from pyiceberg.table import StaticTable
+
+        self._connection.call("lake_sync", topic=self.name)
+        info = self._connection.call("lake_describe", topic=self.name)
+        return StaticTable.from_metadata(info.metadata)
+
+
+def _list(given: Collection[Any] | None) -> Any:
+    """Give a list as it travels; the server says what is wrong with anything else."""
+    if given is None or isinstance(given, str):
+        return given
+    try:
+        return list(given)
+    except TypeError as error:
+        raise InvalidArgumentError("not a list", got=repr(given)[:200]) from error
+
+
+def _points(given: Points | None) -> Any:
+    return dict(given) if isinstance(given, Mapping) else given
+
+
+def _packed(where: pc.Expression | None) -> bytes | None:
+    """Give a predicate in Arrow's own form."""
+    if where is None:
+        return None
+    checked_where(where)
+    (buffer,) = where.__reduce__()[1]
+    packed: bytes = buffer.to_pybytes()
+    return packed

@@ -1,0 +1,440 @@
+"""Writing to a served log: records are checked, routed and encoded here, as the engine does it.
+
+The engine's producers and transactions work on this as they do on the engine's own `Writing`; only
+what they submit goes to a server instead of a WAL. Plain appends travel under a producer of their
+own too, so that one whose acknowledgement got lost is sent again and lands once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from lakebed.client.connection import Connection
+from lakebed.client.puts import Item, Lane, Runs, future_item
+from lakebed.engine.acks import Ack, Acks
+from lakebed.engine.writing import Encoded, Record, Rows, Target, Writing
+from lakebed.errors import (
+    InvalidArgumentError,
+    LakebedError,
+    PartitionNotFoundError,
+    RecordTooLargeError,
+    SchemaMismatchError,
+    TopicNotFoundError,
+    TransactionClosedError,
+    UnknownOutcomeError,
+)
+from lakebed.host import SystemClock
+from lakebed.state.commands import (
+    AbortTransaction,
+    BeginTransaction,
+    Command,
+    CommitTransaction,
+    ForgetProducer,
+    ProducerWrite,
+    RegisterProducer,
+    TransactionWrite,
+)
+from lakebed.state.image import State
+from lakebed.state.machine import Placed, Written
+from lakebed.state.values import Part, Run, Topic
+from lakebed.topic.memtable import Body
+from lakebed.topic.routing import Routed
+from lakebed.topic.schema import decode_schema, storage_schema, value_type
+
+_STALE: Final = (
+    PartitionNotFoundError,
+    RecordTooLargeError,
+    SchemaMismatchError,
+    TopicNotFoundError,
+)
+"""Refusals that a change of the topic, made elsewhere, may explain."""
+_GATHERED_RECORDS_MAX: Final = 65_536
+_GATHERED_BYTES_MAX: Final = 8 * 1024 * 1024
+_RECORD_BYTES: Final = 32
+
+Result = TypeVar("Result")
+
+LaneKey = tuple[str, int, int, int]
+"""Kind, producer, topic and schema version."""
+
+
+class Carried(Body):
+    """The batch of a part that is on its way to a server, not encoded yet."""
+
+    __slots__ = ()
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        super().__init__(batch.serialize, batch.schema, batch.nbytes)
+        self._batch = batch
+
+
+class RemoteCore:
+    """What the engine's producers and transactions look up: topics, and the clock."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.clock = SystemClock()
+        self.state = State()
+        self.broken: LakebedError | None = None
+        self._schemas: dict[tuple[int, int], pa.Schema] = {}
+
+    def check_may_wait(self) -> None:
+        """Let anyone wait: no callback here holds up a commit."""
+
+    def topic_named(self, name: str) -> Topic:
+        """Give a topic as it was when it was last looked at."""
+        found = self.state.topic(name)
+        return self.look(name) if found is None else found
+
+    def look(self, name: str) -> Topic:
+        """Ask the server about a topic."""
+        try:
+            given = self._connection.call("topic", name=name)
+        except TopicNotFoundError:
+            self.state.names.pop(name, None)
+            raise
+        number, known, partitions, schemas, config, created_us = given
+        topic = Topic(number, known, partitions, schemas, config, created_us)
+        before = self.state.topics.get(number)
+        if before == topic:
+            return before  # targets are told apart by their topic
+        self.state.topics[number] = topic
+        self.state.names[known] = number
+        return topic
+
+    def changed(self, name: str) -> bool:
+        """Ask again about a topic; tell whether it is another one than it was."""
+        before = self.state.topic(name)
+        return self.look(name) is not before
+
+    def topic(self, number: int) -> Topic | None:
+        """Find a topic by id."""
+        return self.state.topics.get(number)
+
+    def schema(self, topic: Topic, version: int) -> pa.Schema:
+        """Give the storage schema of a topic's schema version; 0 for a raw topic."""
+        key = (topic.id, version)
+        schema = self._schemas.get(key)
+        if schema is None:
+            given = decode_schema(topic.schemas[version - 1]) if version else None
+            schema = self._schemas[key] = storage_schema(value_type(given))
+        return schema
+
+
+class _Gathered:
+    """Single records of one topic that wait for the next batch."""
+
+    def __init__(self, writing: RemoteWriting) -> None:
+        self._writing = writing
+        self._guard = threading.Lock()
+        self._records: list[tuple[Record, Future[Ack]]] = []
+
+    def add(self, record: Record, future: Future[Ack]) -> None:
+        """Take a record."""
+        with self._guard:
+            self._records.append((record, future))
+
+    def waiting(self) -> bool:
+        """Tell whether there are some."""
+        return bool(self._records)
+
+    def take(self) -> Item | None:
+        """Make a batch of them, as large as one may be."""
+        with self._guard:
+            size = count = 0
+            for record, _ in self._records[:_GATHERED_RECORDS_MAX]:
+                size += record.size + _RECORD_BYTES
+                if count and size > _GATHERED_BYTES_MAX:
+                    break
+                count += 1
+            taken, self._records = self._records[:count], self._records[count:]
+        if not taken:
+            return None
+        futures = [future for _, future in taken]
+        try:
+            encoded = self._writing.encode_records([record for record, _ in taken])
+        except LakebedError as error:
+            _refuse(futures, error)
+            return self.take()
+        name = taken[0][0].target.topic.name
+
+        def settle(runs: Runs | None, error: LakebedError | None) -> None:
+            if runs is None:
+                _refuse(futures, error or InvalidArgumentError("nothing was written"))
+                return
+            acks = Acks(name, placed(runs), encoded.order)
+            for future, ack in zip(futures, acks, strict=True):
+                future.set_result(ack)
+
+        return Item(encoded.body.batch(), encoded.part.runs, settle)
+
+
+def _refuse(futures: Sequence[Future[Ack]], error: LakebedError) -> None:
+    for future in futures:
+        future.set_exception(error)
+
+
+class RemoteWriting(Writing):
+    """Everything that appends, over a connection. Any thread."""
+
+    def __init__(self, core: RemoteCore, connection: Connection, entry_bytes_max: int) -> None:
+        wire = SimpleNamespace(
+            config=SimpleNamespace(entry_bytes_max=entry_bytes_max), in_callback=False
+        )
+        super().__init__(core, wire, lambda: None)  # type: ignore[arg-type]  # what it uses of them
+        self._remote = core
+        self._connection = connection
+        self._lanes: dict[LaneKey, Lane] = {}
+        self._gathering_lanes: dict[LaneKey, _Gathered] = {}
+        self._lanes_guard = threading.Lock()
+        self._written: dict[int, list[tuple[int, Future[Any]]]] = {}
+        """Of open transactions: the topic of each part, in the order in which they were written."""
+
+    # Batches
+
+    def append_batch(self, topic: str, rows: Rows, partition: int | None) -> Acks:
+        """Append a batch atomically; return when it is durable."""
+        return self.fresh(topic, lambda: self._post_batch(topic, rows, partition).result())
+
+    def append_batch_async(self, topic: str, rows: Rows, partition: int | None) -> Future[Acks]:
+        """Append a batch atomically; the future gives where it is, when it is durable."""
+        return self.fresh(topic, lambda: self._post_batch(topic, rows, partition))
+
+    def _post_batch(self, topic: str, rows: Rows, partition: int | None) -> Future[Acks]:
+        target = self.target(topic)
+        encoded = self.encode_rows(target, rows, partition)
+        if encoded is None:
+            empty: Future[Acks] = Future()
+            empty.set_result(Acks(topic, (), None))
+            return empty
+        name, order = target.topic.name, encoded.order
+        item, future = future_item(
+            encoded.body.batch(), encoded.part.runs, lambda runs: Acks(name, placed(runs), order)
+        )
+        self._own_lane(target).submit(item)
+        return future
+
+    def fresh(self, topic: str, attempt: Callable[[], Result]) -> Result:
+        """Try again once if the topic was changed elsewhere since it was looked at."""
+        try:
+            return attempt()
+        except _STALE:
+            if not isinstance(topic, str) or not self._remote.changed(topic):
+                raise
+            return attempt()
+
+    def encode_routed(self, target: Target, routed: Routed) -> Encoded:
+        """Take a batch whose rows stand partition by partition; the connection encodes it."""
+        runs = tuple(Run(*part) for part in routed.parts)
+        part = Part(target.topic.id, len(target.topic.schemas), runs, routed.batch.nbytes)
+        return Encoded(part, Carried(routed.batch), routed.order)
+
+    def check_fits(self, payload: Any) -> None:
+        """Leave it to the server, which knows what fits."""
+
+    # Single records
+
+    def record(self, topic: str, *given: Any) -> Record:
+        """Check one record in its caller's thread."""
+        checked: Record = self.fresh(
+            topic, lambda: super(RemoteWriting, self).record(topic, *given)
+        )
+        return checked
+
+    def append(self, record: Record) -> Ack:
+        """Append one record, together with those of whoever else is appending."""
+        return self.append_async(record).result()
+
+    def append_async(self, record: Record) -> Future[Ack]:
+        """Append one record; the future gives its place when it is durable."""
+        future: Future[Ack] = Future()
+        future.set_running_or_notify_cancel()
+        self.post(record, future)
+        return future
+
+    def post(self, record: Record, future: Future[Ack]) -> None:
+        """Append one record; the future is told its place."""
+        lane = self._own_lane(record.target)
+        self._gathering_lanes[self._own_key(record.target)].add(record, future)
+        lane.pump()
+
+    # Commands
+
+    def submit(self, command: Command, bodies: Sequence[Body] = ()) -> Any:
+        """Have the server carry out a command."""
+        call = self._connection.call
+        if isinstance(command, RegisterProducer):
+            return tuple(call("register_producer", name=command.name or None))
+        if isinstance(command, ForgetProducer):
+            return call("forget_producer", producer=command.producer, epoch=command.epoch)
+        if isinstance(command, BeginTransaction):
+            timeout_ms = max(1, command.timeout_us // 1000)
+            return tuple(
+                call("begin_transaction", name=command.name or None, timeout_ms=timeout_ms)
+            )
+        if isinstance(command, AbortTransaction):
+            self.end_lanes(command.producer)
+            return call("abort_transaction", producer=command.producer, epoch=command.epoch)
+        if isinstance(command, CommitTransaction):
+            return self._commit(command, bodies)
+        return self.submit_async(command, bodies, lambda result: result).result()
+
+    def submit_async(
+        self, command: Command, bodies: Sequence[Body], answer: Callable[[Any], Any]
+    ) -> Future[Any]:
+        """Have the server carry out a write; the future tells what `answer` makes of its result."""
+        if isinstance(command, ProducerWrite):
+            part, identity = command.part, (command.producer, command.epoch)
+            item, future = future_item(
+                bodies[0].batch(),
+                part.runs,
+                lambda runs: answer(Written((placed(runs),))),
+                command.sequences,
+            )
+            self._lane("producer", identity, part).submit(item)
+            return future
+        if isinstance(command, TransactionWrite):
+            (part,) = command.parts
+            item, future = future_item(bodies[0].batch(), part.runs, lambda _: answer(None))
+            self._written.setdefault(command.producer, []).append((part.topic, future))
+            self._lane("transaction", (command.producer, command.epoch), part).submit(item)
+            return future
+        raise InvalidArgumentError("a client does not write this", command=type(command).__name__)
+
+    def _commit(self, command: CommitTransaction, bodies: Sequence[Body]) -> Written:
+        for part, body in zip(command.parts, bodies, strict=True):
+            write = TransactionWrite(command.producer, command.epoch, command.time_us, (part,))
+            self.submit_async(write, (body,), lambda result: result)
+        written = self._written.pop(command.producer, [])
+        for _, future in written:
+            future.result()
+        self.end_lanes(command.producer)
+        return _in_order([topic for topic, _ in written], self._commit_call(command))
+
+    def _commit_call(self, command: CommitTransaction) -> Any:
+        """Commit; when nobody knows whether it happened, ask."""
+
+        def attempt() -> Any:
+            return self._connection.call(
+                "commit_transaction",
+                producer=command.producer,
+                epoch=command.epoch,
+                offsets=list(command.offsets),
+            )
+
+        try:
+            return attempt()
+        except UnknownOutcomeError:
+            try:
+                return attempt()
+            except TransactionClosedError as closed:
+                if closed.facts.get("outcome") == "committed":
+                    return None  # it had happened; only where the records are is not known
+                raise
+
+    # Lanes
+
+    def _own_key(self, target: Target) -> LaneKey:
+        return ("append", 0, target.topic.id, len(target.topic.schemas))
+
+    def _own_lane(self, target: Target) -> Lane:
+        """Give the lane of plain appends to a topic."""
+        key = self._own_key(target)
+        lane = self._lanes.get(key)
+        if lane is None:
+            with self._lanes_guard:
+                lane = self._lanes.get(key)
+                if lane is None:
+                    gathered = self._gathering_lanes[key] = _Gathered(self)
+                    lane = self._lanes[key] = Lane(
+                        self._connection,
+                        target.topic.name,
+                        target.topic.id,
+                        len(target.topic.schemas),
+                        target.schema,
+                        self._register,
+                        kind="producer",
+                        numbered=True,
+                        gathered=gathered,
+                    )
+        return lane
+
+    def _register(self) -> tuple[int, int]:
+        producer, epoch = self._connection.call("register_producer", name=None)
+        return producer, epoch
+
+    def _lane(self, kind: str, identity: tuple[int, int], part: Part) -> Lane:
+        """Give the lane of a producer or a transaction into a topic."""
+        key = (kind, identity[0], part.topic, part.schema)
+        lane = self._lanes.get(key)
+        if lane is None:
+            with self._lanes_guard:
+                lane = self._lanes.get(key)
+                if lane is None:
+                    topic = self._remote.state.topics[part.topic]
+                    lane = self._lanes[key] = Lane(
+                        self._connection,
+                        topic.name,
+                        topic.id,
+                        part.schema,
+                        self._remote.schema(topic, part.schema),
+                        lambda: identity,
+                        kind=kind,
+                        numbered=False,
+                    )
+        return lane
+
+    def end_lanes(self, producer: int) -> None:
+        """Close the lanes of a producer or a transaction that has ended."""
+        with self._lanes_guard:
+            keys = [key for key in self._lanes if key[0] != "append" and key[1] == producer]
+            lanes = [self._lanes.pop(key) for key in keys]
+        self._written.pop(producer, None)
+        for lane in lanes:
+            lane.close()
+
+    def close(self) -> None:
+        """Send what is left, and close every lane."""
+        with self._lanes_guard:
+            lanes, self._lanes = list(self._lanes.values()), {}
+        for lane in lanes:
+            lane.close()
+
+    # Topics
+
+    def target(self, name: str) -> Target:
+        """Give a topic as writers need it; `TopicNotFoundError` if there is none."""
+        if isinstance(name, str):
+            self._remote.topic_named(name)
+        return super().target(name)
+
+
+def placed(runs: Runs) -> tuple[Placed, ...]:
+    """Give what an acknowledgement says as the engine says it."""
+    return tuple(Placed(*run, 0, 0) for run in runs)
+
+
+def _in_order(topics: Sequence[int], answered: Any) -> Written:
+    """Give the parts of a commit in the order in which they were written.
+
+    Streams of several topics may have overtaken each other, those of one topic have not.
+    """
+    if answered is None:
+        return Written(tuple(() for _ in topics))
+    by_topic: dict[int, list[Any]] = {}
+    refused: list[Any] = []
+    for part in answered:
+        if isinstance(part, LakebedError):
+            refused.append(part)
+        else:
+            by_topic.setdefault(part[0][0], []).append(placed(part))
+    for left in by_topic.values():
+        left.reverse()
+    parts = [by_topic[topic].pop() if by_topic.get(topic) else refused.pop() for topic in topics]
+    return Written(tuple(parts))

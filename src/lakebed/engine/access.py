@@ -1,0 +1,281 @@
+"""Access to a served log: tokens, rules and grants, kept in the log itself.
+
+They bind whoever calls a server. Whoever can open the folder owns the log, and may do everything.
+
+A token's text is `lkb_<id>_<secret>`: the id is 8 random bytes in hexadecimal, the secret 32 random
+bytes in URL-safe Base64. The log keeps the SHA-256 of its own identity, the id and the secret, so a
+token of another log never fits. A secret of 256 random bits needs no slow hash: it cannot be
+guessed, however fast one tries.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from lakebed.engine.core import Core
+from lakebed.errors import InvalidArgumentError, UnauthenticatedError
+from lakebed.state.commands import Command, PutToken, RevokeToken, SetGrant, SetRule
+from lakebed.state.permissions import BUILT_IN, EVERYTHING, Action, Permissions, is_open
+from lakebed.state.values import Token
+from lakebed.types import PrincipalName, RoleName, Secret
+
+EXPIRES_MS: Final = 90 * 86_400_000
+"""How long a token is valid if nothing is said."""
+_EXPIRES_MS_MAX: Final = 100 * 365 * 86_400_000
+_TOKEN: Final = re.compile(r"lkb_([0-9a-f]{16})_([A-Za-z0-9_-]{43})", re.ASCII)
+_TOKEN_CHARS: Final = 64
+_PATTERN: Final = re.compile(r"[A-Za-z0-9._*?-]{1,128}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class TokenInfo:
+    """A token as it is listed: everything but its secret, which nobody knows any more."""
+
+    id: str
+    principal: str
+    created_us: int
+    expires_us: int | None
+    revoked_us: int | None
+    valid: bool
+
+
+@dataclass(frozen=True, order=True)
+class RuleInfo:
+    """A role may do an action on the names that a pattern fits."""
+
+    role: str
+    action: str
+    pattern: str
+
+
+@dataclass(frozen=True, order=True)
+class GrantInfo:
+    """A principal has a role."""
+
+    principal: str
+    role: str
+
+
+class Access:
+    """The tokens, rules and grants of a log. Any thread."""
+
+    def __init__(self, core: Core, submit: Callable[[Command], Any], log_id: UUID) -> None:
+        self._core = core
+        self._submit = submit
+        self._log_id = log_id
+        self._known: tuple[int, Permissions] | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether the log has no token, rule or grant: everybody may then do everything."""
+        return is_open(self._core.state)
+
+    # Tokens
+
+    def tokens(self) -> list[TokenInfo]:
+        """List the tokens, the oldest first; those that ended are listed for 90 more days."""
+        now_us = self._core.clock.time_us()
+        found = sorted(self._tokens(), key=lambda each: (each.created_us, each.id))
+        return [_info(each, now_us) for each in found]
+
+    def create_token(
+        self,
+        principal: str,
+        *,
+        expires_ms: int | None = EXPIRES_MS,
+        roles: Collection[str] = (),
+    ) -> Secret:
+        """Make a token for a principal, which gets the roles too; give its text.
+
+        The text is given this once: the log keeps no copy. `None` lets it be valid for ever.
+        """
+        name = str(PrincipalName(principal))
+        if isinstance(roles, str):
+            raise InvalidArgumentError("roles are a list of names", got=repr(roles)[:200])
+        wanted = [str(RoleName(role)) for role in roles]
+        now_us = self._core.clock.time_us()
+        expires_us = 0 if expires_ms is None else now_us + _checked_ms(expires_ms) * 1000
+        for role in wanted:
+            self._submit(SetGrant(name, role, 1))
+        number, secret = secrets.token_hex(8), secrets.token_bytes(32)
+        text = base64.urlsafe_b64encode(secret).rstrip(b"=").decode()
+        self._submit(PutToken(number, name, self._digest(number, text), now_us, expires_us))
+        return Secret(f"lkb_{number}_{text}")
+
+    def revoke_token(self, token_id: str, *, force: bool = False) -> None:
+        """Let a token be valid no more, from now on.
+
+        The last token of an administrator goes only with `force`.
+        """
+        token = self._core.state.tokens.get(token_id) if isinstance(token_id, str) else None
+        if token is None:
+            raise InvalidArgumentError("there is no such token", token=repr(token_id)[:200])
+        now_us = self._core.clock.time_us()
+        if token.valid_at(now_us) and not force:
+            held = {each.id for each in self._tokens() if self._administers(each, now_us)}
+            if held == {token.id}:
+                raise InvalidArgumentError(
+                    "this is the last valid token of an administrator: nobody could look after "
+                    "access from elsewhere; make another one first, or force it",
+                    token=token.id,
+                    principal=token.principal,
+                )
+        self._submit(RevokeToken(token.id, now_us))
+
+    def authenticate(self, text: str) -> Token:
+        """Give the valid token whose text this is, or raise `UnauthenticatedError`."""
+        match = _TOKEN.fullmatch(text) if len(text) == _TOKEN_CHARS else None
+        if match is None:
+            raise UnauthenticatedError("this is not a token")
+        number, secret = match.groups()
+        token = self._core.state.tokens.get(number)
+        digest = self._digest(number, secret)
+        # Compared in any case, so that the time does not tell whether there is such an id.
+        same = hmac.compare_digest(digest, bytes(32) if token is None else token.digest)
+        if token is None or not same:
+            raise UnauthenticatedError("the log does not know this token", token=number)
+        if token.revoked_us:
+            raise UnauthenticatedError("the token was revoked", token=number)
+        if not token.valid_at(self._core.clock.time_us()):
+            raise UnauthenticatedError("the token has expired", token=number)
+        return token
+
+    # Rules and grants
+
+    def rules(self) -> list[RuleInfo]:
+        """List the rules, sorted; the roles admin, reader and writer need none."""
+        return sorted(RuleInfo(*each) for each in list(self._core.state.rules))
+
+    def allow(self, role: str, action: str, pattern: str = EVERYTHING) -> None:
+        """Let a role do an action on the topics or groups whose names the pattern fits."""
+        self._submit(SetRule(*_checked_rule(role, action, pattern), 1))
+
+    def forbid(
+        self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
+    ) -> None:
+        """Take a rule away that `allow` made.
+
+        The last rule by which there are administrators, or by which the log is not open to
+        everybody, goes only with `force`.
+        """
+        rule = _checked_rule(role, action, pattern)
+        if rule not in self._core.state.rules:
+            raise InvalidArgumentError(
+                "there is no such rule", role=role, action=rule[1], pattern=pattern
+            )
+        if not force:
+            rest = [each for each in list(self._core.state.rules) if each != rule]
+            self._check_change(rest, list(self._core.state.grants))
+        self._submit(SetRule(*rule, 0))
+
+    def grants(self) -> list[GrantInfo]:
+        """List who has which role, sorted."""
+        return sorted(GrantInfo(*each) for each in list(self._core.state.grants))
+
+    def grant(self, principal: str, role: str) -> None:
+        """Let a principal have a role. A role that no rule speaks of allows nothing yet."""
+        self._submit(SetGrant(str(PrincipalName(principal)), str(RoleName(role)), 1))
+
+    def revoke(self, principal: str, role: str, *, force: bool = False) -> None:
+        """Take a role from a principal.
+
+        The last grant by which there are administrators, or by which the log is not open to
+        everybody, goes only with `force`.
+        """
+        grant = (str(PrincipalName(principal)), str(RoleName(role)))
+        if grant not in self._core.state.grants:
+            raise InvalidArgumentError(
+                "the principal does not have this role", principal=principal, role=role
+            )
+        if not force:
+            rest = [each for each in list(self._core.state.grants) if each != grant]
+            self._check_change(list(self._core.state.rules), rest)
+        self._submit(SetGrant(*grant, 0))
+
+    # Asking
+
+    def permissions(self) -> Permissions:
+        """Give the rules and grants of this moment, arranged to be asked."""
+        state, known = self._core.state, self._known
+        # Read before the rules: what changes meanwhile changes the number too, and is seen next.
+        changes = state.numbers["access"]
+        if known is None or known[0] != changes:
+            known = self._known = (changes, Permissions.of(state))
+        return known[1]
+
+    # Inside
+
+    def _tokens(self) -> list[Token]:
+        return list(self._core.state.tokens.values())
+
+    def _administers(self, token: Token, now_us: int) -> bool:
+        named = self.permissions().permits_everywhere(token.principal, Action.ADMIN)
+        return named and token.valid_at(now_us)
+
+    def _check_change(
+        self, rules: list[tuple[str, str, str]], grants: list[tuple[str, str]]
+    ) -> None:
+        """Refuse to be left without administrators, or open to everybody, unasked."""
+        if not (self._core.state.tokens or rules or grants):
+            raise InvalidArgumentError(
+                "without this the log knows nobody, and is open to everybody who can reach its "
+                "server; force it if that is meant"
+            )
+        if self.permissions().administrators() and not Permissions(rules, grants).administrators():
+            raise InvalidArgumentError(
+                "without this there is no administrator: nobody could look after access from "
+                "elsewhere; grant the role admin to another first, or force it"
+            )
+
+    def _digest(self, number: str, secret: str) -> bytes:
+        return hashlib.sha256(self._log_id.bytes + number.encode() + secret.encode()).digest()
+
+
+def _info(token: Token, now_us: int) -> TokenInfo:
+    return TokenInfo(
+        id=token.id,
+        principal=token.principal,
+        created_us=token.created_us,
+        expires_us=token.expires_us or None,
+        revoked_us=token.revoked_us or None,
+        valid=token.valid_at(now_us),
+    )
+
+
+def _checked_ms(expires_ms: object) -> int:
+    if (
+        not isinstance(expires_ms, int)
+        or isinstance(expires_ms, bool)
+        or not 1 <= expires_ms <= _EXPIRES_MS_MAX
+    ):
+        raise InvalidArgumentError(
+            f"expires_ms must be a whole number from 1 to {_EXPIRES_MS_MAX}, or None for ever",
+            got=repr(expires_ms)[:200],
+        )
+    return expires_ms
+
+
+def _checked_rule(role: str, action: str, pattern: str) -> tuple[str, str, str]:
+    name = str(RoleName(role))
+    if name in BUILT_IN:
+        raise InvalidArgumentError("this role is built in, and has no rules", role=name)
+    known = [each.value for each in Action]
+    value = action.value if isinstance(action, Action) else action
+    if not isinstance(value, str) or value not in known:
+        raise InvalidArgumentError(
+            "there is no such action", action=repr(action)[:200], known=", ".join(known)
+        )
+    if not isinstance(pattern, str) or _PATTERN.fullmatch(pattern) is None:
+        raise InvalidArgumentError(
+            "a pattern is 1 to 128 letters, digits, '.', '_', '-', '*' or '?'",
+            pattern=repr(pattern)[:200],
+        )
+    return name, value, pattern

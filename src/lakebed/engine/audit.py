@@ -1,0 +1,66 @@
+"""The audit: what a server refused, and what was done to the log itself, as a topic of the log.
+
+The topic `__audit` is made when the first record is written. Its records are kept for 90 days,
+unless `alter_topic` says otherwise, and are read like those of any topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from lakebed.config import TopicConfig
+from lakebed.engine.topics import Topics
+from lakebed.engine.writing import Writing
+from lakebed.topic.schema import TIMESTAMP
+
+AUDIT_TOPIC: Final = "__audit"
+AUDIT_SCHEMA: Final = pa.schema(
+    [
+        pa.field("time", TIMESTAMP, nullable=False),
+        pa.field("principal", pa.string(), nullable=False),
+        pa.field("token", pa.string(), nullable=False),
+        pa.field("peer", pa.string(), nullable=False),
+        pa.field("call", pa.string(), nullable=False),
+        pa.field("names", pa.list_(pa.string()), nullable=False),
+        pa.field("outcome", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+_RETENTION_MS: Final = 90 * 86_400_000
+
+
+class AuditRecord(NamedTuple):
+    """Who called what, from where, and what became of it."""
+
+    time: int
+    """Microseconds since 1970, UTC."""
+    principal: str
+    """Empty if nobody knows."""
+    token: str
+    """The token's id, never its secret; empty if there was none."""
+    peer: str
+    call: str
+    names: tuple[str, ...]
+    """The topics, groups, principals or roles it was about."""
+    outcome: str
+    """`done`, `failed`, `denied` or `unauthenticated`."""
+    reason: str
+
+
+class Audit:
+    """Writes to the topic `__audit`. Any thread."""
+
+    def __init__(self, topics: Topics, writing: Writing) -> None:
+        self._topics = topics
+        self._writing = writing
+
+    def append(self, records: Sequence[AuditRecord]) -> None:
+        """Append records in one batch; return when they are durable."""
+        self._topics.ensure_internal(
+            AUDIT_TOPIC, AUDIT_SCHEMA, TopicConfig(retention_ms=_RETENTION_MS)
+        )
+        rows = [{"value": each._asdict(), "timestamp": each.time} for each in records]
+        self._writing.append_batch(AUDIT_TOPIC, rows, 0)

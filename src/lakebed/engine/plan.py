@@ -1,0 +1,71 @@
+"""Scan plans: which files hold a range of a topic, and what of it only the log itself has yet.
+
+A reader that can get at the files (Spark, on the lake's object store) reads them by itself, and
+asks the log for the rest alone. A file may hold more than the range: offsets outside of `start` and
+`until` are not part of the plan. Files stay for the lake's grace time after the log has dropped
+them, so a plan can be used for that long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from lakebed.state.values import Partition, Segment
+
+
+@dataclass(frozen=True)
+class SealedFile:
+    """A Parquet file, and the offsets of it that are part of a plan."""
+
+    partition: int
+    location: str
+    """Its URL: `file://…`, or that of the object store."""
+    start: int
+    until: int
+    records: int
+    """Of the whole file."""
+    bytes: int
+
+
+@dataclass(frozen=True)
+class HotRange:
+    """Offsets that are in no file yet: `read` gives them."""
+
+    partition: int
+    start: int
+    until: int
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """Everything that a topic holds of a range, each record in exactly one place."""
+
+    topic: str
+    files: tuple[SealedFile, ...]
+    hot: tuple[HotRange, ...]
+
+
+def plan(
+    topic: str,
+    partitions: Mapping[int, Partition],
+    lowest: Mapping[int, int],
+    highest: Mapping[int, int],
+    locate: Callable[[int, Segment], str],
+) -> ScanPlan:
+    """Give the plan of a range of offsets, bounded by what each partition has."""
+    files: list[SealedFile] = []
+    hot: list[HotRange] = []
+    for number, found in sorted(partitions.items()):
+        start = max(found.low, lowest.get(number, 0))
+        until = min(found.end, highest.get(number, found.end))
+        for segment in found.segments:
+            first, last = max(start, segment.base), min(until, segment.end)
+            if first < last:
+                location = locate(number, segment)
+                files.append(
+                    SealedFile(number, location, first, last, segment.records, segment.file_bytes)
+                )
+        if max(start, found.flushed) < until:
+            hot.append(HotRange(number, max(start, found.flushed), until))
+    return ScanPlan(topic, tuple(files), tuple(hot))

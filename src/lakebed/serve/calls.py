@@ -1,0 +1,506 @@
+"""Every call of a served log: what it is named, what it needs, who may make it, what it does.
+
+A request is a map of the parameters in its call's table, all by name; those with a `?` may be left
+out. The reply is one value. `docs/protocol.md` lists them, and a test compares the two. A call
+without a line here does not exist; one choke point checks the line's `need` before anything runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from lakebed.engine.groups import Offsets
+from lakebed.errors import FencedError, LakebedError, ProtocolError
+from lakebed.serve.guard import Action, Need
+from lakebed.serve.protocol import VERSION
+from lakebed.state.commands import (
+    AbortTransaction,
+    BeginTransaction,
+    CommitTransaction,
+    ForgetProducer,
+    RegisterProducer,
+)
+from lakebed.state.machine import Written
+from lakebed.types import GroupName, ProducerName, TopicPartition
+from lakebed.version import __version__
+
+if TYPE_CHECKING:
+    from lakebed.engine.log import Log
+    from lakebed.serve.guard import Principal
+
+_ANY: Final = Need(Action.READ, "log")
+_READ: Final = Need(Action.READ, "topic")
+_WRITE: Final = Need(Action.WRITE, "topic")
+_MANAGE: Final = Need(Action.MANAGE, "topic")
+_GROUP: Final = Need(Action.GROUP, "group")
+_ADMIN: Final = Need(Action.ADMIN, "log")
+
+
+class Session:
+    """What a call works on: the log, who calls, and which producers belong to whom."""
+
+    def __init__(
+        self, log: Log, principal: Principal, owners: Owners, wake: Callable[[str], None]
+    ) -> None:
+        self.log = log
+        self.principal = principal
+        self.owners = owners
+        self.wake = wake
+        """Wakes a stream that waits under a name."""
+
+
+class Owners:
+    """Who opened which producer or transaction: nobody else may write or commit under its id.
+
+    Remembered while the server runs. After a restart the first one to come with an id and its
+    epoch has it: only its owner knows the epoch, unless somebody guesses.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[int, int], str] = {}
+        self._guard = threading.Lock()
+
+    def take(self, identity: tuple[int, int], name: str) -> None:
+        """Remember who has a producer."""
+        with self._guard:
+            self._names[identity] = name
+
+    def check(self, identity: tuple[int, int], name: str) -> None:
+        """Refuse a producer that belongs to somebody else."""
+        owner = self._names.setdefault(identity, name)
+        if owner != name:
+            raise FencedError("the producer belongs to somebody else", producer=identity[0])
+
+    def drop(self, identity: tuple[int, int]) -> None:
+        """Forget a producer that has ended."""
+        with self._guard:
+            self._names.pop(identity, None)
+
+
+Run = Callable[[Session, Any], Any]
+
+
+class Call(NamedTuple):
+    """One call."""
+
+    name: str
+    need: Need
+    parameters: Mapping[str, tuple[type, ...]]
+    """The types that each may have; one that may be None may be left out."""
+    run: Run
+    names: Callable[[Any], Sequence[str]] = lambda _: ()
+    """Gives the topics or groups that a request is about."""
+    safe: bool = True
+    """Whether it can be repeated when nobody knows if it happened."""
+    open: bool = False
+    """Whether everybody who is known may make it; it shows nothing but what its caller may see."""
+
+
+_TEXT: Final = (str,)
+_WHOLE: Final = (int,)
+_NUMBER: Final = (int, float)
+_MAYBE_TEXT: Final = (str, type(None))
+_MAYBE_WHOLE: Final = (int, type(None))
+_MAYBE_MAP: Final = (dict, type(None))
+_LIST: Final = (tuple,)
+_FLAG: Final = (bool,)
+_MAYBE_FLAG: Final = (bool, type(None))
+_MAYBE_SCHEMA: Final = (pa.Schema, type(None))
+_TOPIC: Final = {
+    "name": _TEXT,
+    "partitions": _MAYBE_WHOLE,
+    "schema": _MAYBE_SCHEMA,
+    "config": _MAYBE_MAP,
+}
+
+
+def _named(request: Any) -> Sequence[str]:
+    return [request["name"]]
+
+
+def _of_topic(request: Any) -> Sequence[str]:
+    return [request["topic"]]
+
+
+def _of_group(request: Any) -> Sequence[str]:
+    return [request["group"]]
+
+
+def _topic_or_all(request: Any) -> Sequence[str]:
+    return [] if request.get("topic") is None else [request["topic"]]
+
+
+def _method(name: str) -> Run:
+    """Make a call of a method of the log, with the request as its parameters."""
+    return lambda session, request: getattr(session.log, name)(**request)
+
+
+def _access(name: str) -> Run:
+    return lambda session, request: getattr(session.log.access, name)(**request)
+
+
+def _create_token(session: Session, request: Any) -> Any:
+    """Make a token; its text travels to the one who asked, and nowhere else."""
+    secret = session.log.access.create_token(
+        request["principal"], expires_ms=request.get("expires_ms"), roles=request["roles"]
+    )
+    return str(secret)
+
+
+def _lake(name: str) -> Run:
+    return lambda session, request: getattr(session.log.lake, name)(**request)
+
+
+def _describe_for_writers(session: Session, request: Any) -> Any:
+    """Give a topic as the state holds it: what a client needs to encode records for it."""
+    return tuple(session.log._topics.find(request["name"]))
+
+
+# Producers and transactions
+
+
+def _register_producer(session: Session, request: Any) -> Any:
+    name = request.get("name")
+    chosen = "" if name is None else str(ProducerName(name))
+    log = session.log
+    identity = log._submit(RegisterProducer(chosen, log._core.clock.time_us()))
+    session.owners.take(identity, session.principal.name)
+    return identity
+
+
+def _forget_producer(session: Session, request: Any) -> None:
+    identity = _owned(session, request)
+    session.log._submit(ForgetProducer(*identity))
+    session.owners.drop(identity)
+
+
+def _begin_transaction(session: Session, request: Any) -> Any:
+    name, log = request.get("name"), session.log
+    chosen = "" if name is None else str(ProducerName(name))
+    time_us = log._core.clock.time_us()
+    identity = log._submit(BeginTransaction(chosen, request["timeout_ms"] * 1000, time_us))
+    session.owners.take(identity, session.principal.name)
+    return identity
+
+
+def _commit_transaction(session: Session, request: Any) -> Any:
+    identity = _owned(session, request)
+    log = session.log
+    offsets = tuple(
+        (str(GroupName(group)), member, topic, partition, offset)
+        for group, member, topic, partition, offset in map(_committed_offset, request["offsets"])
+    )
+    log._admit()
+    command = CommitTransaction(*identity, log._core.clock.time_us(), (), offsets)
+    written: Written = log._writing.submit(command)
+    return placed(written)
+
+
+def _committed_offset(given: Any) -> tuple[str, str, int, int, int]:
+    shape = (str, str, int, int, int)
+    if not isinstance(given, tuple) or tuple(map(type, given)) != shape:
+        raise ProtocolError("an offset is [group, member, topic, partition, offset]")
+    return given
+
+
+def _abort_transaction(session: Session, request: Any) -> None:
+    identity = _owned(session, request)
+    session.log._writing.submit(AbortTransaction(*identity, "aborted"))
+
+
+def _owned(session: Session, request: Any) -> tuple[int, int]:
+    identity = (request["producer"], request["epoch"])
+    session.owners.check(identity, session.principal.name)
+    return identity
+
+
+def placed(written: Written) -> list[Any]:
+    """Give where the parts of a write are, as it travels: runs of each part, or its error."""
+    return [
+        part
+        if isinstance(part, LakebedError)
+        else [(run.topic, run.partition, run.base, run.records, run.start) for run in part]
+        for part in written.parts
+    ]
+
+
+# Groups
+
+
+def _join(session: Session, request: Any) -> Any:
+    return session.log._groups.join(
+        request["group"], request["topics"], request["session_seconds"], request["strategy"]
+    )
+
+
+def _heartbeat(session: Session, request: Any) -> Any:
+    held = places(request["held"])
+    allowed = session.log._groups.heartbeat(request["group"], request["member"], held)
+    return sorted(allowed)
+
+
+def _leave(session: Session, request: Any) -> None:
+    session.log._groups.leave(request["group"], request["member"])
+
+
+def _commit(session: Session, request: Any) -> None:
+    session.log._groups.commit(request["group"], request["member"], offsets(request["offsets"]))
+
+
+def _commit_offsets(session: Session, request: Any) -> None:
+    session.log.commit_offsets(request["group"], offsets(request["offsets"]))
+
+
+def _reset_group(session: Session, request: Any) -> None:
+    session.log.reset_group(request["name"], offsets(request["offsets"]))
+
+
+def _committed(session: Session, request: Any) -> Any:
+    found = session.log.committed(request["group"])
+    return [(*place, offset) for place, offset in found.items()]
+
+
+def places(given: Any) -> list[TopicPartition]:
+    """Check partitions that were sent as [topic, partition]."""
+    try:
+        found = [TopicPartition(topic, partition) for topic, partition in given]
+    except (TypeError, ValueError) as error:
+        raise ProtocolError("a partition is [topic, partition]") from error
+    if any(type(topic) is not str or type(partition) is not int for topic, partition in found):
+        raise ProtocolError("a partition is [topic, partition]")
+    return found
+
+
+def offsets(given: Any) -> Offsets:
+    """Check offsets that were sent as [topic, partition, offset]."""
+    try:
+        return {(topic, partition): offset for topic, partition, offset in given}
+    except (TypeError, ValueError) as error:
+        raise ProtocolError("an offset is [topic, partition, offset]") from error
+
+
+# The rest
+
+
+def _topics(session: Session, _: Any) -> Any:
+    return session.log.topics()
+
+
+def _groups(session: Session, _: Any) -> Any:
+    return session.log.groups()
+
+
+def _hello(session: Session, _: Any) -> Any:
+    """Tell who answers, and whom it sees."""
+    wal = session.log._wal
+    return {
+        "protocol": VERSION,
+        "version": __version__,
+        "log": str(wal.log_id),
+        "principal": session.principal.name,
+        "entry_bytes_max": wal.config.entry_bytes_max,
+    }
+
+
+def _wake(session: Session, request: Any) -> None:
+    session.wake(request["waiter"])
+
+
+def _plan(session: Session, request: Any) -> Any:
+    return session.log.table(request["topic"]).plan(
+        partitions=request.get("partitions"), start=request.get("start"), until=request.get("until")
+    )
+
+
+def _offset_for_time(session: Session, request: Any) -> Any:
+    return session.log.offset_for_time(
+        request["topic"], request["partition"], timestamp=request["timestamp"]
+    )
+
+
+def _sync(session: Session, request: Any) -> Any:
+    return session.log.lake.sync(
+        request.get("topic"), take_over=bool(request.get("take_over", False))
+    )
+
+
+_POINTS: Final = (int, dict, type(None))
+_RULE: Final = {"role": _TEXT, "action": _TEXT, "pattern": _TEXT}
+
+_CALLS: Final = (
+    Call("hello", _ANY, {}, _hello, open=True),
+    Call("wake", _ANY, {"waiter": _TEXT}, _wake, open=True),
+    Call("topics", _READ, {}, _topics, open=True),
+    Call("create_topic", _MANAGE, _TOPIC, _method("create_topic"), _named, safe=False),
+    Call("get_or_create_topic", _MANAGE, _TOPIC, _method("get_or_create_topic"), _named),
+    Call("describe_topic", _READ, {"name": _TEXT}, _method("describe_topic"), _named),
+    Call("topic", _WRITE, {"name": _TEXT}, _describe_for_writers, _named),
+    Call("alter_topic", _MANAGE, _TOPIC, _method("alter_topic"), _named),
+    Call(
+        "add_partitions",
+        _MANAGE,
+        {"name": _TEXT, "partitions": _WHOLE},
+        _method("add_partitions"),
+        _named,
+    ),
+    Call("purge_topic", _MANAGE, {"name": _TEXT}, _method("purge_topic"), _named, safe=False),
+    Call("delete_topic", _MANAGE, {"name": _TEXT}, _method("delete_topic"), _named, safe=False),
+    Call("offsets", _READ, {"topic": _TEXT}, _method("offsets"), _of_topic),
+    Call(
+        "offset_for_time",
+        _READ,
+        {"topic": _TEXT, "partition": _WHOLE, "timestamp": _WHOLE},
+        _offset_for_time,
+        _of_topic,
+    ),
+    Call(
+        "plan",
+        _READ,
+        {
+            "topic": _TEXT,
+            "partitions": (tuple, type(None)),
+            "start": _POINTS,
+            "until": _POINTS,
+        },
+        _plan,
+        _of_topic,
+    ),
+    Call("register_producer", _ANY, {"name": _MAYBE_TEXT}, _register_producer, open=True),
+    Call(
+        "forget_producer", _ANY, {"producer": _WHOLE, "epoch": _WHOLE}, _forget_producer, open=True
+    ),
+    Call(
+        "begin_transaction",
+        _ANY,
+        {"name": _MAYBE_TEXT, "timeout_ms": _WHOLE},
+        _begin_transaction,
+        open=True,
+    ),
+    Call(
+        "commit_transaction",
+        _GROUP,
+        {"producer": _WHOLE, "epoch": _WHOLE, "offsets": _LIST},
+        _commit_transaction,
+        lambda request: sorted({str(each[0]) for each in request["offsets"] if each}),
+        safe=False,
+        open=True,
+    ),
+    Call(
+        "abort_transaction",
+        _ANY,
+        {"producer": _WHOLE, "epoch": _WHOLE},
+        _abort_transaction,
+        open=True,
+    ),
+    Call(
+        "join",
+        _GROUP,
+        {"group": _TEXT, "topics": _LIST, "session_seconds": _NUMBER, "strategy": _TEXT},
+        _join,
+        _of_group,
+        safe=False,
+    ),
+    Call(
+        "heartbeat",
+        _GROUP,
+        {"group": _TEXT, "member": _TEXT, "held": _LIST},
+        _heartbeat,
+        _of_group,
+    ),
+    Call("leave", _GROUP, {"group": _TEXT, "member": _TEXT}, _leave, _of_group),
+    Call(
+        "commit",
+        _GROUP,
+        {"group": _TEXT, "member": _TEXT, "offsets": _LIST},
+        _commit,
+        _of_group,
+    ),
+    Call("commit_offsets", _GROUP, {"group": _TEXT, "offsets": _LIST}, _commit_offsets, _of_group),
+    Call("committed", _GROUP, {"group": _TEXT}, _committed, _of_group),
+    Call("groups", _GROUP, {}, _groups, open=True),
+    Call("describe_group", _GROUP, {"name": _TEXT}, _method("describe_group"), _named),
+    Call("reset_group", _GROUP, {"name": _TEXT, "offsets": _LIST}, _reset_group, _named),
+    Call("delete_group", _GROUP, {"name": _TEXT}, _method("delete_group"), _named, safe=False),
+    Call("checkpoint", _ADMIN, {}, _method("checkpoint")),
+    Call("retain", _ADMIN, {"topic": _MAYBE_TEXT}, _method("retain"), _topic_or_all),
+    Call("verify", _ADMIN, {"topic": _MAYBE_TEXT}, _method("verify"), _topic_or_all),
+    Call("stats", _ADMIN, {}, _method("stats")),
+    Call("tick", _ADMIN, {}, _method("tick")),
+    Call(
+        "lake_sync",
+        _ADMIN,
+        {"topic": _MAYBE_TEXT, "take_over": _MAYBE_FLAG},
+        _sync,
+        _topic_or_all,
+    ),
+    Call("lake_gc", _ADMIN, {"now": _FLAG}, _lake("gc")),
+    Call("lake_tables", _ADMIN, {}, _lake("tables")),
+    Call("lake_describe", _READ, {"topic": _TEXT}, _lake("describe"), _of_topic),
+    Call("lake_history", _READ, {"topic": _TEXT}, _lake("history"), _of_topic),
+    Call("lake_stats", _ADMIN, {}, _lake("stats")),
+    Call("tokens", _ADMIN, {}, _access("tokens")),
+    Call(
+        "create_token",
+        _ADMIN,
+        {"principal": _TEXT, "expires_ms": _MAYBE_WHOLE, "roles": _LIST},
+        _create_token,
+        safe=False,
+    ),
+    Call("revoke_token", _ADMIN, {"token_id": _TEXT, "force": _FLAG}, _access("revoke_token")),
+    Call("rules", _ADMIN, {}, _access("rules")),
+    Call("allow", _ADMIN, _RULE, _access("allow")),
+    Call("forbid", _ADMIN, {**_RULE, "force": _FLAG}, _access("forbid"), safe=False),
+    Call("grants", _ADMIN, {}, _access("grants")),
+    Call("grant", _ADMIN, {"principal": _TEXT, "role": _TEXT}, _access("grant")),
+    Call(
+        "revoke",
+        _ADMIN,
+        {"principal": _TEXT, "role": _TEXT, "force": _FLAG},
+        _access("revoke"),
+        safe=False,
+    ),
+)
+CALLS: Final[dict[str, Call]] = {call.name: call for call in _CALLS}
+
+STREAMS: Final[dict[str, Need]] = {
+    "put": _WRITE,
+    "read": _READ,
+    "range": _READ,
+    "follow": _READ,
+    "fetch": _READ,
+    "scan": _READ,
+    "record": _READ,
+    "latest": _READ,
+    "as_of": _READ,
+}
+"""What streams need, by the name of their ticket; `put` is the writing one."""
+
+
+def checked(call: Call, request: Any) -> dict[str, Any]:
+    """Give a request whose parameters are those of its call, or raise `ProtocolError`."""
+    if not isinstance(request, dict):
+        raise ProtocolError("a request is a map of parameters", call=call.name)
+    unknown = sorted(map(str, request.keys() - call.parameters.keys()))
+    if unknown:
+        raise ProtocolError("there is no such parameter", call=call.name, parameter=unknown[0])
+    for name, kinds in call.parameters.items():
+        value = request.get(name)
+        if not _fits(value, kinds):
+            raise ProtocolError(
+                "a parameter is missing or of another type",
+                call=call.name,
+                parameter=name,
+                expected=" or ".join(kind.__name__ for kind in kinds),
+                got=type(value).__name__,
+            )
+    return request
+
+
+def _fits(value: Any, kinds: tuple[type, ...]) -> bool:
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, kinds)

@@ -1,0 +1,444 @@
+"""The Flight server: streams and calls of a log, each checked, counted and translated.
+
+    DoPut          path [topic]                  `puts.py`
+    DoGet          a ticket                      `gets.py`
+    DoAction       a call and its request        `calls.py`
+    ListFlights    the topics that the caller may read
+    GetFlightInfo  path [topic]: its schema, an endpoint for each partition
+    GetSchema      path [topic]
+
+A token travels in the header `authorization: Bearer TOKEN` of each call. Errors of the log cross as
+Flight errors whose extra information is the error itself (`protocol.py`); whoever does not know
+that sees the message and a fitting status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from lakebed.errors import (
+    AccessDeniedError,
+    ClosedError,
+    LakebedError,
+    ProtocolError,
+    ServerUnavailableError,
+    StopError,
+    UnauthenticatedError,
+)
+from lakebed.serve.calls import CALLS, STREAMS, Call, Owners, Session, checked
+from lakebed.serve.gets import Gets, Ticket
+from lakebed.serve.guard import Action, Need
+from lakebed.serve.protocol import pack, pack_error, unpack
+from lakebed.serve.puts import AckPool, PutStream
+
+if TYPE_CHECKING:
+    from lakebed.config import ServeConfig
+    from lakebed.engine.log import Log
+    from lakebed.serve.guard import Guard, Principal
+    from lakebed.serve.meters import Meters
+    from lakebed.serve.quotas import Quotas
+
+_log = logging.getLogger("lakebed.serve")
+
+_ADMINISTRATIVE: Final = (Action.MANAGE, Action.ADMIN)
+_RECHECK_SECONDS: Final = 1.0
+"""How often a stream looks again whether its client may still do this."""
+_ADMIT_SECONDS: Final = 30.0
+"""How long a put waits for others' bytes to be written before it is refused."""
+_GOODBYE: Final = ServerUnavailableError("the server is stopping")
+
+
+class _Caller(fl.ServerMiddleware):  # type: ignore[misc]  # pyarrow ships no types
+    """What a call's headers say about its caller."""
+
+    def __init__(self, token: str | None) -> None:
+        self.token = token
+
+
+class _Callers(fl.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Takes the token out of a call's headers."""
+
+    def start_call(self, _info: Any, headers: dict[str, list[Any]]) -> _Caller:
+        """Look at the headers of a call."""
+        for name, values in headers.items():
+            if name.lower() == "authorization" and values:
+                scheme, _, token = str(values[0]).partition(" ")
+                return _Caller(token.strip() if scheme.lower() == "bearer" else "")
+        return _Caller(None)
+
+
+class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
+    """Serves a log by Arrow Flight. Its threads are gRPC's: one for each call under way."""
+
+    def __init__(
+        self,
+        log: Log,
+        guard: Guard,
+        quotas: Quotas,
+        meters: Meters,
+        config: ServeConfig,
+        **tls: Any,
+    ) -> None:
+        scheme = "grpc+tls" if tls else "grpc"
+        self._log = log
+        self._guard = guard
+        self._quotas = quotas
+        self._meters = meters
+        self._config = config
+        self._owners = Owners()
+        self._gets = Gets(log)
+        self._pool = AckPool()
+        self._puts: dict[int, PutStream] = {}
+        self._puts_guard = threading.Lock()
+        self._under_way = 0
+        self._idle = threading.Condition()
+        self.stopping = False
+        self._ended = threading.Event()
+        super().__init__(
+            f"{scheme}://{config.host}:{config.port}", middleware={"caller": _Callers()}, **tls
+        )
+        threading.Thread(target=self._watch, name="lakebed-serve-watch", daemon=True).start()
+
+    # Calls
+
+    def do_action(self, context: Any, action: Any) -> Iterator[Any]:
+        """Make a call."""
+        call = CALLS.get(action.type)
+        with self._served(context, action.type if call else "unknown") as principal:
+            if call is None:
+                raise ProtocolError("there is no such call", call=str(action.type)[:80])
+            body = action.body
+            with self._quotas.admitted(principal, body.size):
+                request = checked(call, unpack(memoryview(body)) if body.size else {})
+                reply = pack(self._call(principal, call, request))
+            self._meters.received(body.size)
+            self._meters.sent(len(reply))
+        return iter([fl.Result(pa.py_buffer(reply))])
+
+    def _call(self, principal: Principal, call: Call, request: Any) -> Any:
+        names = call.names(request)
+        if not call.open or names:
+            self._guard.check(principal, call.name, call.need, names)
+        session = Session(self._log, principal, self._owners, self._gets.waiters.wake)
+        reply = call.run(session, request)
+        if call.need.action in _ADMINISTRATIVE:
+            self._guard.did(principal, call.name, names)
+        if call.name in ("topics", "groups"):
+            return [name for name in reply if self._guard.permits(principal, call.need, name)]
+        return reply
+
+    def list_actions(self, _context: Any) -> list[Any]:
+        """List the calls."""
+        return [
+            (call.name, f"{call.need.action.value}: {', '.join(call.parameters) or 'nothing'}")
+            for call in CALLS.values()
+        ]
+
+    # Streams
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """Answer a ticket."""
+        with contextlib.ExitStack() as stack:
+            name = "get"
+            principal = stack.enter_context(self._served(context, name, count=False))
+            started = time.monotonic()
+            try:
+                parsed = Ticket(ticket.ticket)
+                name = parsed.call
+                self._guard.check(principal, name, STREAMS[name], parsed.topics())
+                stack.enter_context(self._quotas.stream(principal))
+                stack.enter_context(self._quotas.admitted(principal, len(ticket.ticket)))
+                answer = self._gets.stream(parsed, lambda: self.stopping or _is_gone(context))
+            except Exception as error:
+                self._meters.request(name, _outcome(error), time.monotonic() - started)
+                raise
+            if isinstance(answer, pa.Table):
+                size = answer.nbytes
+                self._meters.request(name, "ok", time.monotonic() - started)
+                self._meters.sent(size)
+                self._quotas.charge(principal, size)
+                return fl.RecordBatchStream(answer)
+            schema, batches = answer
+            again = self._rechecked(context, name, parsed)
+            return fl.GeneratorStream(
+                schema, self._sent(principal, name, started, batches, again, stack.pop_all())
+            )
+
+    def _sent(
+        self,
+        principal: Principal,
+        name: str,
+        started: float,
+        batches: Iterator[Any],
+        again: Callable[[], None],
+        stack: contextlib.ExitStack,
+    ) -> Iterator[Any]:
+        """Pass on the batches of a stream, counting them."""
+        outcome = "ok"
+        with stack:
+            try:
+                for batch in batches:
+                    again()
+                    self._meters.sent(batch.nbytes)
+                    self._quotas.charge(principal, batch.nbytes)
+                    yield batch
+            except LakebedError as error:
+                outcome = error.code
+                raise _flight_error(error) from error
+            except GeneratorExit:
+                outcome = "cancelled"
+                raise
+            finally:
+                self._meters.request(name, outcome, time.monotonic() - started)
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Take a stream of batches into a topic."""
+        with self._served(context, "put") as principal:
+            topic = _topic_of(descriptor)
+            self._guard.check(principal, "put", STREAMS["put"], [topic])
+            with self._quotas.stream(principal):
+                stream = PutStream(
+                    self._log,
+                    principal,
+                    self._owners,
+                    topic,
+                    self._pool,
+                    writer.write,
+                    lambda size: self._quotas.admitted(principal, size, _ADMIT_SECONDS),
+                )
+                with self._open_put(stream):
+                    self._take_all(context, topic, reader, stream)
+
+    @contextlib.contextmanager
+    def _open_put(self, stream: PutStream) -> Iterator[None]:
+        with self._puts_guard:
+            self._puts[id(stream)] = stream
+        self._meters.streams(1)
+        try:
+            if self.stopping:
+                stream.say(_GOODBYE)
+            yield
+        finally:
+            stream.finish()
+            self._meters.streams(-1)
+            with self._puts_guard:
+                del self._puts[id(stream)]
+
+    def _take_all(self, context: Any, topic: str, reader: Any, stream: PutStream) -> None:
+        again = self._rechecked(context, "put", None, [topic])
+        while stream.gone is None:
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                return
+            except fl.FlightCancelledError:
+                return  # the client is gone; what it sent is being written
+            except (pa.ArrowException, OSError) as error:
+                if isinstance(error, fl.FlightError) and _is_gone(context):
+                    return
+                raise ProtocolError("the stream cannot be read", reason=str(error)) from error
+            again()
+            size = (chunk.data.nbytes if chunk.data is not None else 0) + (
+                chunk.app_metadata.size if chunk.app_metadata is not None else 0
+            )
+            self._meters.received(size)
+            if size > self._config.request_bytes_max:
+                raise ProtocolError(
+                    "a message is too large",
+                    bytes=size,
+                    request_bytes_max=self._config.request_bytes_max,
+                )
+            metadata = chunk.app_metadata
+            stream.take(chunk.data, None if metadata is None else memoryview(metadata))
+
+    def _rechecked(
+        self, context: Any, name: str, ticket: Ticket | None, topics: Any = ()
+    ) -> Callable[[], None]:
+        """Give what looks now and then whether the client may still do this."""
+        names = list(topics) if ticket is None else ticket.topics()
+        last = time.monotonic()
+
+        def again() -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last > _RECHECK_SECONDS:
+                last = now
+                self._guard.check(self._principal(context), name, STREAMS[name], names)
+
+        return again
+
+    # Looking around
+
+    def list_flights(self, context: Any, _criteria: bytes) -> Iterator[Any]:
+        """Describe the topics that the caller may read."""
+        with self._served(context, "list_flights") as principal:
+            need = Need(Action.READ, "topic")
+            names = [
+                name for name in self._log.topics() if self._guard.permits(principal, need, name)
+            ]
+            return iter([self._info(name) for name in names])
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        """Describe a topic."""
+        with self._served(context, "describe_topic") as principal:
+            topic = _topic_of(descriptor)
+            self._guard.check(principal, "describe_topic", STREAMS["range"], [topic])
+            return self._info(topic)
+
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        """Give the columns of a topic."""
+        with self._served(context, "describe_topic") as principal:
+            topic = _topic_of(descriptor)
+            self._guard.check(principal, "describe_topic", STREAMS["range"], [topic])
+            return fl.SchemaResult(self._log.table(topic).schema)
+
+    def _info(self, topic: str) -> Any:
+        info = self._log.describe_topic(topic)
+        endpoints = [
+            fl.FlightEndpoint(
+                pack(
+                    {
+                        "call": "range",
+                        "topic": topic,
+                        "partition": each.partition,
+                        "offset": each.earliest,
+                        "until": each.end,
+                    }
+                ),
+                [],
+            )
+            for each in info.partitions
+        ]
+        return fl.FlightInfo(
+            self._log.table(topic).schema,
+            fl.FlightDescriptor.for_path(topic),
+            endpoints,
+            info.records,
+            sum(each.segment_bytes for each in info.partitions),
+        )
+
+    # Each call
+
+    @contextlib.contextmanager
+    def _served(self, context: Any, name: str, *, count: bool = True) -> Iterator[Principal]:
+        """Serve a call within the block: known caller, counted, errors translated."""
+        started = time.monotonic()
+        outcome = "ok"
+        with self._idle:
+            self._under_way += 1
+        try:
+            if self.stopping:
+                raise ServerUnavailableError("the server is stopping")
+            yield self._principal(context)
+        except LakebedError as error:
+            outcome = error.code
+            _tell(name, error)
+            raise _flight_error(error) from error
+        except fl.FlightError:
+            outcome = "transport"
+            raise
+        except Exception as error:
+            outcome = "failed"
+            number = uuid.uuid4().hex[:12]
+            _log.exception("a call failed in an unforeseen way: call=%s number=%s", name, number)
+            raise fl.FlightInternalError(
+                f"the server failed; its log tells more under number={number}"
+            ) from error
+        finally:
+            if count:
+                self._meters.request(name, outcome, time.monotonic() - started)
+            with self._idle:
+                self._under_way -= 1
+                self._idle.notify_all()
+
+    def _principal(self, context: Any) -> Principal:
+        caller = context.get_middleware("caller")
+        identity = context.peer_identity()
+        certificate = identity.decode(errors="replace") if isinstance(identity, bytes) else identity
+        peer = context.peer()
+        return self._guard.authenticate(
+            None if caller is None else caller.token,
+            certificate=certificate or "",
+            peer=peer.decode(errors="replace") if isinstance(peer, bytes) else str(peer),
+        )
+
+    # Stopping
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.2):
+            self._pool.watch()
+
+    def begin_stop(self) -> None:
+        """Refuse new calls, wake whoever waits, and tell open put streams to end."""
+        self.stopping = self._gets.stopping = True
+        self._gets.waiters.wake_all()
+        self._log._core.wake_all()
+        with self._puts_guard:
+            streams = list(self._puts.values())
+        for stream in streams:
+            stream.say(_GOODBYE)
+
+    def wait_idle(self, seconds: float) -> int:
+        """Wait until no call is under way; give how many are left."""
+        deadline = time.monotonic() + seconds
+        with self._idle:
+            while self._under_way and (left := deadline - time.monotonic()) > 0:
+                self._idle.wait(left)
+            return self._under_way
+
+    def end(self) -> None:
+        """Close the port. Calls that did not end in time keep their threads until they do."""
+        self._ended.set()
+        self._pool.close()
+        ending = threading.Thread(target=self.shutdown, name="lakebed-serve-end", daemon=True)
+        ending.start()
+        ending.join(2.0 if self._under_way else 10.0)
+
+
+def _topic_of(descriptor: Any) -> str:
+    path = descriptor.path
+    if not path or len(path) != 1:
+        raise ProtocolError("a descriptor names one topic by its path")
+    try:
+        return bytes(path[0]).decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError("a descriptor's path is not text") from error
+
+
+def _is_gone(context: Any) -> bool:
+    return bool(context.is_cancelled())
+
+
+def _outcome(error: Exception) -> str:
+    return error.code if isinstance(error, LakebedError) else "failed"
+
+
+def _tell(name: str, error: LakebedError) -> None:
+    if isinstance(error, StopError):
+        _log.error("the log has stopped: call=%s %s", name, error)
+    elif isinstance(error, ProtocolError):
+        _log.warning("a request does not follow the protocol: call=%s %s", name, error)
+
+
+def _flight_error(error: LakebedError) -> Exception:
+    """Give an error of the log as one of Flight's, which carries it."""
+    if isinstance(error, ClosedError):
+        error = ServerUnavailableError("the server is stopping")
+    kind = fl.FlightServerError
+    if isinstance(error, UnauthenticatedError):
+        kind = fl.FlightUnauthenticatedError
+    elif isinstance(error, AccessDeniedError):
+        kind = fl.FlightUnauthorizedError
+    elif isinstance(error, ServerUnavailableError):
+        kind = fl.FlightUnavailableError
+    flight: Exception = kind(str(error).encode("utf8", "replace").decode(), pack_error(error))
+    return flight

@@ -1,0 +1,390 @@
+"""The HTTP gateway: topics, records and groups as JSON, under `/v1`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import pyarrow as pa
+from fastapi import FastAPI, Path, Query, Request
+from pydantic import BeforeValidator
+from starlette.responses import Response
+
+from lakebed import limits
+from lakebed.engine.groups import GroupInfo
+from lakebed.engine.topics import TopicInfo
+from lakebed.errors import InvalidArgumentError, SchemaMismatchError, TopicNotFoundError
+from lakebed.serve.gateway_models import (
+    NAME_PATTERN,
+    Commit,
+    NewRecords,
+    NewTopic,
+    TopicChange,
+)
+from lakebed.serve.http_body import GoneError
+from lakebed.serve.http_door import Caller, Door
+from lakebed.topic.json_records import TROUBLE, RecordRows, RecordTexts, by_partition, reason
+from lakebed.topic.json_values import UnfitError
+from lakebed.topic.schema_document import schema_document, schema_of
+
+if TYPE_CHECKING:
+    from lakebed.engine.log import Log
+
+_READ_BYTES: Final = 4 * limits.MIB
+"""About how many bytes of records one answer has; one record may be larger."""
+WAIT_MS_MAX: Final = 60_000
+"""The longest time that a request may wait for records."""
+
+_text: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def _whole(given: object) -> object:
+    """Take a number that is written in the one way a number is written."""
+    if isinstance(given, str) and not (given == "0" or _plain_digits(given)):
+        raise ValueError("not a whole number")
+    return given
+
+
+def _plain_digits(given: str) -> bool:
+    return given.isascii() and given.isdigit() and given[0] != "0" and len(given) <= 18
+
+
+Number = BeforeValidator(_whole)
+TopicPath = Annotated[str, Path(pattern=NAME_PATTERN, description="A topic.")]
+GroupPath = Annotated[str, Path(pattern=NAME_PATTERN, description="A consumer group.")]
+PartitionQuery = Annotated[
+    int, Number, Query(ge=0, lt=limits.PARTITIONS_MAX, description="A partition.")
+]
+OffsetQuery = Annotated[
+    str,
+    Query(
+        pattern=r"^(earliest|latest|0|[1-9][0-9]{0,17})$",
+        description="Where to begin: earliest, latest, or an offset.",
+    ),
+]
+MaxRecordsQuery = Annotated[
+    int, Number, Query(ge=1, le=limits.JSON_RECORDS_MAX, description="The most records to give.")
+]
+WaitQuery = Annotated[
+    int,
+    Number,
+    Query(ge=0, le=WAIT_MS_MAX, description="How long to wait for a record if there is none."),
+]
+
+
+def add_gateway(app: FastAPI, door: Door) -> None:
+    """Add the routes; each has the name of its call."""
+    _add_topics(app, door)
+    _add_records(app, door)
+    _add_groups(app, door)
+
+
+def answer(value: object, status: int = 200) -> Response:
+    """Give a value as JSON."""
+    return Response(_text(value), status, media_type="application/json")
+
+
+def _add_topics(app: FastAPI, door: Door) -> None:
+    log, run = door.log, door.threads.run
+
+    @app.get("/v1/topics", name="topics")
+    async def topics(request: Request) -> Response:
+        """List the topics that the caller may read."""
+
+        async def work(caller: Caller) -> Response:
+            return answer({"topics": caller.permitted(log.topics())})
+
+        return await door.answer(request, "topics", work)
+
+    @app.post("/v1/topics", name="create_topic", status_code=201)
+    async def create_topic(request: Request) -> Response:
+        """Make a topic."""
+
+        async def work(caller: Caller) -> Response:
+            given, checked = await caller.body(NewTopic)
+            caller.check([checked.topic])
+            info = await run(log.create_topic, checked.topic, *_topic_arguments(given))
+            caller.did([checked.topic])
+            return answer(_topic(info), 201)
+
+        return await door.answer(request, "create_topic", work)
+
+    @app.get("/v1/topics/{topic}", name="describe_topic")
+    async def describe_topic(request: Request, topic: TopicPath) -> Response:
+        """Give partitions, schema and settings of a topic."""
+
+        async def work(_: Caller) -> Response:
+            return answer(_topic(await run(log.describe_topic, topic)))
+
+        return await door.answer(request, "describe_topic", work, [topic])
+
+    @app.patch("/v1/topics/{topic}", name="alter_topic")
+    async def alter_topic(request: Request, topic: TopicPath) -> Response:
+        """Change settings, add nullable fields to the schema, add partitions."""
+
+        async def work(caller: Caller) -> Response:
+            given, _ = await caller.body(TopicChange)
+            partitions, schema, config = _topic_arguments(given)
+            info = await run(log.alter_topic, topic, config, schema, partitions)
+            caller.did([topic])
+            return answer(_topic(info))
+
+        return await door.answer(request, "alter_topic", work, [topic])
+
+    @app.delete("/v1/topics/{topic}", name="delete_topic", status_code=204)
+    async def delete_topic(request: Request, topic: TopicPath) -> Response:
+        """Remove a topic with everything in it."""
+
+        async def work(caller: Caller) -> Response:
+            await run(log.delete_topic, topic)
+            caller.did([topic])
+            return Response(status_code=204)
+
+        return await door.answer(request, "delete_topic", work, [topic])
+
+    @app.get("/v1/topics/{topic}/offsets", name="offsets")
+    async def offsets(request: Request, topic: TopicPath) -> Response:
+        """Tell where each partition begins and ends; the end is exclusive."""
+
+        async def work(_: Caller) -> Response:
+            found = await run(log.offsets, topic)
+            partitions = [
+                {"partition": number, "earliest": earliest, "end": end}
+                for number, (earliest, end) in found.items()
+            ]
+            return answer({"topic": topic, "partitions": partitions})
+
+        return await door.answer(request, "offsets", work, [topic])
+
+
+def _topic_arguments(given: dict[str, Any]) -> tuple[int | None, pa.Schema | None, Any]:
+    document = given.get("schema")
+    schema = None if document is None else schema_of(document)
+    return given.get("partitions"), schema, given.get("config")
+
+
+def _topic(info: TopicInfo) -> dict[str, object]:
+    return {
+        "topic": info.name,
+        "id": info.id,
+        "created_us": info.created_us,
+        "records": info.records,
+        "partitions": [asdict(each) for each in info.partitions],
+        "schema": None if info.schema is None else schema_document(info.schema),
+        "schema_version": info.schema_version,
+        "config": info.config,
+    }
+
+
+# Records
+
+
+def _add_records(app: FastAPI, door: Door) -> None:
+    run = door.threads.run
+
+    @app.post("/v1/topics/{topic}/records", name="put")
+    async def put(request: Request, topic: TopicPath) -> Response:
+        """Write records, all or none; answers when they are durable.
+
+        A request that got no answer may have been written.
+        """
+
+        async def work(caller: Caller) -> Response:
+            given, _ = await caller.body(NewRecords)
+            rows = await run(_rows, door.log, topic, given["records"])
+            places = await _written(door, topic, rows)
+            records = [{"partition": each, "offset": offset} for each, offset in places]
+            return answer({"topic": topic, "records": records})
+
+        return await door.answer(request, "put", work, [topic])
+
+    @app.get("/v1/topics/{topic}/records", name="read")
+    async def read(
+        request: Request,
+        topic: TopicPath,
+        partition: PartitionQuery = 0,
+        offset: OffsetQuery = "earliest",
+        max_records: MaxRecordsQuery = 1_000,
+        wait_ms: WaitQuery = 0,
+    ) -> Response:
+        """Read records of a partition; with `wait_ms`, wait for one if there is none."""
+
+        def reading(start: int) -> Coroutine[Any, Any, pa.Table]:
+            return door.awaited.read(
+                topic,
+                partition,
+                start,
+                max_records=max_records,
+                max_bytes=_READ_BYTES,
+                wait_ms=wait_ms,
+            )
+
+        async def work(caller: Caller) -> Response:
+            start = await run(_start, door.log, topic, partition, offset)
+            if wait_ms:
+                with door.waiting(caller):
+                    table = await _unless_gone(request, door.stopping, reading(start))
+            else:
+                table = await reading(start)
+            if table is not None:
+                caller.charge(table.nbytes)
+            return await run(_records, topic, partition, start, table)
+
+        return await door.answer(request, "read", work, [topic])
+
+
+def _rows(log: Log, topic: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give records as rows, each with its partition if it has named one."""
+    target = log._writing.target(topic)
+    row_of = RecordRows(None if target.raw else pa.schema(list(target.value_type)))
+    rows = []
+    for number, record in enumerate(records):
+        try:
+            if target.raw:
+                _check_raw(record["value"])
+            rows.append(row_of(record))
+        except TROUBLE as error:
+            raise SchemaMismatchError(
+                "a record does not fit its topic", topic=topic, row=number, why=reason(error)
+            ) from error
+    return rows
+
+
+def _check_raw(value: object) -> None:
+    """Refuse a value that a raw topic would have to take for text: which text, nobody said."""
+    if not (value is None or isinstance(value, str)):
+        if not isinstance(value, dict) or value.keys() != {"base64"}:
+            raise UnfitError('a value of a raw topic is text or {"base64": "..."}')
+        if not isinstance(value["base64"], str):
+            raise UnfitError("base64 is text")
+
+
+async def _written(door: Door, topic: str, rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    """Write rows atomically; give partition and offset of each."""
+    found = by_partition(rows)
+    if len(found) == 1:
+        acks = await door.awaited.append_batch(topic, rows, partition=next(iter(found)))
+        return [(ack.partition, ack.offset) for ack in acks]
+    return await door.threads.run(_written_together, door.log, topic, rows, found)
+
+
+def _written_together(
+    log: Log, topic: str, rows: list[dict[str, Any]], found: dict[int | None, list[int]]
+) -> list[tuple[int, int]]:
+    """Write rows that name different partitions: a transaction makes them one."""
+    with log.transaction() as transaction:
+        for partition, numbers in found.items():
+            transaction.append_batch(topic, [rows[each] for each in numbers], partition=partition)
+        written = transaction.commit()
+    if len(written) != len(found):
+        raise TopicNotFoundError("the topic was deleted meanwhile", topic=topic)
+    places: list[tuple[int, int]] = [(0, 0)] * len(rows)
+    for numbers, acks in zip(found.values(), written, strict=True):
+        for number, ack in zip(numbers, acks, strict=True):
+            places[number] = (ack.partition, ack.offset)
+    return places
+
+
+def _start(log: Log, topic: str, partition: int, offset: str) -> int:
+    """Give the offset that is meant, so that an answer without records can name it."""
+    found = log._reading.topic(topic)
+    return log._reading.start(found, partition, int(offset) if offset.isdigit() else offset)
+
+
+async def _unless_gone(
+    request: Request, stopping: asyncio.Event, reading: Coroutine[Any, Any, pa.Table]
+) -> pa.Table | None:
+    """Wait for records; give none if the server stops, raise `GoneError` if the client goes."""
+    read = asyncio.ensure_future(reading)
+    gone = asyncio.ensure_future(_gone(request))
+    stop = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait((read, gone, stop), return_when=asyncio.FIRST_COMPLETED)
+        if read.done():
+            return read.result()
+        if stop.done():
+            return None
+        raise GoneError
+    finally:
+        for task in (read, gone, stop):
+            task.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _records(topic: str, partition: int, start: int, table: pa.Table | None) -> Response:
+    texts: list[str] = []
+    following = start
+    if table is not None and table.num_rows:
+        texts = RecordTexts(table.schema.field("value").type)(table)
+        following = table.column("offset")[-1].as_py() + 1
+    head = _text({"topic": topic, "partition": partition, "next_offset": following})[:-1]
+    body = f'{head},"records":[{",".join(texts)}]}}'
+    return Response(body, media_type="application/json")
+
+
+# Groups
+
+
+def _add_groups(app: FastAPI, door: Door) -> None:
+    log, run = door.log, door.threads.run
+
+    @app.get("/v1/groups", name="groups")
+    async def groups(request: Request) -> Response:
+        """List the consumer groups that the caller may see."""
+
+        async def work(caller: Caller) -> Response:
+            return answer({"groups": caller.permitted(log.groups())})
+
+        return await door.answer(request, "groups", work)
+
+    @app.get("/v1/groups/{group}", name="describe_group")
+    async def describe_group(request: Request, group: GroupPath) -> Response:
+        """Give members, committed offsets and lag of a group."""
+
+        async def work(_: Caller) -> Response:
+            return answer(_group(await run(log.describe_group, group)))
+
+        return await door.answer(request, "describe_group", work, [group])
+
+    @app.put("/v1/groups/{group}/offsets", name="commit_offsets", status_code=204)
+    async def commit_offsets(request: Request, group: GroupPath) -> Response:
+        """Commit offsets for a group, whoever its members are; durable when it answers."""
+
+        async def work(caller: Caller) -> Response:
+            _, checked = await caller.body(Commit)
+            offsets = {(each.topic, each.partition): each.offset for each in checked.offsets}
+            if len(offsets) < len(checked.offsets):
+                raise InvalidArgumentError("a partition is there twice")
+            caller.check_also("read", sorted({topic for topic, _ in offsets}))
+            await run(log.commit_offsets, group, offsets)
+            return Response(status_code=204)
+
+        return await door.answer(request, "commit_offsets", work, [group])
+
+    @app.delete("/v1/groups/{group}", name="delete_group", status_code=204)
+    async def delete_group(request: Request, group: GroupPath) -> Response:
+        """Forget a group that has no members."""
+
+        async def work(caller: Caller) -> Response:
+            await run(log.delete_group, group)
+            caller.did([group])
+            return Response(status_code=204)
+
+        return await door.answer(request, "delete_group", work, [group])
+
+
+def _group(info: GroupInfo) -> dict[str, object]:
+    return {
+        "group": info.name,
+        "lag": info.lag,
+        "generation": info.generation,
+        "members": list(info.members),
+        "partitions": [asdict(each) for each in info.partitions],
+    }

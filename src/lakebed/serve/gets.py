@@ -1,0 +1,370 @@
+"""Get streams: what a ticket asks for, as Arrow batches.
+
+A ticket is a map (msgpack) with `call` and the parameters of that stream:
+
+    read    topic, partition, offset, max_records, max_bytes, columns, wait_ms, waiter
+            one answer, as `Log.read` gives it; it waits at most `WAIT_MS_MAX`
+    range   topic, partition, offset, until, columns: everything in between, batch after batch
+    follow  topic, partition, offset, columns: everything from there on, and it waits for more
+    fetch   a consumer's next records: places, ids, turn, max_records, max_bytes, columns, wait_ms,
+            waiter, group, member
+    scan    topic, columns, where, partitions, start, until
+    record  topic, key: the latest record of a key, or nothing
+    latest  topic, columns
+    as_of   topic, offset or time, columns, where
+
+The schema's metadata holds `topic` and, under `lakebed`, what else there is to say (msgpack): of a
+`read` where the next record would be, of a `fetch` where the consumer is then. Whoever waits under
+a `waiter` of its choice is woken by the call `wake`. A stream is read from the log as fast as its
+client takes it, a bounded batch at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.engine.consumer import Consumer
+from lakebed.engine.log import checked_wait
+from lakebed.engine.reading import COLUMNS, Bounds, checked_bounds
+from lakebed.errors import InvalidArgumentError, ProtocolError, SchemaChangeError
+from lakebed.serve.calls import STREAMS
+from lakebed.serve.protocol import pack, unpack
+
+if TYPE_CHECKING:
+    from lakebed.engine.log import Log
+
+WAIT_MS_MAX: Final = 30_000
+"""The longest that an answer waits for a record; a client that waits longer asks again."""
+_LOOK_SECONDS: Final = 0.5
+"""How often a waiting stream looks whether its client is still there."""
+_BATCH: Final = Bounds(65_536, 8 * 1024 * 1024)
+"""What a stream reads at a time."""
+
+Gone = Callable[[], bool]
+"""Tells whether the client has gone away."""
+
+
+class Waiters:
+    """Streams that wait for records, by the names that their clients gave them."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, threading.Event] = {}
+        self._guard = threading.Lock()
+
+    def begin(self, name: str) -> threading.Event:
+        """Let a stream be woken under a name."""
+        with self._guard:
+            return self._events.setdefault(name, threading.Event())
+
+    def end(self, name: str) -> None:
+        """End that."""
+        with self._guard:
+            self._events.pop(name, None)
+
+    def wake(self, name: str) -> None:
+        """Wake a stream, if it waits."""
+        with self._guard:
+            event = self._events.get(name)
+        if event is not None:
+            event.set()
+
+    def wake_all(self) -> None:
+        """Wake every stream: the server is stopping."""
+        with self._guard:
+            events = list(self._events.values())
+        for event in events:
+            event.set()
+
+
+class Ticket:
+    """A ticket that was checked: which stream, and its parameters."""
+
+    def __init__(self, data: bytes) -> None:
+        given = unpack(data)
+        if not isinstance(given, dict) or given.get("call") not in STREAMS:
+            raise ProtocolError("a ticket is a map with the call of a stream")
+        self.call: Final[str] = given["call"]
+        self.given: Final[dict[str, Any]] = given
+
+    def topics(self) -> Sequence[str]:
+        """Give the topics that it reads."""
+        if self.call == "fetch":
+            return sorted({place[0] for place in self.places()})
+        return [self.text("topic")]
+
+    def text(self, name: str) -> str:
+        """Give a parameter that is text."""
+        value = self.given.get(name)
+        if not isinstance(value, str):
+            raise ProtocolError("a ticket needs text here", call=self.call, parameter=name)
+        return value
+
+    def whole(self, name: str, default: int = 0) -> int:
+        """Give a parameter that is a whole number."""
+        value = self.given.get(name, default)
+        if type(value) is not int:
+            raise ProtocolError(
+                "a ticket needs a whole number here", call=self.call, parameter=name
+            )
+        return value
+
+    def columns(self) -> list[str] | None:
+        """Give the columns that are asked for."""
+        value = self.given.get("columns")
+        if value is None:
+            return None
+        if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
+            raise InvalidArgumentError("columns are a list of names", got=repr(value)[:200])
+        return list(value)
+
+    def where(self) -> pc.Expression | None:
+        """Give the predicate, which travels in Arrow's own form."""
+        value = self.given.get("where")
+        if value is None:
+            return None
+        try:
+            return pc.Expression._deserialize(pa.py_buffer(value))
+        except (pa.ArrowException, TypeError, ValueError, OSError) as error:
+            raise ProtocolError("the predicate cannot be read", reason=str(error)[:200]) from error
+
+    def places(self) -> list[tuple[str, int, int]]:
+        """Give the places of a fetch: topic, partition and offset of each."""
+        value = self.given.get("places")
+        shape = (str, int, int)
+        if not isinstance(value, tuple) or not all(
+            isinstance(each, tuple) and tuple(map(type, each)) == shape for each in value
+        ):
+            raise ProtocolError("places are lists of [topic, partition, offset]")
+        return list(value)
+
+
+class Gets:
+    """Answers tickets. Any thread."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.waiters = Waiters()
+        self.stopping = False
+
+    def stream(self, ticket: Ticket, gone: Gone) -> tuple[pa.Schema, Iterator[Any]] | pa.Table:
+        """Give a ticket's answer: a table, or a schema and the batches that follow."""
+        if ticket.call == "read":
+            return self._read(ticket, gone)
+        if ticket.call == "fetch":
+            return self._fetch(ticket, gone)
+        if ticket.call == "range":
+            return self._range(ticket, gone, follow=False)
+        if ticket.call == "follow":
+            return self._range(ticket, gone, follow=True)
+        if ticket.call == "scan":
+            return self._scan(ticket)
+        table = self._log.table(ticket.text("topic"))
+        if ticket.call == "record":
+            found = table._find(ticket.given.get("key", b""), COLUMNS)
+            return table.schema.empty_table() if found is None else pa.Table.from_batches([found])
+        if ticket.call == "latest":
+            return table.latest(ticket.columns())
+        if ticket.call == "as_of":
+            return table.as_of(
+                ticket.given.get("offset"),
+                ticket.given.get("time"),
+                ticket.columns(),
+                ticket.where(),
+            )
+        raise ProtocolError("there is no such stream", call=ticket.call)
+
+    # One answer
+
+    def _read(self, ticket: Ticket, gone: Gone) -> pa.Table:
+        topic, partition = ticket.text("topic"), ticket.whole("partition")
+        bounds = checked_bounds(ticket.given.get("max_records"), ticket.given.get("max_bytes"))
+        columns = ticket.columns()
+        seconds = self._wait_seconds(ticket)
+        offset = ticket.given.get("offset", "earliest")
+        log = self._log
+        table, wanted = log._read_now(topic, partition, offset, bounds, columns)
+        if not table.num_rows and seconds:
+            self._wait(ticket, seconds, gone, wanted)
+            following = next(iter(wanted.values()))
+            table, wanted = log._read_now(topic, partition, following, bounds, columns)
+        return _with(table, {"following": next(iter(wanted.values()))})
+
+    def _wait_seconds(self, ticket: Ticket) -> float:
+        seconds = checked_wait(ticket.given.get("wait_ms", 0))
+        most = WAIT_MS_MAX / 1000
+        return most if seconds is None else min(seconds, most)
+
+    def _wait(self, ticket: Ticket, seconds: float, gone: Gone, wanted: Any) -> None:
+        """Wait until a partition has a record, the waiter is woken, or nobody is there."""
+        reading, name = self._log._reading, str(ticket.given.get("waiter", ""))
+        woken = self.waiters.begin(name)
+        stop = reading.watch(wanted, woken.set)
+        try:
+            self._sleep(woken, lambda: reading.ready(wanted), seconds, gone)
+        finally:
+            stop()
+            self.waiters.end(name)
+
+    def _sleep(
+        self, woken: threading.Event, ready: Callable[[], bool], seconds: float, gone: Gone
+    ) -> None:
+        deadline = time.monotonic() + seconds
+        while not self.stopping and not ready() and not gone():
+            left = deadline - time.monotonic()
+            if left <= 0 or woken.wait(min(left, _LOOK_SECONDS)):
+                return
+
+    def _fetch(self, ticket: Ticket, gone: Gone) -> pa.Table:
+        """Give a consumer's next records, or at least where it is."""
+        places = ticket.places()
+        consumer = self._consumer(ticket, places)
+        group, member = ticket.given.get("group"), ticket.given.get("member")
+        allowed = None
+        if member:
+            held = consumer.assignment()
+            allowed = self._log._groups.heartbeat(str(group), str(member), held)
+            if allowed != frozenset(held):
+                return self._fetched(ticket, consumer, None, allowed)
+        seconds, name = self._wait_seconds(ticket), str(ticket.given.get("waiter", ""))
+        fetched = consumer._fetch()
+        if fetched.table is None and seconds:
+            woken = self.waiters.begin(name)
+            if member:
+                self._log._groups.watch(str(group), woken.set)
+            wanted = consumer._wanted()
+            stop = self._log._reading.watch(wanted, woken.set)
+            try:
+                ready = self._log._reading.ready
+                self._sleep(woken, lambda: ready(wanted), seconds, gone)
+            finally:
+                stop()
+                if member:
+                    self._log._groups.unwatch(str(group), woken.set)
+                self.waiters.end(name)
+            fetched = consumer._fetch()
+        return self._fetched(ticket, consumer, fetched, allowed)
+
+    def _consumer(self, ticket: Ticket, places: Sequence[tuple[str, int, int]]) -> Consumer:
+        """Make a consumer that stands where the client's stands."""
+        log = self._log
+        bounds = checked_bounds(ticket.given.get("max_records"), ticket.given.get("max_bytes"))
+        group = ticket.given.get("group")
+        consumer = Consumer(
+            log._reading,
+            log._groups,
+            None,
+            (),
+            [],
+            start="earliest",
+            bounds=bounds,
+            columns=ticket.columns(),
+            session_seconds=60.0,
+            strategy="sticky",
+            on_assign=None,
+            on_revoke=None,
+        )
+        consumer.group = None if group is None else str(group)
+        for topic, partition, offset in places:
+            consumer.place(topic, partition, offset)
+        ids = ticket.given.get("ids", {})
+        if not isinstance(ids, dict):
+            raise ProtocolError("ids are a map of topics")
+        consumer._ids = dict(ids)
+        consumer._turn = ticket.whole("turn")
+        return consumer
+
+    def _fetched(self, ticket: Ticket, consumer: Consumer, fetched: Any, allowed: Any) -> pa.Table:
+        table = None if fetched is None else fetched.table
+        said = {
+            "allowed": None if allowed is None else sorted(allowed),
+            "positions": [(*place, at) for place, at in consumer.positions().items()],
+            "following": _offsets({} if fetched is None else fetched.following),
+            "given": _offsets({} if fetched is None else fetched.given),
+            "ids": consumer._ids,
+            "turn": consumer._turn,
+            "skipped": consumer.skipped_records,
+            "empty": table is None,
+        }
+        if table is None:
+            names = self._log._reading.names()
+            known = [topic for topic, _, _ in ticket.places() if topic in names]
+            reading = self._log._reading
+            table = (
+                reading.empty(reading.topic(known[0]), consumer._columns)
+                if known
+                else pa.table({"offset": pa.array([], pa.int64())})
+            )
+        return _with(table, said)
+
+    # Streams
+
+    def _range(
+        self, ticket: Ticket, gone: Gone, *, follow: bool
+    ) -> tuple[pa.Schema, Iterator[Any]]:
+        topic, partition = ticket.text("topic"), ticket.whole("partition")
+        columns = ticket.columns()
+        reading = self._log._reading
+        found = reading.topic(topic)
+        offset = reading.start(found, partition, ticket.given.get("offset", "earliest"))
+        end = reading.bounds(found, partition)[1]
+        until = None if follow else min(end, ticket.whole("until", end))
+        schema = reading.empty(found, columns).schema
+        return schema, self._batches(found, partition, offset, until, columns, schema, gone)
+
+    def _batches(
+        self,
+        topic: Any,
+        partition: int,
+        offset: int,
+        until: int | None,
+        columns: list[str] | None,
+        schema: pa.Schema,
+        gone: Gone,
+    ) -> Iterator[Any]:
+        reading = self._log._reading
+        key = reading.key(topic, partition)
+        # Of a compacted segment only the offsets tell where the range ends.
+        inner = None if columns is None else [*columns, "offset"]
+        while (until is None or offset < until) and not gone():
+            records = _BATCH.records if until is None else min(_BATCH.records, until - offset)
+            table, following = reading.read(
+                topic, partition, offset, _BATCH._replace(records=records), inner
+            )
+            if until is not None and following > until:
+                table = table.filter(pc.less(table.column("offset"), until))
+            table = table.select(schema.names)
+            if table.num_rows and not table.schema.equals(schema):
+                raise SchemaChangeError(  # the stream's schema was said at its beginning
+                    "the topic got a field: begin a new stream", topic=topic.name, offset=offset
+                )
+            yield from table.to_batches()
+            if following == offset:
+                if until is not None or self.stopping:
+                    return
+                reading.wait({key: offset}, _LOOK_SECONDS)
+            offset = following
+
+    def _scan(self, ticket: Ticket) -> tuple[pa.Schema, Iterator[Any]]:
+        reader = self._log.table(ticket.text("topic")).scan(
+            ticket.columns(),
+            ticket.where(),
+            partitions=ticket.given.get("partitions"),
+            start=ticket.given.get("start"),
+            until=ticket.given.get("until"),
+        )
+        return reader.schema, iter(reader)
+
+
+def _with(table: pa.Table, said: dict[str, Any]) -> pa.Table:
+    metadata = {**(table.schema.metadata or {}), b"lakebed": pack(said)}
+    return table.replace_schema_metadata(metadata)
+
+
+def _offsets(given: dict[Any, int]) -> list[tuple[str, int, int]]:
+    return [(*place, offset) for place, offset in given.items()]

@@ -1,0 +1,207 @@
+"""Who is calling, and may they: every call of the server goes through here.
+
+A caller is whoever its token says; without one, whoever its certificate says (mutual TLS). A log
+that has no token, rule or grant at all knows nobody: callers are then `anonymous` and may do
+everything. From the first of them on, whatever no rule allows is refused.
+
+Nothing is remembered about a caller between calls: token, expiry, revocation, rules and grants are
+looked up each time, so that a change counts at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from lakebed.config import ServeConfig
+from lakebed.engine.audit import AuditRecord
+from lakebed.engine.log import Log
+from lakebed.errors import AccessDeniedError, InvalidNameError, UnauthenticatedError
+from lakebed.host import Clock, SystemClock
+from lakebed.serve.audit import Auditor
+from lakebed.state.permissions import Action, Permissions
+from lakebed.types import ANONYMOUS, PrincipalName, is_internal
+
+__all__ = ["Action", "Guard", "Need", "Principal"]
+
+_INTERNAL_CALLS: Final = frozenset(["alter_topic", "purge_topic"])
+"""What administrators may do to a topic of the log's own, besides reading it."""
+_NAMES_MAX: Final = 20
+_TEXT_MAX: Final = 200
+"""How much of what a caller sent goes into the audit."""
+
+
+class Need(NamedTuple):
+    """What a call needs: an action, on topics, on groups, or on the log as a whole."""
+
+    action: Action
+    on: str
+    """`topic`, `group` or `log`."""
+
+
+class Principal(NamedTuple):
+    """Who is calling."""
+
+    name: str
+    token: str
+    """The id of its token; empty if it has shown none."""
+    peer: str
+    """Where it calls from."""
+
+
+class Guard:
+    """Authentication, authorisation and audit of a served log. Any thread."""
+
+    def __init__(self, log: Log, config: ServeConfig, *, clock: Clock | None = None) -> None:
+        self._access = log.access
+        self._clock = SystemClock() if clock is None else clock
+        self._auditor = Auditor(log.audit.append, self._clock) if config.audit else None
+
+    def authenticate(
+        self, token: str | None, *, certificate: str = "", peer: str = ""
+    ) -> Principal:
+        """Say who is calling, or raise `UnauthenticatedError`.
+
+        A token that is shown has to be valid, whatever else would do without it.
+        """
+        try:
+            if token is not None:
+                found = self._access.authenticate(token)
+                return Principal(found.principal, found.id, peer)
+            if certificate:
+                return Principal(_common_name(certificate), "", peer)
+            if self._access.open:
+                return Principal(ANONYMOUS, "", peer)
+            raise UnauthenticatedError("the call has no token")
+        except UnauthenticatedError as error:
+            known = str(error.facts.get("token", ""))
+            self._note(Principal("", known, peer), "authenticate", (), "unauthenticated", error)
+            raise
+
+    def check(self, principal: Principal, call: str, need: Need, names: Sequence[str] = ()) -> None:
+        """Let a call pass, or raise `AccessDeniedError`: the one place where this is decided.
+
+        A call on topics or groups that names none is taken as one on all of them.
+        """
+        if self._access.open:
+            refused = _open_refused(call, need, names)
+        else:
+            refused = _refused(self._access.permissions(), principal.name, call, need, names)
+        if refused is None:
+            return
+        error = AccessDeniedError(
+            "not allowed",
+            principal=principal.name,
+            call=call,
+            action=need.action.value,
+            **{need.on: refused} if refused else {"on": f"every {need.on}"},
+        )
+        self._note(principal, call, names, "denied", error)
+        raise error
+
+    def permits(self, principal: Principal, need: Need, name: str) -> bool:
+        """Tell whether a principal may do something on a name; nothing is audited."""
+        if self._access.open:
+            return _open_refused("", need, (name,)) is None
+        return _refused(self._access.permissions(), principal.name, "", need, (name,)) is None
+
+    def did(
+        self,
+        principal: Principal,
+        call: str,
+        names: Sequence[str] = (),
+        *,
+        outcome: str = "done",
+        reason: str = "",
+    ) -> None:
+        """Put an administrative act on record."""
+        if self._auditor is not None:
+            self._auditor.act(self._record(principal, call, names, outcome, reason))
+
+    @property
+    def audit_lost(self) -> int:
+        """How many records of the audit could not be written."""
+        return 0 if self._auditor is None else self._auditor.lost
+
+    def flush(self, timeout_seconds: float = 10.0) -> bool:
+        """Wait until the audit is written so far; tell whether it is."""
+        return self._auditor is None or self._auditor.flush(timeout_seconds)
+
+    def close(self, timeout_seconds: float = 10.0) -> None:
+        """Write what is left of the audit; to be called before the log is closed."""
+        if self._auditor is not None:
+            self._auditor.close(timeout_seconds)
+
+    def _note(
+        self,
+        principal: Principal,
+        call: str,
+        names: Sequence[str],
+        outcome: str,
+        error: UnauthenticatedError | AccessDeniedError,
+    ) -> None:
+        if self._auditor is not None:
+            reason = error.message if outcome == "unauthenticated" else str(error)
+            self._auditor.refusal(self._record(principal, call, names, outcome, reason))
+
+    def _record(
+        self, principal: Principal, call: str, names: Sequence[str], outcome: str, reason: str
+    ) -> AuditRecord:
+        shown = [_cut(name) for name in names[:_NAMES_MAX]]
+        if len(names) > _NAMES_MAX:
+            shown.append(f"... and {len(names) - _NAMES_MAX} more")
+        return AuditRecord(
+            time=self._clock.time_us(),
+            principal=_cut(principal.name),
+            token=_cut(principal.token),
+            peer=_cut(principal.peer),
+            call=_cut(call),
+            names=tuple(shown),
+            outcome=outcome,
+            reason=_cut(reason, 2 * _TEXT_MAX),
+        )
+
+
+def _refused(
+    permissions: Permissions, principal: str, call: str, need: Need, names: Sequence[str]
+) -> str | None:
+    """Give the first name that is refused, empty for all of them; None if everything may pass."""
+    if need.on == "log" or not names:
+        everywhere = permissions.permits_everywhere(principal, need.action)
+        return None if everywhere else ""
+    for name in names:
+        if need.on == "topic" and is_internal(name):
+            administers = permissions.permits_everywhere(principal, Action.ADMIN)
+            if not (administers and _internal_allowed(call, need)):
+                return _cut(name)
+        elif not permissions.permits(principal, need.action, name):
+            return _cut(name)
+    return None
+
+
+def _open_refused(call: str, need: Need, names: Sequence[str]) -> str | None:
+    """Give the first name that is refused even while everybody may do everything."""
+    for name in names if need.on == "topic" else ():
+        if is_internal(name) and not _internal_allowed(call, need):
+            return _cut(name)
+    return None
+
+
+def _internal_allowed(call: str, need: Need) -> bool:
+    """Tell whether administrators may do this to a topic of the log's own."""
+    return need.action is Action.READ or (need.action is Action.MANAGE and call in _INTERNAL_CALLS)
+
+
+def _common_name(certificate: str) -> str:
+    try:
+        return str(PrincipalName(certificate))
+    except InvalidNameError as error:
+        raise UnauthenticatedError(
+            "the certificate's common name is not a principal's name", got=_cut(repr(certificate))
+        ) from error
+
+
+def _cut(text: str, most: int = _TEXT_MAX) -> str:
+    """Give a text as the audit and error messages show it: short, and valid Unicode."""
+    plain = text.encode("utf8", "replace").decode()
+    return plain if len(plain) <= most else f"{plain[:most]}..."

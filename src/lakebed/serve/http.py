@@ -1,0 +1,215 @@
+"""The HTTP server: in a thread of its own, with an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from lakebed.errors import InvalidArgumentError, LakebedError, ServerUnavailableError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from lakebed.config import ServeConfig
+    from lakebed.engine.log import Log
+    from lakebed.serve.guard import Guard
+    from lakebed.serve.http_door import Door
+    from lakebed.serve.meters import Meters
+    from lakebed.serve.quotas import Quotas
+
+_KEEP_ALIVE_SECONDS: Final = 30
+_BACKLOG: Final = 1024
+_LAST_SECONDS: Final = 5.0
+"""How long a stop waits, beyond its timeout, for what was cancelled to end."""
+
+
+class _Parts(NamedTuple):
+    """What the thread of a server works with."""
+
+    loop: asyncio.AbstractEventLoop
+    door: Door
+    server: uvicorn.Server
+
+
+class HttpServer:
+    """A running HTTP server. Any thread may stop it, but not its own."""
+
+    def __init__(self, thread: threading.Thread, port: int, parts: _Parts) -> None:
+        self.port = port
+        """The port it listens on."""
+        self._thread = thread
+        self._parts = parts
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """Take no further requests, finish those under way, and end; a second call does nothing.
+
+        Requests that wait for records are answered at once. What is not done after `timeout`
+        seconds is cut off.
+        """
+        if self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                self._parts.loop.call_soon_threadsafe(self._end, timeout)
+            self._thread.join(timeout + _LAST_SECONDS)
+        if self._thread.is_alive():
+            raise ServerUnavailableError("the HTTP server does not end", timeout_seconds=timeout)
+
+    def _end(self, timeout: float) -> None:
+        _, door, server = self._parts
+        door.stopping.set()
+        server.config.timeout_graceful_shutdown = timeout  # type: ignore[assignment]  # it may be
+        server.should_exit = True
+
+
+def start_http(
+    log: Log,
+    guard: Guard,
+    quotas: Quotas,
+    meters: Meters,
+    config: ServeConfig,
+    *,
+    ready: Callable[[], tuple[bool, str]],
+) -> HttpServer:
+    """Serve a log over HTTP, on `config.host` and `config.http_port`; returns when it listens.
+
+    `ready` tells whether the log can be used, and if not, why.
+    """
+    from lakebed.serve.http_app import make_app
+    from lakebed.serve.http_door import Door
+
+    context = _tls(config)
+    listener = _listener(config.host, config.http_port)
+    begun: Future[_Parts] = Future()
+
+    async def run() -> None:
+        door = Door(log, guard, quotas, meters, config)
+        try:
+            server = _server(make_app(door, ready), config, context)
+            server.on_start = lambda: begun.set_result(
+                _Parts(asyncio.get_running_loop(), door, server)
+            )
+            await server.serve([listener])
+        finally:
+            door.close()
+
+    thread = threading.Thread(target=_run, args=(run, begun), name="lakebed-http", daemon=True)
+    port = listener.getsockname()[1]
+    thread.start()
+    try:
+        return HttpServer(thread, port, begun.result())
+    except BaseException:
+        listener.close()
+        raise
+
+
+def log_ready(log: Log) -> tuple[bool, str]:
+    """Tell whether a log can be written and read: not if it is closed or poisoned."""
+    try:
+        poisoned = log.stats().wal.poisoned
+    except LakebedError as error:
+        return False, str(error)
+    return (True, "") if poisoned is None else (False, f"the log is poisoned: {poisoned}")
+
+
+def _run(run: Callable[[], Coroutine[Any, Any, None]], begun: Future[_Parts]) -> None:
+    """Serve until told to stop; what goes wrong before it listens is told to whoever started it."""
+    try:
+        asyncio.run(run())
+    except BaseException as error:
+        if begun.done():
+            raise
+        begun.set_exception(error)
+
+
+def _server(app: Any, config: ServeConfig, context: ssl.SSLContext | None) -> Any:
+    import uvicorn
+
+    from lakebed.serve.http_protocol import Connection
+
+    class Limited(Connection):
+        """Connections of this server."""
+
+        connections_max = config.connections_max
+
+    class Server(uvicorn.Server):
+        """A server that tells when it listens."""
+
+        on_start: Callable[[], None]
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            self.on_start()
+
+    options = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=Limited,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        backlog=_BACKLOG,
+        ssl_context_factory=None if context is None else lambda *_: context,
+    )
+    return Server(options)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Listen on an address, or say why that cannot be."""
+    if port < 0:
+        raise InvalidArgumentError("http_port says that there is no HTTP", http_port=port)
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(host, port, error) from error
+    return listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "the server cannot listen there",
+        host=host,
+        http_port=port,
+        why=error.strerror or str(error),
+    )
+
+
+def _tls(config: ServeConfig) -> ssl.SSLContext | None:
+    if not config.tls_cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key)
+        if config.tls_client_ca:
+            context.load_verify_locations(config.tls_client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:  # also those of OpenSSL
+        raise InvalidArgumentError(
+            "the certificates cannot be used",
+            tls_cert=config.tls_cert,
+            tls_key=config.tls_key,
+            tls_client_ca=config.tls_client_ca or "none",
+            why=error.strerror or str(error),
+        ) from error
+    return context

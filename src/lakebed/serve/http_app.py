@@ -1,0 +1,159 @@
+"""The HTTP application: health, metrics, the gateway, and what is true of every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
+
+from lakebed.errors import LakebedError
+from lakebed.serve.gateway import add_gateway, answer
+from lakebed.serve.http_door import Caller, Door
+from lakebed.serve.http_errors import Refused, problem, refusal
+from lakebed.serve.meters import CONTENT_TYPE
+from lakebed.serve.openapi import document
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+ReadyState = Callable[[], tuple[bool, str]]
+"""Tells whether the log can be used, and if not, why."""
+
+_HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'"),
+)
+
+
+def make_app(door: Door, ready: ReadyState) -> ASGIApp:
+    """Make the application."""
+    app = FastAPI(
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        redirect_slashes=False,
+        default_response_class=Response,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    _add_health(app, door, ready)
+    add_gateway(app, door)
+    found = document(app)
+    app.openapi = lambda: found  # type: ignore[method-assign]  # as FastAPI's own pages advise
+    app.add_exception_handler(RequestValidationError, _Invalid(door))
+    app.add_exception_handler(HTTPException, _Unrouted(app))
+    return _Envelope(app, door)
+
+
+def _add_health(app: FastAPI, door: Door, ready: ReadyState) -> None:
+    @app.get("/health/live", name="live")
+    async def live() -> Response:
+        """Answer while the process lives."""
+        return answer({"status": "live"})
+
+    @app.get("/health/ready", name="ready")
+    async def is_ready() -> Response:
+        """Tell whether the log can be used; 503 and the reason if not."""
+        if door.stopping.is_set():
+            found, reason = False, "the server is stopping"
+        else:
+            found, reason = await door.threads.run(_state, ready)
+        return answer({"ready": found, "reason": reason}, 200 if found else 503)
+
+    @app.get("/metrics", name="metrics")
+    async def metrics(request: Request) -> Response:
+        """Give every counter as Prometheus text."""
+
+        async def work(_: Caller) -> Response:
+            text = await door.threads.run(door.meters.render, door.log)
+            return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+        return await door.answer(request, "metrics", work, ())
+
+
+def _state(ready: ReadyState) -> tuple[bool, str]:
+    try:
+        return ready()
+    except LakebedError as error:
+        return False, str(error)
+
+
+class _Invalid:
+    """Answers requests whose path or parameters are not as the route has them."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    async def __call__(self, request: Request, error: Any) -> Response:
+        """Give the answer; like any other only to those who are known."""
+
+        async def work(_: Caller) -> Response:
+            first = error.errors()[0]
+            place = first["loc"][-1] if first["loc"] else ""
+            raise Refused(400, "a parameter is not allowed", parameter=place, why=first["msg"])
+
+        return await self._door.answer(request, request.scope["route"].name, work)
+
+
+class _Unrouted:
+    """Answers requests that have no route."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+
+    async def __call__(self, request: Request, error: Any) -> Response:
+        """Give the answer: 404, or 405 with the methods that there are."""
+        allowed = sorted(self._methods(request.scope))
+        if error.status_code == 405 and allowed:
+            headers = {"Allow": ", ".join(allowed)}
+            return refusal(Refused(405, "the path does not have this method", headers=headers))
+        return refusal(
+            Refused(error.status_code, "there is no such path", path=request.url.path[:200])
+        )
+
+    def _methods(self, scope: Scope) -> set[str]:
+        found: set[str] = set()
+        for route in self._app.routes:
+            if route.matches(scope)[0] is not Match.NONE:
+                found |= getattr(route, "methods", None) or set()
+        return found
+
+
+class _Envelope:
+    """Around every request: counted bytes, headers of every answer, and no failure without one."""
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self._app = app
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        meters = self._door.meters
+        begun = False
+
+        async def counted_receive() -> Message:
+            message = await receive()
+            meters.received(len(message.get("body", b"")))
+            return message
+
+        async def counted_send(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+            await send(message)
+            meters.sent(len(message.get("body", b"")))
+
+        try:
+            await self._app(scope, counted_receive, counted_send)
+        except Exception:
+            if begun:
+                raise
+            response = problem(LakebedError("the server could not do this"))
+            await response(scope, receive, counted_send)
+            raise

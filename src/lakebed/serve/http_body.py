@@ -1,0 +1,146 @@
+"""Bodies of HTTP requests: read up to a limit, and taken as JSON that means one thing only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from lakebed.errors import InvalidArgumentError
+from lakebed.serve.http_errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+
+STEP_BYTES: Final = 1024 * 1024
+"""A body that does not say how long it is, is admitted in steps of this size."""
+_RECEIVE_SECONDS: Final = 30.0
+"""How long to wait for the next piece of a body."""
+_DRAIN_SECONDS: Final = 1.0
+"""How long to go on reading a body that is refused, so that its sender can read the answer."""
+_DIGITS_MAX: Final = 40
+"""Digits of a whole number: enough for every decimal."""
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_CLOSE: Final = {"Connection": "close"}
+
+
+class GoneError(Exception):
+    """The client has closed its connection; there is nobody to answer."""
+
+
+def announced(request: Request) -> int | None:
+    """Give how long a body says it is; None if it comes in chunks."""
+    if "transfer-encoding" in request.headers:
+        return None
+    given = request.headers.get("content-length", "0")
+    if not given.isascii() or not given.isdigit() or len(given) > 18:
+        raise Refused(400, "the content length is not a number", headers=_CLOSE)
+    return int(given)
+
+
+async def read_body(
+    request: Request, bytes_max: int, admit: Callable[[int], Any], stack: ExitStack
+) -> bytes:
+    """Read a body of at most `bytes_max`; `admit` is asked for every step beyond the first."""
+    length = announced(request)
+    if length is not None and length > bytes_max:
+        await _drain(request)
+        raise _too_large(bytes_max)
+    pieces: list[bytes] = []
+    size, room = 0, STEP_BYTES if length is None else length
+    more = True
+    while more:
+        piece, more = await _receive(request)
+        size += len(piece)
+        if size > bytes_max:
+            if more:
+                await _drain(request)
+            raise _too_large(bytes_max)
+        while size > room:
+            stack.enter_context(admit(STEP_BYTES))
+            room += STEP_BYTES
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+async def _receive(request: Request) -> tuple[bytes, bool]:
+    try:
+        async with asyncio.timeout(_RECEIVE_SECONDS):
+            message = await request.receive()
+    except TimeoutError:
+        raise Refused(408, "the rest of the body did not come", headers=_CLOSE) from None
+    if message["type"] == "http.disconnect":
+        raise GoneError
+    return message.get("body", b""), message.get("more_body", False)
+
+
+async def _drain(request: Request) -> None:
+    """Throw away what comes for a moment: closing on unread bytes would take the answer along."""
+    try:
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            while (await _receive(request))[1]:
+                pass
+    except TimeoutError:
+        return
+
+
+def _too_large(bytes_max: int) -> Refused:
+    return Refused(413, "the body is too large", headers=_CLOSE, bytes_max=bytes_max)
+
+
+def check_json_type(request: Request) -> None:
+    """Refuse a body that does not say that it is JSON."""
+    given = request.headers.get("content-type", "")
+    if given.partition(";")[0].strip().lower() != "application/json":
+        raise Refused(415, "the body must be application/json", got=repr(given)[:200])
+
+
+def parsed(body: bytes) -> Any:
+    """Give the value of a JSON text; what other readers may take otherwise is refused."""
+    try:
+        text = body.decode()
+        value = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_no_constant,
+            parse_int=_whole,
+            parse_float=_finite,
+        )
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()  # raises at one that stands alone
+    except RecursionError:
+        raise InvalidArgumentError("the JSON is nested too deeply") from None
+    except ValueError as error:
+        raise InvalidArgumentError("the body is not JSON", why=str(error)[:200]) from None
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a name twice")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _DIGITS_MAX:
+        raise ValueError("a number has too many digits")
+    return int(digits)
+
+
+def _finite(digits: str) -> float | int:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError("a number is too large")
+    # 1.0 is a whole number, as JSON Schema has it; minus zero is not the whole number 0.
+    exact = value.is_integer() and 0 < abs(value) < 2**53
+    return int(value) if exact or digits == "0.0" else value

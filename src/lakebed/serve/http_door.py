@@ -1,0 +1,254 @@
+"""The one way into an HTTP call: who calls, may they, is there room; then the call, counted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
+
+from lakebed import limits
+from lakebed.aio.log import AsyncLog
+from lakebed.aio.loop import Threads
+from lakebed.errors import InvalidArgumentError, LakebedError, QuotaExceededError
+from lakebed.serve.calls import CALLS, STREAMS
+from lakebed.serve.guard import Need, Principal
+from lakebed.serve.http_body import (
+    STEP_BYTES,
+    GoneError,
+    announced,
+    check_json_type,
+    parsed,
+    read_body,
+)
+from lakebed.serve.http_errors import Refused, problem, refusal
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from lakebed.config import ServeConfig
+    from lakebed.engine.log import Log
+    from lakebed.serve.guard import Guard
+    from lakebed.serve.meters import Meters
+    from lakebed.serve.quotas import Quotas
+
+NEEDS: Final[dict[str, Need]] = {
+    **{
+        name: CALLS[name].need
+        for name in (
+            "topics",
+            "create_topic",
+            "describe_topic",
+            "alter_topic",
+            "delete_topic",
+            "offsets",
+            "groups",
+            "describe_group",
+            "commit_offsets",
+            "delete_group",
+        )
+    },
+    "put": STREAMS["put"],
+    "read": STREAMS["read"],
+    "metrics": CALLS["stats"].need,
+}
+"""What each call needs: the same as over Flight."""
+
+_BIG_BYTES: Final = 256 * 1024
+"""A body from this size on is parsed in a thread."""
+_BUSY_WAIT_MS: Final = 1_000
+"""When to try again where nobody knows when there will be room."""
+_BEARER: Final = "bearer "
+
+_logger: Final = logging.getLogger("lakebed.serve")
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Caller:
+    """A request whose sender is known."""
+
+    def __init__(
+        self, door: Door, request: Request, principal: Principal, call: str, stack: ExitStack
+    ) -> None:
+        self.principal = principal
+        self.call = call
+        self._door = door
+        self._request = request
+        self._stack = stack
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raise `AccessDeniedError` unless the call may be made on these names."""
+        self._door.guard.check(self.principal, self.call, NEEDS[self.call], names)
+
+    def check_also(self, call: str, names: Sequence[str]) -> None:
+        """Raise `AccessDeniedError` unless another call could be made on these names."""
+        self._door.guard.check(self.principal, self.call, NEEDS[call], names)
+
+    def permitted(self, names: Sequence[str]) -> list[str]:
+        """Give those names on which the call may be made."""
+        need, guard = NEEDS[self.call], self._door.guard
+        return [name for name in names if guard.permits(self.principal, need, name)]
+
+    def did(self, names: Sequence[str]) -> None:
+        """Put what the call has done on record."""
+        self._door.guard.did(self.principal, self.call, names)
+
+    def charge(self, nbytes: int) -> None:
+        """Count what is read against what the caller may have in a second."""
+        self._door.quotas.charge(self.principal, nbytes)
+
+    async def body(self, model: type[Model]) -> tuple[Any, Model]:
+        """Give the JSON body, as it came and as the model has checked it."""
+        check_json_type(self._request)
+        door = self._door
+        body = await read_body(
+            self._request,
+            door.body_bytes_max,
+            lambda nbytes: door.quotas.admitted(self.principal, nbytes),
+            self._stack,
+        )
+        if len(body) < _BIG_BYTES:
+            return _checked(model, body)
+        return await door.threads.run(_checked, model, body)
+
+
+def _checked(model: type[Model], body: bytes) -> tuple[Any, Model]:
+    value = parsed(body)
+    try:
+        return value, model.model_validate(value)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise InvalidArgumentError(
+            "the body does not have the form of this call",
+            at=_place(found[0]["loc"]),
+            why=found[0]["msg"][:200],
+        ) from None
+
+
+def _place(location: Sequence[int | str]) -> str:
+    return ".".join(map(str, location))[:200] or "body"
+
+
+Work = Callable[[Caller], Awaitable[Response]]
+
+
+class Door:
+    """Lets requests in. To be made and used in the event loop of the HTTP server."""
+
+    def __init__(
+        self, log: Log, guard: Guard, quotas: Quotas, meters: Meters, config: ServeConfig
+    ) -> None:
+        self.log = log
+        self.guard = guard
+        self.quotas = quotas
+        self.meters = meters
+        self.threads = Threads()
+        self.awaited = AsyncLog(log, self.threads)
+        """The log, without threads that wait; it is closed by whoever has opened it."""
+        self.body_bytes_max = min(config.request_bytes_max, limits.JSON_BYTES_MAX)
+        self.stopping = asyncio.Event()
+        self._working = 0
+        self._waiting = 0
+
+    async def answer(
+        self, request: Request, call: str, work: Work, names: Sequence[str] | None = None
+    ) -> Response:
+        """Serve a call; with `names`, only if it may be made on them."""
+        began, outcome = time.perf_counter(), "cancelled"
+        try:
+            with ExitStack() as stack:
+                caller = self._enter(request, call, stack)
+                if names is not None:
+                    caller.check(names)
+                response = await work(caller)
+            outcome = "ok"
+        except LakebedError as error:
+            outcome, response = error.code, problem(error)
+        except Refused as refused:
+            outcome, response = refused.error.code, refusal(refused)
+        except GoneError:
+            response = Response(status_code=400)  # nobody reads it
+        except Exception:
+            _logger.exception("an HTTP call failed: %s", call)
+            outcome = "internal"
+            response = problem(LakebedError("the server could not do this", call=call))
+        finally:
+            self.meters.request(f"http.{call}", outcome, time.perf_counter() - began)
+        return response
+
+    def authenticate(self, request: Request) -> Principal:
+        """Say who is calling, or raise `UnauthenticatedError`."""
+        given = request.headers.get("authorization")
+        token = None
+        if given is not None:
+            # Another scheme is no token, and must not be taken for a caller without one.
+            token = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else ""
+        return self.guard.authenticate(
+            token,
+            certificate=request.scope.get("state", {}).get("certificate", ""),
+            peer="" if request.client is None else f"{request.client.host}:{request.client.port}",
+        )
+
+    def _enter(self, request: Request, call: str, stack: ExitStack) -> Caller:
+        principal = self.authenticate(request)
+        _check_query(request)
+        if self._working >= limits.HTTP_REQUESTS_MAX:
+            raise _too_many("requests", limits.HTTP_REQUESTS_MAX)
+        stack.enter_context(self._counted(1))
+        length = announced(request)
+        admitted = STEP_BYTES if length is None else min(max(1, length), self.body_bytes_max)
+        stack.enter_context(self.quotas.admitted(principal, admitted))
+        return Caller(self, request, principal, call, stack)
+
+    @contextlib.contextmanager
+    def _counted(self, change: int) -> Iterator[None]:
+        self._working += change
+        try:
+            yield
+        finally:
+            self._working -= change
+
+    @contextlib.contextmanager
+    def waiting(self, caller: Caller) -> Iterator[None]:
+        """Let a call wait for records within the block, or raise `QuotaExceededError`."""
+        if self._waiting >= limits.HTTP_WAITS_MAX:
+            raise _too_many("requests that wait", limits.HTTP_WAITS_MAX)
+        self._waiting += 1
+        try:
+            with self.quotas.stream(caller.principal), self._counted(-1):
+                self.meters.streams(1)
+                try:
+                    yield
+                finally:
+                    self.meters.streams(-1)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self.threads.close()
+
+
+def _too_many(what: str, most: int) -> QuotaExceededError:
+    return QuotaExceededError(f"the server has too many {what}", most=most, wait_ms=_BUSY_WAIT_MS)
+
+
+def _check_query(request: Request) -> None:
+    """Refuse parameters that the call does not have, and those that are there twice."""
+    route = request.scope["route"]
+    known = {each.alias for each in route.dependant.query_params}
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        if name not in known or given.count(name) > 1:
+            raise InvalidArgumentError(
+                "there is no such parameter" if name not in known else "a parameter is there twice",
+                parameter=name[:200],
+                known=", ".join(sorted(known)) or "none",
+            )

@@ -1,0 +1,135 @@
+"""Log lines of the process that serves: one line each, for people (`text`) or programs (`json`).
+
+    2026-11-16T05:19:09.123Z warning lakebed.serve a call was refused call=append topic=orders
+
+Times are UTC. What a caller sends can end up in a message, so line breaks in it are escaped: nobody
+can add a line of their own. Whatever looks like a token is masked, wherever it stands.
+Only the loggers below `lakebed` are concerned; the others belong to whoever set them up.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+from lakebed.config import LOG_FORMATS
+from lakebed.errors import InvalidArgumentError, LakebedError
+
+LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+MASK: Final = "lkb_***"
+"""What stands where a token stood."""
+
+_TOKEN: Final = re.compile(r"lkb_[A-Za-z0-9_\-.~+/=]+")
+_PLAIN: Final = re.compile(r"[^\s\"'=\\]+")
+_USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""What every record has; anything else was given as `extra`."""
+
+
+def configure(format: str, level: str, stream: TextIO) -> logging.Handler:  # noqa: A002  # its name
+    """Have everything that Lakebed logs from `level` on written to `stream`.
+
+    Called again, it takes the place of the call before. Give the handler, for `unconfigure`.
+    """
+    _check("format", format, LOG_FORMATS)
+    _check("level", level, LEVELS)
+    handler = _Handler(stream)
+    handler.setFormatter(_JsonFormatter() if format == "json" else _TextFormatter())
+    logger = logging.getLogger("lakebed")
+    for each in list(logger.handlers):
+        if isinstance(each, _Handler):
+            logger.removeHandler(each)
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+    return handler
+
+
+def unconfigure(handler: logging.Handler) -> None:
+    """Take back what `configure` did."""
+    logger = logging.getLogger("lakebed")
+    logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
+
+
+def masked(text: str) -> str:
+    """Give a text without the tokens in it."""
+    return _TOKEN.sub(MASK, text)
+
+
+def _check(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InvalidArgumentError(
+            f"{name} must be one of {' | '.join(known)}", setting=name, value=repr(value)
+        )
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """The handler that `configure` adds, and knows again."""
+
+
+class _TextFormatter(logging.Formatter):
+    """One line a record: time, level, logger, message, and facts as `name=value`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = _facts(self, record)
+        parts = [
+            _time(record),
+            record.levelname.lower(),
+            record.name,
+            _one_line(record.getMessage()),
+            *(f"{name}={_one_line(_shown(value))}" for name, value in facts.items()),
+        ]
+        return masked(" ".join(parts))
+
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        facts = {name: each for name, each in _facts(self, record).items() if name not in line}
+        return masked(json.dumps({**line, **facts}, default=str))
+
+
+def _facts(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, Any]:
+    """Give what a record says besides its message: extra fields, an error's code, a traceback."""
+    facts = {name: value for name, value in vars(record).items() if name not in _USUAL}
+    error = _error(record)
+    if error is not None:
+        facts["error_code"] = error.code
+    if record.exc_info:
+        facts["exception"] = formatter.formatException(record.exc_info)
+    return facts
+
+
+def _error(record: logging.LogRecord) -> LakebedError | None:
+    """Find the error of ours that a record is about: raised, or part of the message."""
+    raised = record.exc_info[1] if record.exc_info else None
+    named = record.args if isinstance(record.args, tuple) else ()
+    return next((each for each in (raised, *named) if isinstance(each, LakebedError)), None)
+
+
+def _time(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+def _one_line(text: str) -> str:
+    """Escape whatever could end a line or steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )

@@ -1,0 +1,182 @@
+"""What client and server say to each other, beside Arrow's own messages.
+
+Requests, replies and tickets are msgpack: numbers, text, bytes, lists, maps, and these extensions:
+
+    1  one of the reports in `_REPORTS`: [name, {field: value}]
+    2  an Arrow schema, as an IPC message
+    3  a time: microseconds since 1970, UTC, as text
+    4  an error: {code, message, facts}
+
+Nothing that arrives can name anything else: no code, no class that is not listed here. A message
+has at most `MESSAGE_BYTES_MAX` bytes, and is refused before it is taken apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgpack
+import pyarrow as pa
+
+from lakebed import errors, limits
+from lakebed.engine.access import GrantInfo, RuleInfo, TokenInfo
+from lakebed.engine.checkpoint import CheckpointReport
+from lakebed.engine.cleanup import CleanupReport
+from lakebed.engine.groups import GroupInfo, GroupPartition
+from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
+from lakebed.engine.plan import HotRange, ScanPlan, SealedFile
+from lakebed.engine.removal import RemovalReport
+from lakebed.engine.stats import LogStats
+from lakebed.engine.topics import PartitionInfo, TopicInfo
+from lakebed.errors import LakebedError, ProtocolError
+from lakebed.wal import WalStats
+from lakebed.wal.stats import Counters, RecoveryStats
+
+VERSION: Final = 1
+MESSAGE_BYTES_MAX: Final = 16 * limits.MIB
+"""The largest request, reply or ticket; records travel as Arrow batches and are not in it."""
+
+_REPORT, _SCHEMA, _TIME, _ERROR = 1, 2, 3, 4
+_REPORTS: Final[dict[str, Any]] = {
+    kind.__name__: kind
+    for kind in (
+        CheckpointReport,
+        CleanupReport,
+        Counters,
+        GrantInfo,
+        GroupInfo,
+        GroupPartition,
+        HotRange,
+        LakeStats,
+        LogStats,
+        PartitionInfo,
+        RecoveryStats,
+        RemovalReport,
+        RuleInfo,
+        ScanPlan,
+        SealedFile,
+        SnapshotInfo,
+        SyncReport,
+        TableInfo,
+        TokenInfo,
+        TopicInfo,
+        WalStats,
+    )
+}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def pack(value: Any) -> bytes:
+    """Give a value as bytes."""
+    try:
+        packed: bytes = msgpack.packb(value, default=_extension)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise errors.InvalidArgumentError(
+            "a value cannot be sent to a server", reason=str(error)
+        ) from error
+    return packed
+
+
+def _extension(value: Any) -> Any:
+    if isinstance(value, pa.Schema):
+        return msgpack.ExtType(_SCHEMA, value.serialize().to_pybytes())
+    if isinstance(value, datetime):
+        since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
+        return msgpack.ExtType(_TIME, str(since // timedelta(microseconds=1)).encode())
+    if isinstance(value, LakebedError):
+        return msgpack.ExtType(_ERROR, pack_error(value))
+    if type(value).__name__ in _REPORTS and dataclasses.is_dataclass(value):
+        fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        return msgpack.ExtType(_REPORT, pack([type(value).__name__, fields]))
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise TypeError(f"{type(value).__name__} has no form on the wire")
+
+
+def unpack(data: Any) -> Any:
+    """Give the value of bytes from outside; anything wrong is a `ProtocolError`."""
+    size = len(data)
+    if size > MESSAGE_BYTES_MAX:
+        raise ProtocolError("a message is too large", bytes=size, bytes_max=MESSAGE_BYTES_MAX)
+    try:
+        return msgpack.unpackb(
+            data,
+            use_list=False,
+            strict_map_key=False,
+            ext_hook=_from_extension,
+        )
+    except ProtocolError:
+        raise
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise ProtocolError("a message cannot be read", reason=str(error)[:200]) from error
+
+
+def _from_extension(code: int, data: bytes) -> Any:
+    if code == _SCHEMA:
+        return _schema(data)
+    if code == _TIME:
+        try:
+            return _EPOCH + timedelta(microseconds=int(data))
+        except (ValueError, OverflowError) as error:
+            raise ProtocolError("not a time", reason=str(error)) from error
+    if code == _ERROR:
+        return unpack_error(data)
+    if code == _REPORT:
+        return _report(unpack(data))
+    raise ProtocolError("a message holds something unknown", extension=code)
+
+
+def _schema(data: bytes) -> pa.Schema:
+    if len(data) > limits.SCHEMA_BYTES_MAX:
+        raise ProtocolError("a schema is too large", bytes=len(data))
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(data))
+    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+        raise ProtocolError("not a schema", reason=str(error)[:200]) from error
+
+
+def _report(value: Any) -> Any:
+    try:
+        name, fields = value
+        kind = _REPORTS[name]
+        known = {each.name for each in dataclasses.fields(kind)}
+        return kind(**{field: given for field, given in fields.items() if field in known})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ProtocolError("not a report", reason=str(error)[:200]) from error
+
+
+# Errors
+
+
+def _classes(kind: type[LakebedError]) -> Iterator[type[LakebedError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _classes(below)
+
+
+def pack_error(error: LakebedError) -> bytes:
+    """Give an error as bytes: its code, its message, its facts."""
+    facts = {
+        name: value if isinstance(value, str | int | float | bool | None) else str(value)
+        for name, value in error.facts.items()
+    }
+    given = {"code": error.code, "message": error.message, "facts": facts}
+    packed: bytes = msgpack.packb(given, unicode_errors="replace")
+    return packed
+
+
+def unpack_error(data: bytes) -> LakebedError:
+    """Give the error of bytes; one of a code that is not known here keeps its message."""
+    try:
+        given = msgpack.unpackb(data)
+        code, message, facts = given["code"], str(given["message"]), dict(given["facts"])
+        facts.pop("message", None)
+        kind = {each.code: each for each in _classes(LakebedError)}.get(code)
+        if kind is None:
+            return LakebedError(message, unknown_code=code, **facts)
+        return kind(message, **facts)
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+        return ProtocolError("an error cannot be read", reason=str(error)[:200])

@@ -1,0 +1,339 @@
+"""Put streams: batches come in, acknowledgements go out, each as soon as it is due.
+
+A message of a put stream is a batch of one topic, metadata (msgpack), or both:
+
+    [number, "write", partition or null]             a batch; the server routes its rows
+    [number, "producer", id, epoch, topic's id, schema, runs]     a batch whose rows stand
+                                                     partition by partition; a run is [partition,
+                                                     records, sequence of its first record]
+    [number, "transaction", id, epoch, topic's id, schema, runs]  likewise, without sequences
+    [number, "record", value, key, headers, partition, timestamp]   no batch; one record
+    nothing                                          a batch, like "write", numbered from 1
+
+The answers are lists of [number, runs], a run being [topic, partition, base offset, records, first
+row], or [number, error]. Rows of a batch that the server routes count in the order in which they
+stand partition by partition. They come in any order, several in a message if several are due. The
+reader of a stream submits and reads on, so that many batches share a sync; a stream has a bounded
+number of them under way, and is not read beyond it.
+
+Acknowledgements are written by threads of a pool. Writing one waits if its client does not read;
+then another thread takes the next stream, so that a client harms nobody but itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lakebed.errors import (
+    LakebedError,
+    ProtocolError,
+    RejectedError,
+    SchemaMismatchError,
+    TopicNotFoundError,
+)
+from lakebed.serve.calls import Owners, placed
+from lakebed.serve.protocol import pack, unpack
+from lakebed.state.commands import ProducerWrite, TransactionWrite
+from lakebed.state.machine import Written
+from lakebed.topic.records import normalize
+from lakebed.topic.routing import Routed
+
+if TYPE_CHECKING:
+    from lakebed.engine.acks import Ack
+    from lakebed.engine.log import Log
+    from lakebed.engine.writing import Encoded, Target
+    from lakebed.serve.guard import Principal
+
+_log = logging.getLogger("lakebed.serve")
+
+UNDER_WAY_MAX: Final = 64
+"""Requests of one stream that are not acknowledged yet; it is not read beyond them."""
+_STUCK_SECONDS: Final = 0.2
+"""A thread that has been writing one acknowledgement for longer is not counted on any more."""
+
+Admit = Callable[[int], AbstractContextManager[None]]
+"""Makes room for so many bytes, waiting for it if need be."""
+
+
+class AckPool:
+    """Threads that write acknowledgements; as many as there are clients that do not read."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._due = threading.Condition(self._guard)
+        self._streams: deque[PutStream] = deque()
+        self._idle = 0
+        self._writing: dict[int, float] = {}
+        """Threads that are writing, and since when."""
+        self._threads = 0
+        self._closed = False
+
+    def offer(self, stream: PutStream) -> None:
+        """Have the acknowledgements of a stream written that are due."""
+        with self._guard:
+            self._streams.append(stream)
+            if self._idle:
+                self._due.notify()
+            elif self._needs_thread():
+                self._threads += 1
+                threading.Thread(target=self._run, name="lakebed-acks", daemon=True).start()
+
+    def _needs_thread(self) -> bool:
+        """Tell whether every thread there is waits for a client that does not read."""
+        now = time.monotonic()
+        stuck = sum(now - since > _STUCK_SECONDS for since in self._writing.values())
+        return self._threads - stuck < 1
+
+    def _run(self) -> None:
+        me = threading.get_ident()
+        while True:
+            with self._guard:
+                self._writing.pop(me, None)
+                while not self._streams:
+                    if self._closed or self._idle:
+                        self._threads -= 1
+                        return
+                    self._idle += 1
+                    self._due.wait()
+                    self._idle -= 1
+                stream = self._streams.popleft()
+                self._writing[me] = time.monotonic()
+            stream.write_acks()
+
+    def watch(self) -> None:
+        """Start another thread if those there are got stuck since the last offer."""
+        with self._guard:
+            if self._streams and not self._idle and self._needs_thread():
+                self._threads += 1
+                threading.Thread(target=self._run, name="lakebed-acks", daemon=True).start()
+
+    def close(self) -> None:
+        """Let the threads end once nothing is due."""
+        with self._guard:
+            self._closed = True
+            self._due.notify_all()
+
+
+class PutStream:
+    """One client's stream of batches into one topic."""
+
+    def __init__(
+        self,
+        log: Log,
+        principal: Principal,
+        owners: Owners,
+        topic: str,
+        pool: AckPool,
+        write: Callable[[pa.Buffer], None],
+        admit: Admit,
+    ) -> None:
+        self._log = log
+        self._principal = principal
+        self._owners = owners
+        self._topic = topic
+        self._pool = pool
+        self._write = write
+        self._admit = admit
+        self._guard = threading.Lock()
+        self._changed = threading.Condition(self._guard)
+        self._under_way = 0
+        self._offered = False
+        self._acks: list[Any] = []
+        self._unnumbered = 0
+        self.gone: Exception | None = None
+        """Why the client does not get acknowledgements any more."""
+
+    # The reader's thread
+
+    def take(self, batch: pa.RecordBatch | None, metadata: Any) -> None:
+        """Submit a message; wait first if too many are under way."""
+        number, kind, rest = self._message(metadata)
+        with self._guard:
+            while self._under_way >= UNDER_WAY_MAX and self.gone is None:
+                self._changed.wait(1.0)
+                self._pool.watch()
+            self._under_way += 1
+        size = (0 if batch is None else batch.nbytes) + (0 if metadata is None else len(metadata))
+        stack = ExitStack()
+        try:
+            stack.enter_context(self._admit(size))
+            answered = self._submit(kind, batch, rest)
+        except LakebedError as error:
+            stack.close()
+            self._settle(number, error)
+            return
+        answered.add_done_callback(lambda future: self._answer(number, future, stack))
+
+    def _message(self, metadata: Any) -> tuple[int, str, Any]:
+        if metadata is None or not len(metadata):
+            self._unnumbered += 1
+            return self._unnumbered, "write", (None,)
+        given = unpack(metadata)
+        if not isinstance(given, tuple) or len(given) < 2 or type(given[0]) is not int:
+            raise ProtocolError("a message begins with its number and its kind")
+        return given[0], given[1], given[2:]
+
+    def _submit(self, kind: Any, batch: pa.RecordBatch | None, rest: Any) -> Future[Any]:
+        if kind == "record":
+            return self._record(rest)
+        if batch is None:
+            raise ProtocolError("a message of this kind needs a batch", kind=kind)
+        try:
+            batch.validate(full=True)
+        except pa.ArrowException as error:
+            raise ProtocolError("the batch is not valid Arrow data", reason=str(error)) from error
+        if kind == "write":
+            if len(rest) != 1:
+                raise ProtocolError("a write is [number, kind, partition]")
+            return self._log.append_batch_async(self._topic, batch, partition=rest[0])
+        if kind == "producer":
+            return self._producer(batch, rest)
+        if kind == "transaction":
+            return self._transaction(batch, rest)
+        raise ProtocolError("there is no such kind of message", kind=str(kind)[:40])
+
+    def _record(self, rest: Any) -> Future[Ack]:
+        if len(rest) != 5:
+            raise ProtocolError("a record is [value, key, headers, partition, timestamp]")
+        value, key, headers, partition, timestamp = rest
+        return self._log.append_async(
+            self._topic, value, key, headers=headers, partition=partition, timestamp=timestamp
+        )
+
+    def _producer(self, batch: pa.RecordBatch, rest: Any) -> Future[Any]:
+        identity, target, runs = self._routed(batch, rest, 3)
+        encoded = self._encode(target, batch, rest[3], runs)
+        self._log._admit()
+        command = ProducerWrite(
+            self._log._core.clock.time_us(),
+            *identity,
+            tuple(sequence for _, _, sequence in runs),
+            encoded.part,
+        )
+        return self._log._writing.submit_async(command, (encoded.body,), _same)
+
+    def _transaction(self, batch: pa.RecordBatch, rest: Any) -> Future[Any]:
+        identity, target, runs = self._routed(batch, rest, 2)
+        encoded = self._encode(target, batch, rest[3], runs)
+        self._log._admit()
+        command = TransactionWrite(*identity, self._log._core.clock.time_us(), (encoded.part,))
+        return self._log._writing.submit_async(command, (encoded.body,), _same)
+
+    def _routed(
+        self, batch: pa.RecordBatch, rest: Any, width: int
+    ) -> tuple[tuple[int, int], Target, Any]:
+        """Check who writes, and that the runs of a batch are its rows."""
+        if len(rest) != 5 or not all(type(each) is int for each in rest[:4]):
+            raise ProtocolError("a routed batch is [number, kind, id, epoch, topic, schema, runs]")
+        identity, runs = (rest[0], rest[1]), rest[4]
+        self._owners.check(identity, self._principal.name)
+        target = self._log._writing.target(self._topic)
+        if target.topic.id != rest[2]:
+            raise TopicNotFoundError("the topic was deleted and made anew", topic=self._topic)
+        if not isinstance(runs, tuple) or not all(
+            isinstance(run, tuple)
+            and len(run) == width
+            and all(type(each) is int and each >= 0 for each in run)
+            for run in runs
+        ):
+            raise ProtocolError("a run is whole numbers from 0", numbers=width)
+        counts = [run[1] for run in runs]
+        numbers = [run[0] for run in runs]
+        if sum(counts) != batch.num_rows or not all(counts) or len({*numbers}) != len(numbers):
+            raise ProtocolError("the runs of a batch must be all of its rows")
+        return identity, target, runs
+
+    def _encode(self, target: Target, batch: pa.RecordBatch, schema: int, runs: Any) -> Encoded:
+        writing, core = self._log._writing, self._log._core
+        if schema != len(target.topic.schemas):
+            if not 0 < schema < len(target.topic.schemas):
+                raise SchemaMismatchError(
+                    "the topic has no such schema", topic=self._topic, schema=schema
+                )
+            older = core.schema(target.topic, schema)
+            target = target._replace(schema=older, value_type=older.field("value").type)
+        checked = normalize(
+            batch,
+            target.value_type,
+            now_us=core.clock.time_us(),
+            record_bytes_max=target.config.record_bytes_max,
+        )
+        parts = [(run[0], run[1]) for run in runs]
+        encoded = writing.encode_routed(target, Routed(checked, parts, None))
+        return encoded._replace(part=encoded.part._replace(schema=schema))
+
+    def say(self, error: LakebedError) -> None:
+        """Tell the client something about the stream itself, as the answer to number 0."""
+        with self._guard:
+            self._under_way += 1
+        self._settle(0, error)
+
+    def finish(self) -> None:
+        """Wait until everything that was taken is answered, or nobody is there to hear it."""
+        with self._guard:
+            while self._under_way or (self._acks and self.gone is None) or self._offered:
+                self._changed.wait(1.0)
+                self._pool.watch()
+
+    # Answers
+
+    def _answer(self, number: int, future: Future[Any], stack: ExitStack) -> None:
+        """Say what came of a request; called by the committing thread."""
+        stack.close()
+        error = future.exception()
+        if error is None:
+            self._settle(number, _runs(future.result()))
+        elif isinstance(error, LakebedError):
+            self._settle(number, error)
+        else:
+            _log.error("a put failed in an unforeseen way", exc_info=error)
+            self._settle(number, RejectedError("the server failed", reason=str(error)))
+
+    def _settle(self, number: int, answer: Any) -> None:
+        with self._guard:
+            self._under_way -= 1
+            self._acks.append((number, answer))
+            offer = not self._offered
+            self._offered = True
+            self._changed.notify_all()
+        if offer:
+            self._pool.offer(self)
+
+    def write_acks(self) -> None:
+        """Write what is due; called by a thread of the pool."""
+        while True:
+            with self._guard:
+                acks, self._acks = self._acks, []
+                if not acks or self.gone is not None:
+                    self._offered = False
+                    self._changed.notify_all()
+                    return
+            try:
+                self._write(pa.py_buffer(pack(acks)))
+            except (pa.ArrowException, OSError) as error:
+                with self._guard:
+                    self.gone = error
+
+
+def _same(result: Any) -> Any:
+    return result
+
+
+def _runs(result: Any) -> Any:
+    """Give a result as it travels."""
+    if isinstance(result, Written):
+        return placed(result)[0]
+    if result is None or isinstance(result, int):
+        return []
+    if hasattr(result, "offset"):
+        return [(0, result.partition, result.offset, 1, 0)]
+    return [(run.topic, run.partition, run.base, run.records, run.start) for run in result._runs]

@@ -1,0 +1,222 @@
+"""How much callers may do at a time: bytes on their way, bytes and requests a second, streams.
+
+Bytes on their way are counted for each principal and in all; who comes when they are used up waits,
+if it says for how long, and is refused then. One request larger than a limit passes alone.
+
+A rate is a bucket that holds what a second brings. A request passes while the bucket is not empty,
+and takes what it needs even if that leaves a debt: so large requests pass too, and the next one
+waits until the debt is paid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Final, Protocol
+
+from lakebed.config import ServeConfig
+from lakebed.errors import QuotaExceededError
+
+_BUCKETS_MAX: Final = 10_000
+"""Principals whose rates are remembered; beyond it those are forgotten that have nothing to pay."""
+_ROUNDING: Final = 1e-6
+_BUSY_WAIT_MS: Final = 100
+"""When to try again where nobody knows when there will be room."""
+
+
+class _Named(Protocol):
+    """Whoever has a name."""
+
+    @property
+    def name(self) -> str:
+        """The principal's name."""
+        ...
+
+
+class _Bucket:
+    """What is left of a rate."""
+
+    def __init__(self, rate: int, now: float) -> None:
+        self._rate = rate
+        self._level = float(rate)
+        self._at = now
+
+    def wait(self, now: float) -> float:
+        """Give how many seconds it is empty for."""
+        self._fill(now)
+        missing = 1.0 - self._level
+        # Whoever waits as long as it was told finds 1 there, give or take what floats lose.
+        return missing / self._rate if self._rate and missing > _ROUNDING else 0.0
+
+    def take(self, amount: int) -> None:
+        """Take from it, into debt if need be."""
+        if self._rate:
+            self._level -= amount
+
+    def full(self, now: float) -> bool:
+        """Tell whether nothing was taken for long enough."""
+        self._fill(now)
+        return self._level >= self._rate
+
+    def _fill(self, now: float) -> None:
+        self._level = min(self._rate, self._level + max(0.0, now - self._at) * self._rate)
+        self._at = max(self._at, now)
+
+
+class Quotas:
+    """The limits of a server, and what is used of them. Any thread."""
+
+    def __init__(self, config: ServeConfig, clock: Callable[[], float] = monotonic) -> None:
+        self._config = config
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._bytes: dict[str, int] = {}
+        """On their way, by principal; those that have none are not here."""
+        self._bytes_all = 0
+        self._rates: dict[str, tuple[_Bucket, _Bucket]] = {}
+        """Requests and bytes a second, by principal."""
+        self._streams = 0
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Bytes of requests that are being served."""
+        return self._bytes_all
+
+    @property
+    def streams(self) -> int:
+        """Streams that are being served."""
+        return self._streams
+
+    @contextlib.contextmanager
+    def admitted(
+        self, principal: _Named | str, nbytes: int, wait_seconds: float = 0.0
+    ) -> Iterator[None]:
+        """Serve a request of so many bytes within the block, or raise `QuotaExceededError`.
+
+        It waits for room for up to `wait_seconds`, and holds back a caller that is to go slower.
+        """
+        name = principal if isinstance(principal, str) else principal.name
+        self._enter(name, nbytes, wait_seconds)
+        try:
+            yield
+        finally:
+            self._leave(name, nbytes)
+
+    @contextlib.contextmanager
+    def stream(self, principal: _Named | str) -> Iterator[None]:
+        """Serve a stream within the block, or raise `QuotaExceededError`."""
+        name = principal if isinstance(principal, str) else principal.name
+        most = self._config.connections_max
+        with self._changed:
+            if self._streams >= most:
+                raise QuotaExceededError(
+                    "the server has too many streams",
+                    principal=name,
+                    connections_max=most,
+                    wait_ms=_BUSY_WAIT_MS,
+                )
+            self._streams += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._streams -= 1
+
+    def charge(self, principal: _Named | str, nbytes: int) -> None:
+        """Count bytes that a principal was sent against what it may have in a second."""
+        name = principal if isinstance(principal, str) else principal.name
+        if self._config.principal_bytes_per_second:
+            with self._changed:
+                self._buckets(name, self._clock())[1].take(nbytes)
+
+    def _enter(self, name: str, nbytes: int, wait_seconds: float) -> None:
+        deadline = self._clock() + wait_seconds
+        with self._changed:
+            while True:
+                now = self._clock()
+                wait = self._rate_wait(name, now)
+                if wait:
+                    if now >= deadline or now + wait > deadline:
+                        raise self._too_fast(name, wait)
+                elif self._has_room(name, nbytes):
+                    break
+                elif now >= deadline:
+                    raise self._too_much(name, nbytes)
+                else:
+                    wait = deadline - now
+                self._changed.wait(wait)
+            self._take(name, nbytes, now)
+
+    def _take(self, name: str, nbytes: int, now: float) -> None:
+        self._bytes[name] = self._bytes.get(name, 0) + nbytes
+        self._bytes_all += nbytes
+        if self._limits_rates:
+            requests, size = self._buckets(name, now)
+            requests.take(1)
+            size.take(nbytes)
+
+    def _leave(self, name: str, nbytes: int) -> None:
+        with self._changed:
+            self._bytes_all -= nbytes
+            rest = self._bytes.pop(name, 0) - nbytes
+            if rest > 0:
+                self._bytes[name] = rest
+            self._changed.notify_all()
+
+    def _has_room(self, name: str, nbytes: int) -> bool:
+        own, config = self._bytes.get(name, 0), self._config
+        return (not own or own + nbytes <= config.principal_inflight_bytes_max) and (
+            not self._bytes_all or self._bytes_all + nbytes <= config.inflight_bytes_max
+        )
+
+    @property
+    def _limits_rates(self) -> bool:
+        config = self._config
+        return bool(config.principal_requests_per_second or config.principal_bytes_per_second)
+
+    def _rate_wait(self, name: str, now: float) -> float:
+        """Give how many seconds a principal has to wait for its rates."""
+        if not self._limits_rates:
+            return 0.0
+        return max(bucket.wait(now) for bucket in self._buckets(name, now))
+
+    def _buckets(self, name: str, now: float) -> tuple[_Bucket, _Bucket]:
+        found = self._rates.get(name)
+        if found is None:
+            if len(self._rates) >= _BUCKETS_MAX:
+                self._forget_idle(now)
+            found = self._rates[name] = (
+                _Bucket(self._config.principal_requests_per_second, now),
+                _Bucket(self._config.principal_bytes_per_second, now),
+            )
+        return found
+
+    def _forget_idle(self, now: float) -> None:
+        busy = {
+            name: pair
+            for name, pair in self._rates.items()
+            if not all(bucket.full(now) for bucket in pair)
+        }
+        self._rates = busy
+
+    def _too_fast(self, name: str, wait: float) -> QuotaExceededError:
+        return QuotaExceededError(
+            "the principal is faster than it may be",
+            principal=name,
+            requests_per_second=self._config.principal_requests_per_second or "any",
+            bytes_per_second=self._config.principal_bytes_per_second or "any",
+            wait_ms=max(1, math.ceil(wait * 1000 - _ROUNDING)),
+        )
+
+    def _too_much(self, name: str, nbytes: int) -> QuotaExceededError:
+        return QuotaExceededError(
+            "too many bytes are on their way",
+            principal=name,
+            bytes=nbytes,
+            principal_inflight_bytes=self._bytes.get(name, 0),
+            inflight_bytes=self._bytes_all,
+            wait_ms=_BUSY_WAIT_MS,
+        )

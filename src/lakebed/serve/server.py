@@ -1,0 +1,189 @@
+"""A log that is served: Flight and HTTP over one embedded log, started and stopped together.
+
+Stopping finishes what is under way: new calls are refused, those that wait are woken, put streams
+are told to end and have their last acknowledgements written; then a checkpoint makes the next start
+quick, and the folder is released. Whoever cannot wait for that kills the process: nothing that was
+acknowledged is lost.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from lakebed.config import ServeConfig
+from lakebed.engine.log import Log
+from lakebed.errors import InvalidArgumentError, LakebedError
+from lakebed.host import OsDisk, read_file
+from lakebed.types import Closing
+
+if TYPE_CHECKING:
+    from lakebed.serve.flight import FlightServer
+    from lakebed.serve.http import HttpServer
+
+_log = logging.getLogger("lakebed.serve")
+
+
+class Server(Closing):
+    """Serves an open log over the network. The log is its own from `start` to `stop`."""
+
+    def __init__(self, log: Log, config: ServeConfig | None = None) -> None:
+        self.log = log
+        self.config = log.config.serve if config is None else config
+        self._flight: FlightServer | None = None
+        self._http: HttpServer | None = None
+        self._guard: Any = None
+        self._stop = threading.Lock()
+        self._stopped = False
+
+    # Where it is
+
+    @property
+    def port(self) -> int:
+        """The port of Flight."""
+        return 0 if self._flight is None else int(self._flight.port)
+
+    @property
+    def http_port(self) -> int:
+        """The port of HTTP; -1 if there is none."""
+        return -1 if self._http is None else int(self._http.port)
+
+    @property
+    def url(self) -> str:
+        """What clients open."""
+        scheme = "lakebed+tls" if self.config.tls_cert else "lakebed"
+        return f"{scheme}://{_bracketed(self.config.host)}:{self.port}"
+
+    # Life
+
+    def start(self) -> Self:
+        """Begin to serve; an address that cannot be had is an `InvalidArgumentError`."""
+        from lakebed.serve.flight import FlightServer
+        from lakebed.serve.guard import Guard
+        from lakebed.serve.meters import Meters
+        from lakebed.serve.quotas import Quotas
+
+        self._check_exposed()
+        tls = _tls(self.config)
+        self._guard = Guard(self.log, self.config)
+        quotas, meters = Quotas(self.config), Meters()
+        try:
+            self._flight = FlightServer(self.log, self._guard, quotas, meters, self.config, **tls)
+        except Exception as error:
+            raise InvalidArgumentError(
+                "the server cannot listen there",
+                host=self.config.host,
+                port=self.config.port,
+                reason=str(error).partition("\n")[0],
+            ) from error
+        try:
+            if self.config.http_port >= 0:
+                from lakebed.serve.http import start_http
+
+                self._http = start_http(
+                    self.log, self._guard, quotas, meters, self.config, ready=self._ready
+                )
+        except BaseException:
+            self._flight.end()
+            raise
+        self.log._wal.announce(self.url)
+        _log.info("serving: url=%s http_port=%d log=%s", self.url, self.http_port, self.log.folder)
+        return self
+
+    def stop(self) -> None:
+        """Finish what is under way, checkpoint, and release the log. A second call does nothing."""
+        with self._stop:
+            if self._stopped:
+                return
+            self._stopped = True
+            seconds = self.config.stop_timeout_ms / 1000
+            if self._flight is not None:
+                self._flight.begin_stop()
+                left = self._flight.wait_idle(seconds)
+                if left:
+                    _log.warning("calls did not end in time: calls=%d", left)
+            if self._http is not None:
+                self._http.stop(seconds)
+            if self._guard is not None:
+                self._guard.close()
+            try:
+                self.log.checkpoint()
+            except LakebedError as error:
+                _log.error("the last checkpoint failed; the WAL has everything: %s", error)
+            self.log.close()
+            if self._flight is not None:
+                self._flight.end()
+            _log.info("stopped: log=%s", self.log.folder)
+
+    def close(self) -> None:
+        """Stop it."""
+        self.stop()
+
+    def __enter__(self) -> Self:
+        return self if self._flight is not None else self.start()
+
+    def _ready(self) -> tuple[bool, str]:
+        """Tell whether calls are served, and why not."""
+        if self._flight is None or self._flight.stopping:
+            return False, "the server is stopping"
+        broken = self.log._core.broken or self.log._wal.stats().poisoned
+        return (True, "") if not broken else (False, str(broken))
+
+    def _check_exposed(self) -> None:
+        """Refuse to serve others than this machine without TLS and tokens, unless told to."""
+        if _is_loopback(self.config.host):
+            return
+        lacking = [] if self.config.tls_cert else ["TLS (tls_cert and tls_key)"]
+        if self.log.access.open and not self.config.tls_client_ca:
+            lacking.append("a token or a rule (`lakebed token create`)")
+        if not lacking:
+            return
+        if not self.config.insecure:
+            raise InvalidArgumentError(
+                "an address that others can reach needs "
+                + " and ".join(lacking)
+                + ", or the setting `insecure`",
+                host=self.config.host,
+            )
+        _log.warning(
+            "anyone who reaches this address can read and write: host=%s lacking=%s",
+            self.config.host,
+            "; ".join(lacking),
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _tls(config: ServeConfig) -> dict[str, Any]:
+    if not config.tls_cert:
+        return {}
+    tls: dict[str, Any] = {
+        "tls_certificates": [(_pem(config.tls_cert), _pem(config.tls_key))],
+    }
+    if config.tls_client_ca:
+        tls["verify_client"] = True
+        tls["root_certificates"] = _pem(config.tls_client_ca)
+    return tls
+
+
+def _pem(path: str) -> bytes:
+    try:
+        return read_file(OsDisk(), Path(path))
+    except OSError as error:
+        raise InvalidArgumentError(
+            "a file of the TLS settings cannot be read", file=path, reason=error.strerror
+        ) from error

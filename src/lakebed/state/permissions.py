@@ -1,0 +1,96 @@
+"""Who may do what: actions, the roles that every log has, and rules looked up by principal.
+
+A principal has roles (grants); a role may do an action on the names that a pattern fits (rules).
+Nothing else allows anything, and nothing forbids: what no rule allows is refused. An action allows
+itself alone, except that the role `admin` may do everything.
+"""
+
+from __future__ import annotations
+
+import enum
+import fnmatch
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from lakebed.state.image import State
+
+EVERYTHING: Final = "*"
+"""The pattern that fits every name, and the only one that fits what has no name."""
+
+ADMIN: Final = "admin"
+"""The role that may do everything."""
+
+
+class Action(enum.Enum):
+    """What a call does, as rules speak of it."""
+
+    READ = "read"
+    """Read records and what describes them."""
+    WRITE = "write"
+    """Append records."""
+    GROUP = "group"
+    """Join consumer groups; commit and reset their offsets, delete them."""
+    MANAGE = "manage"
+    """Make, change, purge and delete topics."""
+    ADMIN = "admin"
+    """Tokens, rules, grants, and the log as a whole."""
+
+
+BUILT_IN: Final[dict[str, frozenset[Action]]] = {
+    ADMIN: frozenset(Action),
+    "reader": frozenset([Action.READ, Action.GROUP]),
+    "writer": frozenset([Action.WRITE]),
+}
+"""Roles that need no rules; what they may do, they may do on every name."""
+
+
+class Permissions:
+    """The rules and grants of a state at one time, arranged to be asked. It never changes."""
+
+    def __init__(self, rules: Iterable[tuple[str, str, str]], grants: Iterable[tuple[str, str]]):
+        self._patterns: dict[tuple[str, str], list[re.Pattern[str]]] = {}
+        self._everywhere = {
+            (role, action.value) for role, actions in BUILT_IN.items() for action in actions
+        }
+        for role, action, pattern in rules:
+            if pattern == EVERYTHING:
+                self._everywhere.add((role, action))
+            else:
+                found = self._patterns.setdefault((role, action), [])
+                found.append(re.compile(fnmatch.translate(pattern)))
+        self._roles: dict[str, list[str]] = {}
+        for principal, role in grants:
+            self._roles.setdefault(principal, []).append(role)
+
+    @classmethod
+    def of(cls, state: State) -> Permissions:
+        """Take the rules and grants of a state, which may be changing."""
+        return cls(list(state.rules), list(state.grants))
+
+    def permits(self, principal: str, action: Action, name: str) -> bool:
+        """Tell whether a principal may do an action on a name."""
+        return any(
+            (role, action.value) in self._everywhere
+            or any(
+                pattern.fullmatch(name) for pattern in self._patterns.get((role, action.value), ())
+            )
+            for role in self._roles.get(principal, ())
+        )
+
+    def permits_everywhere(self, principal: str, action: Action) -> bool:
+        """Tell whether a principal may do an action on every name, and on what has none."""
+        roles = self._roles.get(principal, ())
+        return any((role, action.value) in self._everywhere for role in roles)
+
+    def administrators(self) -> set[str]:
+        """Give the principals that may look after access itself."""
+        return {each for each in self._roles if self.permits_everywhere(each, Action.ADMIN)}
+
+
+def is_open(state: State) -> bool:
+    """Tell whether a log knows nobody yet, so that everybody may do everything.
+
+    A token counts even when it is revoked: revoking the last one opens nothing.
+    """
+    return not (state.tokens or state.rules or state.grants)

@@ -1,0 +1,148 @@
+"""Schemas as JSON documents, which is how they are given and shown outside of Python.
+
+    {"fields": [FIELD, ...]}
+    FIELD  {"name": "id", "type": TYPE, "nullable": true | false}     nullable if it does not say
+    TYPE   "bool" "int32" "int64" "float" "double" "string" "binary" "date"
+           "timestamp" (UTC) "timestamp_ntz" (without time zone)
+           "decimal(PRECISION, SCALE)"
+           {"list": TYPE} {"map": TYPE} {"struct": [FIELD, ...]}
+
+`map` has keys of type string; `{"map": TYPE, "keys": TYPE}` has others. The elements of lists and
+the values of maps are nullable; `"nullable": false` beside `list` or `map` says that they are not.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import types
+
+from lakebed.errors import InvalidArgumentError, LakebedError
+from lakebed.topic.schema import TIMESTAMP, check_schema
+
+_SIMPLE: Final = {
+    "bool": pa.bool_(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": TIMESTAMP,
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_NAMES: Final = {kind: name for name, kind in _SIMPLE.items()}
+_DECIMAL: Final = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)", re.ASCII)
+_ALLOWED: Final = ", ".join(_SIMPLE) + ", decimal(P, S), {list}, {map} or {struct}"
+
+
+class _Wrong(Exception):  # noqa: N818  # it never leaves this module
+    """Something is wrong with a field."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def schema_of(document: Any, **source: object) -> pa.Schema:
+    """Give the schema of a document; what is wrong is told with its source and the field."""
+    try:
+        return check_schema(_schema(document))
+    except _Wrong as wrong:
+        raise InvalidArgumentError(str(wrong), **source, field=wrong.field) from None
+    except (LakebedError, RecursionError) as error:
+        facts = error.facts if isinstance(error, LakebedError) else {}
+        message = error.message if isinstance(error, LakebedError) else "it is nested too deeply"
+        raise InvalidArgumentError(message, **{**source, **facts}) from error
+
+
+def _schema(document: Any) -> pa.Schema:
+    if not isinstance(document, dict) or set(document) != {"fields"}:
+        raise _Wrong('a schema is a JSON object {"fields": [...]}', "value")
+    return pa.schema(_fields(document["fields"], ""))
+
+
+def _fields(given: Any, path: str) -> list[pa.Field]:
+    if not isinstance(given, list):
+        raise _Wrong("fields are a list", path or "value")
+    return [_field(each, number, path) for number, each in enumerate(given)]
+
+
+def _field(given: Any, number: int, path: str) -> pa.Field:
+    place = f"{path}[{number}]"
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+        raise _Wrong('a field is an object with "name" and "type"', place)
+    name = f"{path}.{given['name']}" if path else given["name"]
+    _check_keys(given, {"name", "type", "nullable"}, name)
+    if "type" not in given:
+        raise _Wrong("the field has no type", name)
+    return pa.field(given["name"], _type(given["type"], name), _nullable(given, name))
+
+
+def _check_keys(given: dict[str, Any], known: set[str], path: str) -> None:
+    for key in given:
+        if key not in known:
+            raise _Wrong(f"{key!r} is none of {', '.join(sorted(known))}", path)
+
+
+def _nullable(given: dict[str, Any], path: str) -> bool:
+    nullable = given.get("nullable", True)
+    if not isinstance(nullable, bool):
+        raise _Wrong("nullable is true or false", path)
+    return nullable
+
+
+def _type(given: Any, path: str) -> pa.DataType:
+    if isinstance(given, str):
+        return _simple(given, path)
+    if isinstance(given, dict) and "list" in given:
+        _check_keys(given, {"list", "nullable"}, path)
+        return pa.list_(pa.field("element", _type(given["list"], path), _nullable(given, path)))
+    if isinstance(given, dict) and "map" in given:
+        _check_keys(given, {"map", "keys", "nullable"}, path)
+        item = pa.field("value", _type(given["map"], path), _nullable(given, path))
+        return pa.map_(_type(given.get("keys", "string"), path), item)
+    if isinstance(given, dict) and "struct" in given:
+        _check_keys(given, {"struct"}, path)
+        return pa.struct(_fields(given["struct"], path))
+    raise _Wrong(f"a type is one of {_ALLOWED}", path)
+
+
+def _simple(text: str, path: str) -> pa.DataType:
+    if text in _SIMPLE:
+        return _SIMPLE[text]
+    match = _DECIMAL.fullmatch(text)
+    if match and 1 <= int(match[1]) <= 38 and int(match[2]) <= int(match[1]):
+        return pa.decimal128(int(match[1]), int(match[2]))
+    if match:
+        raise _Wrong("a decimal has 1 to 38 digits, and no more of them behind the point", path)
+    raise _Wrong(f"{text!r} is none of {_ALLOWED}", path)
+
+
+def schema_document(schema: pa.Schema) -> dict[str, object]:
+    """Give a schema in the form in which it can be given."""
+    return {"fields": [_field_document(field) for field in schema]}
+
+
+def _field_document(field: pa.Field) -> dict[str, object]:
+    return {"name": field.name, "type": type_document(field.type), "nullable": field.nullable}
+
+
+def type_document(kind: pa.DataType) -> object:
+    """Give a type in the form in which it can be given."""
+    if kind in _NAMES:
+        return _NAMES[kind]
+    if types.is_decimal(kind):
+        return f"decimal({kind.precision}, {kind.scale})"
+    if types.is_struct(kind):
+        return {"struct": [_field_document(field) for field in kind]}
+    if types.is_list(kind):
+        element = kind.value_field
+        nullable = {} if element.nullable else {"nullable": False}
+        return {"list": type_document(element.type), **nullable}
+    nullable = {} if kind.item_field.nullable else {"nullable": False}
+    keys = {} if kind.key_type == pa.string() else {"keys": type_document(kind.key_type)}
+    return {"map": type_document(kind.item_type), **keys, **nullable}

@@ -1,0 +1,150 @@
+"""What a server counts, and how it tells it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakebed import Log
+from lakebed.errors import ClosedError
+from lakebed.serve.meters import SERIES_MAX, Meters
+from tests.engine.support import in_threads
+
+_SAMPLE = re.compile(
+    r'([a-z_:][a-z0-9_:]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\n"])*",?)*)\})? (\S+)'
+)
+_LABEL = re.compile(r'([a-z_]+)="((?:[^"\\\n]|\\[\\n"])*)"')
+
+
+def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Read Prometheus text; every line must be one, and every sample have its type before it."""
+    assert text.endswith("\n")
+    kinds: dict[str, str] = {}
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            continue
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name not in kinds
+            assert (kind == "counter") == name.endswith("_total"), name
+            kinds[name] = kind
+            continue
+        match = _SAMPLE.fullmatch(line)
+        assert match is not None, line
+        family = re.sub(r"_(bucket|sum|count)$", "", match[1])
+        assert match[1] in kinds or kinds.get(family) == "histogram", line
+        labels = frozenset(
+            (name, re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], value))
+            for name, value in _LABEL.findall(match[2] or "")
+        )
+        assert (match[1], labels) not in found
+        found[match[1], labels] = float(match[3])
+    return found
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with Log.open(tmp_path / "log") as opened:
+        yield opened
+
+
+def test_a_closed_log_has_nothing_to_tell(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "log") as log:
+        pass
+    with pytest.raises(ClosedError):
+        Meters().render(log)
+
+
+def test_labels_with_quotes_backslashes_and_newlines_are_escaped(log: Log) -> None:
+    meters, call = Meters(), 'a "b"\\\nc'
+    meters.request(call, "ok", 0.1)
+    found = parsed(meters.render(log))
+    labels = frozenset({("call", call), ("outcome", "ok")})
+    assert found["lakebed_requests_total", labels] == 1
+
+
+def test_requests_are_counted_by_call_and_outcome_from_many_threads(log: Log) -> None:
+    meters = Meters()
+
+    def count(_: int) -> None:
+        for _ in range(500):
+            meters.request("read", "ok", 0.002)
+            meters.received(3)
+            meters.sent(5)
+            meters.streams(1)
+            meters.streams(-1)
+
+    assert in_threads(8, count) == [None] * 8
+    meters.request("read", "overloaded", 99.0)
+    found = parsed(meters.render(log))
+    call = ("call", "read")
+    assert found["lakebed_requests_total", frozenset({call, ("outcome", "ok")})] == 4000
+    assert found["lakebed_requests_total", frozenset({call, ("outcome", "overloaded")})] == 1
+    assert found["lakebed_request_seconds_bucket", frozenset({call, ("le", "0.001")})] == 0
+    assert found["lakebed_request_seconds_bucket", frozenset({call, ("le", "0.0025")})] == 4000
+    assert found["lakebed_request_seconds_bucket", frozenset({call, ("le", "+Inf")})] == 4001
+    assert found["lakebed_request_seconds_count", frozenset({call})] == 4001
+    assert math.isclose(found["lakebed_request_seconds_sum", frozenset({call})], 107.0)
+    assert found["lakebed_received_bytes_total", frozenset()] == 12_000
+    assert found["lakebed_sent_bytes_total", frozenset()] == 20_000
+    assert found["lakebed_open_streams", frozenset()] == 0
+
+
+def numbers(values: dict[str, object]) -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from (f"{name}_{each}" for each in numbers(value))
+        elif isinstance(value, int | float) and name != "throttled_ms":
+            yield name
+
+
+def test_every_number_of_the_logs_statistics_is_told(log: Log) -> None:
+    log.create_topic("a")
+    log.append("a", b"x")
+    log.checkpoint()
+    found = {name for name, _ in parsed(Meters().render(log))}
+    for name in numbers(log.stats().as_dict()):
+        shown = "lakebed_" + name.replace("wal_counters_", "wal_")
+        assert {shown, f"{shown}_total"} & found, name
+    assert {"lakebed_throttled_seconds_total", "lakebed_wal_poisoned", "lakebed_info"} <= found
+    assert "lakebed_wal_entries_per_sync_bucket" in found
+
+
+def test_partitions_and_groups_have_series_of_their_own(log: Log) -> None:
+    log.create_topic("a", 2)
+    log.append_batch("a", [b"x", b"y", b"z"], partition=1)
+    log.commit_offsets("g", {"a": {1: 2}})
+    found = parsed(Meters().render(log))
+    place = {("topic", "a"), ("partition", "1")}
+    assert found["lakebed_partition_end_offset", frozenset(place)] == 3
+    assert found["lakebed_partition_earliest_offset", frozenset(place)] == 0
+    assert found["lakebed_partition_records", frozenset(place)] == 3
+    assert found["lakebed_partition_segment_bytes", frozenset(place)] == 0
+    of_group = frozenset({*place, ("group", "g")})
+    assert found["lakebed_group_committed_offset", of_group] == 2
+    assert found["lakebed_group_lag_records", of_group] == 1
+    never = frozenset({("group", "g"), ("topic", "a"), ("partition", "0")})
+    assert ("lakebed_group_committed_offset", never) not in found
+    assert found["lakebed_group_lag_records", never] == 0
+
+
+def test_series_of_too_many_partitions_are_summed_by_topic(log: Log) -> None:
+    log.create_topic("a", SERIES_MAX)
+    log.create_topic("b")
+    log.append_batch("a", [b"x"], partition=7)
+    log.append_batch("a", [b"x", b"y"], partition=8)
+    log.commit_offsets("g", {"a": {7: 1, 8: 1}})
+    found = parsed(Meters().render(log))
+    ends = {labels: n for (name, labels), n in found.items() if name.endswith("_end_offset")}
+    assert ends == {frozenset({("topic", "a")}): 3, frozenset({("topic", "b")}): 0}
+    of_group = frozenset({("group", "g"), ("topic", "a"), ("partition", "8")})
+    assert found["lakebed_group_lag_records", of_group] == 1
+    log.add_partitions("a", SERIES_MAX + 1)
+    found = parsed(Meters().render(log))
+    assert found["lakebed_group_lag_records", frozenset({("group", "g"), ("topic", "a")})] == 1
+    assert found["lakebed_group_committed_offset", frozenset({("group", "g"), ("topic", "a")})] == 2
