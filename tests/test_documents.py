@@ -29,6 +29,7 @@ README = (ROOT / "README.md").read_text(encoding="utf8")
 
 
 TABLES = (ROOT / "docs" / "tables.md").read_text(encoding="utf8")
+SECURITY = (ROOT / "docs" / "security.md").read_text(encoding="utf8")
 
 
 def examples(text: str) -> list[tuple[str, str]]:
@@ -39,7 +40,7 @@ def examples(text: str) -> list[tuple[str, str]]:
 EXAMPLES = examples(README)
 
 
-@pytest.mark.parametrize(("code", "output"), [*EXAMPLES, *examples(TABLES)])
+@pytest.mark.parametrize(("code", "output"), [*EXAMPLES, *examples(TABLES), *examples(SECURITY)])
 def test_the_examples_print_what_the_pages_say(tmp_path: Path, code: str, output: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -234,6 +235,12 @@ def test_the_files_of_the_settings_page_can_be_read() -> None:
     assert lake.catalog == {"type": "sql", "uri": "env:LAKEBED_CATALOG_URI"}
     assert lake.store_options["s3.endpoint"] == "https://storage.example.com"
     assert "env:" not in repr(complete)
+
+
+def test_the_settings_of_the_security_page_can_be_read() -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", SECURITY, re.DOTALL)
+    serve = parse_config(text, "docs/security.md").serve
+    assert (serve.host, bool(serve.tls_client_ca), serve.insecure) == ("0.0.0.0", True, False)
 
 
 def test_the_makefile_lists_its_targets() -> None:

@@ -18,6 +18,9 @@ from lakebed.state.image import encode_state
 PRICE = pa.schema([pa.field("item", pa.string()), pa.field("price", pa.int64())])
 """The schema of a typed topic."""
 
+served: Callable[[Log], Log] | None = None
+"""Serves a log and gives the client that reaches it: tests/serve runs these tests over the wire."""
+
 
 def quiet(
     folder: str | Path = "/log",
@@ -27,13 +30,21 @@ def quiet(
     clock: ManualClock | None = None,
 ) -> Log:
     """Open a log that does everything in the calling thread, in memory unless told otherwise."""
-    return Log.open(
+    log = Log.open(
         folder,
         config,
         disk=SimDisk() if disk is None else disk,
         clock=ManualClock() if clock is None else clock,
         threaded=False,
     )
+    return log if served is None else served(log)
+
+
+def inner(log: Log) -> Log:
+    """Give the embedded log: this one, or the one that a server serves it from."""
+    found = getattr(log, "served", log)
+    assert isinstance(found, Log)
+    return found
 
 
 def rows(log: Log, topic: str, partition: int = 0, column: str = "value") -> list[Any]:
@@ -55,7 +66,7 @@ def everything(log: Log, topic: str, column: str = "value") -> list[Any]:
 
 def state_of(log: Log) -> bytes:
     """Give the state of a log as bytes."""
-    return encode_state(log._core.state)
+    return encode_state(inner(log)._core.state)
 
 
 def until(condition: Callable[[], bool]) -> None:

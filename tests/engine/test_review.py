@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import lakebed
 from lakebed import Log, LogConfig, TopicConfig, WalConfig
 from lakebed.engine.core import _Redo
 from lakebed.errors import (
@@ -94,7 +95,7 @@ def test_a_handover_whose_entry_was_interrupted_is_written_by_the_next_heartbeat
 
 
 def test_a_callback_that_would_wait_for_its_own_commit_is_refused(tmp_path: Path) -> None:
-    with Log.open(tmp_path / "log") as log:
+    with lakebed.open(tmp_path / "log") as log:
         log.create_topic("t", 1)
         log.commit_offsets("g", {("t", 0): 0})
         calls = [
@@ -122,7 +123,7 @@ def _guarded(log: Log, call: Any) -> Any:
 
 def test_a_callback_may_send_although_the_producer_is_full(tmp_path: Path) -> None:
     with (
-        Log.open(tmp_path / "log") as log,
+        lakebed.open(tmp_path / "log") as log,
         log.producer("p", memory_bytes=1, batch_bytes=100) as producer,
     ):
         log.create_topic("t", 1)
@@ -153,7 +154,7 @@ def test_a_reader_does_not_mind_a_field_added_while_it_reads() -> None:
 
 
 def test_closing_can_be_repeated_after_it_was_interrupted(tmp_path: Path) -> None:
-    log = Log.open(tmp_path / "log")
+    log = lakebed.open(tmp_path / "log")
     stop = log._maintenance.stop
 
     def interrupted() -> None:
@@ -164,7 +165,7 @@ def test_closing_can_be_repeated_after_it_was_interrupted(tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         log.close()
     log.close()
-    Log.open(tmp_path / "log").close()
+    lakebed.open(tmp_path / "log").close()
 
 
 def test_a_checkpoint_that_cannot_stage_a_transaction_leaves_no_segments(tmp_path: Path) -> None:
@@ -223,7 +224,7 @@ def test_an_offset_beyond_64_bits_is_refused_as_bad_input() -> None:
 
 
 def test_what_has_no_name_leaves_nothing_behind(tmp_path: Path) -> None:
-    with Log.open(tmp_path / "log") as log:
+    with lakebed.open(tmp_path / "log") as log:
         log.create_topic("t")
         for _ in range(3):
             with log.transaction() as transaction:
@@ -236,7 +237,7 @@ def test_what_has_no_name_leaves_nothing_behind(tmp_path: Path) -> None:
         with log.producer("named") as producer:
             producer.send("t", b"z")
         assert log.stats().producers == 1
-    with Log.open(tmp_path / "log") as log:
+    with lakebed.open(tmp_path / "log") as log:
         assert log.stats().producers == 1
         assert log.read("t").num_rows == 7
 
@@ -244,7 +245,7 @@ def test_what_has_no_name_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_transaction_that_was_seen_in_one_partition_is_seen_in_all(tmp_path: Path) -> None:
     """Readers come between the steps of a commit; none sees one step without the others."""
     partitions = 16
-    with Log.open(tmp_path / "log") as log:
+    with lakebed.open(tmp_path / "log") as log:
         log.create_topic("t", partitions=partitions)
         ended = threading.Event()
         torn: list[tuple[int, int]] = []
@@ -269,7 +270,7 @@ def test_a_transaction_that_was_seen_in_one_partition_is_seen_in_all(tmp_path: P
 
 def test_readers_wait_for_changes_that_are_half_carried_out(tmp_path: Path) -> None:
     """Ctrl-C in the middle of applying: the next reader finishes it before it looks."""
-    with Log.open(tmp_path / "log") as log:
+    with lakebed.open(tmp_path / "log") as log:
         log.create_topic("t", partitions=2)
         core = log._core
         key, other = (1, 0), (1, 1)
@@ -287,7 +288,7 @@ def test_readers_wait_for_changes_that_are_half_carried_out(tmp_path: Path) -> N
 def test_a_commit_that_was_cut_short_has_an_unknown_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Log.open(tmp_path / "log") as log:
+    with lakebed.open(tmp_path / "log") as log:
         log.create_topic("t")
         transaction = log.transaction("w")
         transaction.append("t", b"x")
@@ -305,7 +306,7 @@ def test_a_commit_that_was_cut_short_has_an_unknown_outcome(
 
 
 def test_work_that_failed_is_given_out_again_after_a_rewind(tmp_path: Path) -> None:
-    with Log.open(tmp_path / "log") as log:
+    with lakebed.open(tmp_path / "log") as log:
         log.create_topic("in")
         log.create_topic("out")
         log.append_batch("in", [b"%d" % number for number in range(10)])
@@ -324,7 +325,7 @@ def test_work_that_failed_is_given_out_again_after_a_rewind(tmp_path: Path) -> N
 
 
 def test_a_rewind_without_a_commit_goes_back_to_the_beginning(tmp_path: Path) -> None:
-    with Log.open(tmp_path / "log") as log:
+    with lakebed.open(tmp_path / "log") as log:
         log.create_topic("in")
         log.append("in", b"before")
         with log.consumer("g", ["in"], start="latest") as consumer:
@@ -336,7 +337,7 @@ def test_a_rewind_without_a_commit_goes_back_to_the_beginning(tmp_path: Path) ->
 
 
 def test_a_wake_ends_one_wait_and_a_consumer_may_be_closed_last(tmp_path: Path) -> None:
-    log = Log.open(tmp_path / "log")
+    log = lakebed.open(tmp_path / "log")
     log.create_topic("t")
     consumer = log.consumer("g", ["t"])
     consumer.wake()
@@ -350,7 +351,7 @@ def test_a_wake_ends_one_wait_and_a_consumer_may_be_closed_last(tmp_path: Path) 
 
 
 def test_settings_are_taken_as_they_are_shown(tmp_path: Path) -> None:
-    with Log.open(tmp_path / "log", LogConfig(wal=WalConfig(sync="interval"))) as log:  # type: ignore[arg-type]
+    with lakebed.open(tmp_path / "log", LogConfig(wal=WalConfig(sync="interval"))) as log:  # type: ignore[arg-type]
         assert log.stats().wal.sync == "interval"
         made = log.create_topic("t", config=TopicConfig(compression="lz4"))
         assert made.config["compression"] == "lz4"

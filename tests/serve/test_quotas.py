@@ -15,7 +15,7 @@ from lakebed.serve.quotas import Quotas
 from tests.engine.support import in_threads, until
 
 KIB = 1024
-SMALL = {"inflight_bytes_max": 100 * KIB, "principal_inflight_bytes_max": 64 * KIB}
+SMALL: dict[str, Any] = {"inflight_bytes_max": 100 * KIB, "principal_inflight_bytes_max": 64 * KIB}
 
 
 class Time:

@@ -21,9 +21,10 @@ class AsyncLake:
     A catalog or a store may be far away: everything here runs in the threads for what takes long.
     """
 
-    def __init__(self, lake: Lake, run: RunSlowly) -> None:
+    def __init__(self, lake: Lake, run: RunSlowly, quickly: RunSlowly) -> None:
         self._lake = lake
         self._run = run
+        self._quickly = quickly
 
     async def sync(
         self,
@@ -75,4 +76,5 @@ class AsyncLake:
 
     async def stats(self) -> LakeStats:
         """Give counters, and how far the tables are behind."""
-        return self._lake.stats()
+        found: LakeStats = await self._quickly(self._lake.stats)
+        return found

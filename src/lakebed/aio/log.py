@@ -1,4 +1,4 @@
-"""The embedded log for asyncio: `Log`, awaited."""
+"""The log for asyncio: `Log`, awaited."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+import lakebed
 from lakebed import limits
+from lakebed.aio.access import AsyncAccess
 from lakebed.aio.consumer import AsyncCallback, AsyncConsumer
 from lakebed.aio.lake import AsyncLake
 from lakebed.aio.loop import AsyncClosing, Bell, Mailbox, Opening, Reply, Threads, told_in_loop
 from lakebed.aio.producer import AsyncProducer
 from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
+from lakebed.client.config import ClientConfig
 from lakebed.config import LogConfig, TopicConfig
 from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.backup import BackupReport
@@ -33,7 +36,6 @@ from lakebed.engine.reading import checked_bounds
 from lakebed.engine.stats import LogStats
 from lakebed.engine.topics import TopicInfo
 from lakebed.engine.writing import Record, Rows
-from lakebed.errors import InvalidArgumentError
 from lakebed.types import TopicPartition
 
 Result = TypeVar("Result")
@@ -41,11 +43,11 @@ Result = TypeVar("Result")
 
 def open(  # noqa: A001  # as lakebed.open
     target: str | os.PathLike[str],
-    config: LogConfig | None = None,
+    config: LogConfig | ClientConfig | None = None,
     *,
     progress: Progress | None = None,
 ) -> Opening[AsyncLog]:
-    """Open the log in a folder, making it if the folder is new or empty.
+    """Open the log in a folder, making it if the folder is new or empty, or connect to a server.
 
     `await` it, or enter it with `async with`. `progress` is called in the event loop.
     """
@@ -53,26 +55,28 @@ def open(  # noqa: A001  # as lakebed.open
 
 
 async def _open(
-    target: str | os.PathLike[str], config: LogConfig | None, progress: Progress | None
+    target: str | os.PathLike[str],
+    config: LogConfig | ClientConfig | None,
+    progress: Progress | None,
 ) -> AsyncLog:
-    if isinstance(target, str) and "://" in target:
-        raise InvalidArgumentError(
-            "a log is opened by its folder; served logs are not built yet", target=target
-        )
     threads = Threads()
     tell = None if progress is None else told_in_loop(progress)
     try:
         log = await threads.open(
-            functools.partial(Log.open, target, config, progress=tell), Log.close
+            functools.partial(lakebed.open, target, config, progress=tell), Log.close
         )
     except BaseException:
         threads.close()
         raise
-    return AsyncLog(log, threads)
+    if type(log) is Log:
+        return AsyncLog(log, threads)
+    from lakebed.aio.remote import AsyncRemoteLog  # not needed by those who embed the log
+
+    return AsyncRemoteLog(log, threads)
 
 
 class AsyncLog(AsyncClosing):
-    """A durable event log in a folder that this process owns, for the tasks of one event loop."""
+    """A durable event log, for the tasks of one event loop: see `Log`."""
 
     def __init__(self, log: Log, threads: Threads) -> None:
         self._log = log
@@ -82,8 +86,10 @@ class AsyncLog(AsyncClosing):
         self._room = Bell(self._loop)
         self._waiting: deque[tuple[Record, asyncio.Future[Ack]]] = deque()
         self._pump: asyncio.Task[None] | None = None
-        self.lake = AsyncLake(log.lake, self._run_slowly)
+        self.lake = AsyncLake(log.lake, self._run_slowly, self._run)
         """Iceberg tables and object store."""
+        self.access = AsyncAccess(log.access, self._run)
+        """Who may do what when this log is served: tokens, rules, grants."""
 
     @property
     def folder(self) -> Path:

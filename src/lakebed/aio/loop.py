@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -114,6 +115,7 @@ class Threads:
     def __init__(self) -> None:
         self._quick = ThreadPoolExecutor(_QUICK_THREADS, "lakebed-aio")
         self._slow = ThreadPoolExecutor(_SLOW_THREADS, "lakebed-aio-slow")
+        self._closed = False
 
     async def run(self, call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
         """Call it in a thread, and wait for it without blocking the loop."""
@@ -122,6 +124,17 @@ class Threads:
     async def run_slowly(self, call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
         """Call something in a thread that may take its time."""
         return await asyncio.wrap_future(_submit(self._slow, call, *args, **kwargs))
+
+    def waiting(self, call: Callable[..., Result], *args: Any) -> Future[Result]:
+        """Call something in a thread of its own: it may wait for as long as it likes."""
+        if self._closed:
+            raise ClosedError("the log is closed")
+        future: Future[Result] = Future()
+        future.set_running_or_notify_cancel()
+        threading.Thread(
+            target=_tell_outcome, args=(future, call, args), name="lakebed-aio-wait", daemon=True
+        ).start()
+        return future
 
     async def open(self, call: Callable[[], Result], undo: Callable[[Result], object]) -> Result:
         """Open something in a thread. If nobody waits for it any more, it is closed again."""
@@ -134,6 +147,7 @@ class Threads:
 
     def close(self) -> None:
         """Take no further calls; those under way end by themselves."""
+        self._closed = True
         self._quick.shutdown(wait=False)
         self._slow.shutdown(wait=False)
 
@@ -145,6 +159,18 @@ def _submit(
         return pool.submit(call, *args, **kwargs)
     except RuntimeError as error:
         raise ClosedError("the log is closed") from error
+
+
+def _tell_outcome(
+    future: Future[Any], call: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    """Make a call and tell a future what it gave or raised."""
+    try:
+        result = call(*args)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 def _undo(undo: Callable[[Any], object], future: Future[Any]) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.aio.loop import Threads
+from lakebed.engine.plan import ScanPlan
 from lakebed.engine.table import Points, Table
 
 
@@ -54,6 +55,18 @@ class AsyncTable:
         following = partial(next, iter(reader), None)  # a future cannot be given a StopIteration
         while (batch := await self._threads.run(following)) is not None:
             yield batch
+
+    async def plan(
+        self,
+        *,
+        partitions: Collection[int] | None = None,
+        start: Points | None = None,
+        until: Points | None = None,
+    ) -> ScanPlan:
+        """Say which files hold the records of a range, and what of it is in no file yet."""
+        return await self._threads.run(
+            partial(self._table.plan, partitions=partitions, start=start, until=until)
+        )
 
     async def get(self, key: bytes | str, default: Any = None) -> Any:
         """Give the current value of a key: bytes of a raw topic, a dictionary of a typed one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from lakebed.cli.access import access
+from lakebed.cli.backup import backup, restore
 from lakebed.cli.completion import completion
 from lakebed.cli.consume import consume
 from lakebed.cli.doctor import doctor
@@ -16,6 +17,7 @@ from lakebed.cli.produce import produce
 from lakebed.cli.serve import serve
 from lakebed.cli.settings import config_command
 from lakebed.cli.token import token
+from lakebed.cli.top import top
 from lakebed.cli.topic import topic
 from lakebed.cli.wal import wal
 from lakebed.version import __version__
@@ -39,6 +41,9 @@ for command in (
     checkpoint,
     retain,
     stats,
+    top,
+    backup,
+    restore,
     doctor,
     token,
     access,

@@ -13,13 +13,15 @@ from lakebed.cli.token import force_option
 from lakebed.state.permissions import BUILT_IN, EVERYTHING, Action
 
 _role = click.argument("role")
-_action = click.argument("action", type=click.Choice([each.value for each in Action]))
+_action = click.argument(
+    "action", metavar="ACTION", type=click.Choice([each.value for each in Action])
+)
 _pattern = click.argument("pattern", default=EVERYTHING)
 
 
 @click.group()
 def access() -> None:
-    """Say who may do what when the log is served: roles and their rules."""
+    """Say who may do what when the log is served."""
 
 
 @access.command("list", short_help="List who has which role, and what roles may do.")
@@ -60,8 +62,8 @@ def list_command(folder: Path, *, as_json: bool) -> None:
 def allow_command(role: str, action: str, pattern: str, folder: Path, *, as_json: bool) -> None:
     """Let ROLE do ACTION on the topics or groups whose names PATTERN fits; on all, without one.
 
-    In PATTERN, * stands for any characters and ? for one. What concerns the log as a whole needs
-    the PATTERN * itself.
+    ACTION is read, write, group, manage or admin. In PATTERN, * stands for any characters and ? for
+    one; what concerns the log as a whole needs the PATTERN * itself.
     """
     with opened(folder, silent=as_json) as log:
         log.access.allow(role, action, pattern)

@@ -191,18 +191,18 @@ def _meanings() -> dict[str, dict[str, str]]:
     metavar="DIR",
     envvar="LAKEBED_DATA",
     show_envvar=True,
-    type=click.Path(path_type=Path),
     help="The log's folder, whose file counts.",
 )
 @json_option
-def config_command(section: str | None, folder: Path | None, *, as_json: bool) -> None:
+def config_command(section: str | None, folder: str | None, *, as_json: bool) -> None:
     """List every setting, or those of one SECTION: its value, its bounds, and what it means.
 
     A setting of a log comes from the environment (LAKEBED_SECTION_SETTING, such as
     LAKEBED_SERVE_PORT), else from lakebed.toml in the log's folder, else it has its default. What
     is not a default says where it comes from.
     """
-    shown = [each for each in current(folder, os.environ) if section in (None, each.name)]
+    path = None if not folder or "://" in folder else Path(folder)  # a server has its own
+    shown = [each for each in current(path, os.environ) if section in (None, each.name)]
     for position, each in enumerate(shown):
         if not as_json:
             write_line(("\n" if position else "") + f"{each.name} settings: {each.given}")

@@ -11,7 +11,7 @@ import click
 
 import lakebed
 from lakebed.cli.data import data_option, opened
-from lakebed.cli.output import json_option, moment, write_json, write_line, write_table
+from lakebed.cli.output import flush, json_option, moment, write_json, write_line, write_table
 from lakebed.engine.access import TokenInfo
 from lakebed.state.permissions import ADMIN, EVERYTHING, Action
 
@@ -19,7 +19,9 @@ _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PREFIX: Final = "lkb_"
 
 force_option = click.option(
-    "--force", is_flag=True, help="Also if it is the last one of an administrator."
+    "--force",
+    is_flag=True,
+    help="Even if that leaves no administrator, or the log open to everybody.",
 )
 
 
@@ -42,7 +44,7 @@ class Lifetime(click.ParamType[int | str]):
 
 @click.group()
 def token() -> None:
-    """Make tokens, by which a server knows its callers; list and revoke them."""
+    """Make tokens, by which a server knows its callers; revoke them."""
 
 
 @token.command("create", short_help="Make a token and print it, once.")
@@ -82,6 +84,7 @@ def create_command(
         write_json("token", {**asdict(made), "roles": roles, "token": str(text)})
         return
     write_line(text)
+    flush()
     until = "for ever" if made.expires_us is None else f"until {moment(made.expires_us)}"
     click.echo(f"token {made.id} of {made.principal}, valid {until}", err=True)
     click.echo("this was the only time it is shown: keep it where secrets are kept", err=True)

@@ -94,6 +94,13 @@ class Connection:
 
         return self.repeated(attempt, safe=CALLS[name].safe)
 
+    def call_once(self, name: str, /, **request: Any) -> None:
+        """Make a call that may as well fail: it is not repeated, and its reply is not wanted."""
+        try:
+            list(self.client.do_action(fl.Action(name, pack(request)), self.options))
+        except (pa.ArrowException, OSError) as failure:
+            raise self.error_of(failure) from failure
+
     def get(self, ticket: dict[str, Any]) -> tuple[pa.Table, Any]:
         """Give the table that a ticket stands for, and what the server says beside it."""
         packed = fl.Ticket(pack(ticket))

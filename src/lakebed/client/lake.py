@@ -26,7 +26,7 @@ class RemoteLake:
         """Bring tables, and the store, up to date now; `progress` is told of the end only."""
         report: SyncReport = self._connection.call("lake_sync", topic=topic, take_over=take_over)
         if progress is not None:
-            progress(1, 1)
+            progress("bringing tables up to date", 1, 1)
         return report
 
     def gc(self, *, now: bool = False) -> RemovalReport:

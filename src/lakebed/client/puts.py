@@ -38,6 +38,8 @@ from lakebed.serve.puts import UNDER_WAY_MAX
 
 _PAUSE_SECONDS: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 1.0
+_QUEUED_MAX: Final = 64
+"""Batches that wait for their turn; whoever comes with more waits too."""
 
 Runs = Sequence[tuple[int, int, int, int, int]]
 """Where rows are: topic, partition, base offset, records, first row."""
@@ -137,10 +139,27 @@ class Lane:
         """Have a batch sent; it is told what came of it."""
         item.deadline = time.monotonic() + self._connection.config.retry_ms / 1000
         with self._guard:
-            if self._closed:
-                raise ClosedError("the log is closed")
+            self._wait_while(lambda: len(self._queue) >= _QUEUED_MAX)
             self._queue.append(item)
         self.pump()
+
+    def wait_while(self, crowded: Callable[[], bool]) -> None:
+        """Hold up whoever sends faster than the server takes it."""
+        with self._guard:
+            self._wait_while(crowded)
+
+    def _wait_while(self, crowded: Callable[[], bool]) -> None:
+        while crowded() and not self._closed:
+            if threading.current_thread() is self._thread:
+                break  # it is the one that makes room
+            self._changed.wait()
+        if self._closed:
+            raise ClosedError("the log is closed")
+
+    @property
+    def full(self) -> bool:
+        """Whether the next batch would have to wait."""
+        return len(self._queue) >= _QUEUED_MAX
 
     def pump(self) -> None:
         """Send what may be sent now."""
@@ -283,6 +302,11 @@ class Lane:
                 raise ProtocolError("an acknowledgement is [number, runs]") from error
             self._number_anew()
             self.pump()
+            with self._guard:
+                self._changed.notify_all()  # there may be room now
+                done = self._closed and not self._pending()
+            if done:
+                self._hang_up()
 
     def _answer(self, number: int, answer: Any) -> None:
         if number == 0:  # about the stream: the server is stopping
@@ -380,6 +404,11 @@ class Lane:
         with self._guard:
             if not self._closed and self._pending():
                 self._changed.wait(seconds)
+
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """The producer that the lane writes under, if it has written."""
+        return self._known
 
     def close(self, timeout: float = 5.0) -> None:
         """Send what is left, then end the stream."""

@@ -7,6 +7,7 @@ own too, so that one whose acknowledgement got lost is sent again and lands once
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -140,6 +141,10 @@ class _Gathered:
         with self._guard:
             self._records.append((record, future))
 
+    def crowded(self) -> bool:
+        """Whether there are more than the next batch can take."""
+        return len(self._records) >= _GATHERED_RECORDS_MAX
+
     def waiting(self) -> bool:
         """Tell whether there are some."""
         return bool(self._records)
@@ -261,7 +266,11 @@ class RemoteWriting(Writing):
     def post(self, record: Record, future: Future[Ack]) -> None:
         """Append one record; the future is told its place."""
         lane = self._own_lane(record.target)
-        self._gathering_lanes[self._own_key(record.target)].add(record, future)
+        gathered = self._gathering_lanes[self._own_key(record.target)]
+        if gathered.crowded():
+            lane.pump()
+            lane.wait_while(gathered.crowded)
+        gathered.add(record, future)
         lane.pump()
 
     # Commands
@@ -402,9 +411,13 @@ class RemoteWriting(Writing):
     def close(self) -> None:
         """Send what is left, and close every lane."""
         with self._lanes_guard:
-            lanes, self._lanes = list(self._lanes.values()), {}
-        for lane in lanes:
+            lanes, self._lanes = dict(self._lanes), {}
+        for key, lane in lanes.items():
             lane.close()
+            if key[0] == "append" and lane.identity is not None:
+                producer, epoch = lane.identity
+                with contextlib.suppress(LakebedError):  # it is forgotten after a while anyway
+                    self._connection.call_once("forget_producer", producer=producer, epoch=epoch)
 
     # Topics
 

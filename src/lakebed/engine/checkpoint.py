@@ -90,6 +90,7 @@ class Checkpointer:
         self._next_segment = 1
         self.count = 0
         self.last: CheckpointReport | None = None
+        self._ended_at: float | None = None
 
     def start_from(self, snapshots: dict[int, State]) -> None:
         """Say which snapshots recovery found."""
@@ -144,7 +145,15 @@ class Checkpointer:
                 snapshot_bytes=size,
                 seconds=time.monotonic() - started,
             )
+            self._ended_at = self._core.clock.monotonic()
             return self.last, frozen.state
+
+    def age_ms(self) -> int | None:
+        """Tell how long ago the last one ended."""
+        ended_at = self._ended_at
+        if ended_at is None:
+            return None
+        return int((self._core.clock.monotonic() - ended_at) * 1000)
 
     def _flush(self, frozen: Frozen) -> Flush:
         """Write every file of a checkpoint, durably; if one cannot be written, none stays."""

@@ -597,6 +597,7 @@ class Log(Closing):
             applied_index=state.numbers["applied"],
             checkpoints=self._checkpointer.count,
             last_checkpoint=self._checkpointer.last,
+            checkpoint_age_ms=self._checkpointer.age_ms(),
             throttled_ms=int(self._budget.throttled_seconds * 1000),
             stopped_writes=self._budget.stopped_writes,
             rejected_writes=self._budget.rejected_writes,

@@ -32,6 +32,8 @@ class LogStats:
     applied_index: int
     checkpoints: int
     last_checkpoint: CheckpointReport | None
+    checkpoint_age_ms: int | None
+    """Since the last one ended; None before the first since the log was opened."""
     throttled_ms: int
     """Time that writers waited because memory was short."""
     stopped_writes: int

@@ -8,7 +8,7 @@ without a line here does not exist; one choke point checks the line's `need` bef
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -64,10 +64,12 @@ class Owners:
         self._names: dict[tuple[int, int], str] = {}
         self._guard = threading.Lock()
 
-    def take(self, identity: tuple[int, int], name: str) -> None:
-        """Remember who has a producer."""
+    def take(self, identity: tuple[int, int], name: str, known: Collection[int]) -> None:
+        """Remember who has a producer; `known` are those that the log knows still."""
         with self._guard:
             self._names[identity] = name
+            if len(self._names) > 2 * len(known) + _OWNERS_MIN:
+                self._names = {key: each for key, each in self._names.items() if key[0] in known}
 
     def check(self, identity: tuple[int, int], name: str) -> None:
         """Refuse a producer that belongs to somebody else."""
@@ -80,6 +82,8 @@ class Owners:
         with self._guard:
             self._names.pop(identity, None)
 
+
+_OWNERS_MIN: Final = 1_000
 
 Run = Callable[[Session, Any], Any]
 
@@ -168,7 +172,7 @@ def _register_producer(session: Session, request: Any) -> Any:
     chosen = "" if name is None else str(ProducerName(name))
     log = session.log
     identity = log._submit(RegisterProducer(chosen, log._core.clock.time_us()))
-    session.owners.take(identity, session.principal.name)
+    session.owners.take(identity, session.principal.name, log._core.state.producers)
     return identity
 
 
@@ -183,7 +187,7 @@ def _begin_transaction(session: Session, request: Any) -> Any:
     chosen = "" if name is None else str(ProducerName(name))
     time_us = log._core.clock.time_us()
     identity = log._submit(BeginTransaction(chosen, request["timeout_ms"] * 1000, time_us))
-    session.owners.take(identity, session.principal.name)
+    session.owners.take(identity, session.principal.name, log._core.state.producers)
     return identity
 
 

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from lakebed import limits
 from lakebed.engine.groups import GroupInfo
+from lakebed.engine.reading import Bounds
 from lakebed.engine.topics import TopicInfo
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError, TopicNotFoundError
 from lakebed.serve.gateway_models import (
@@ -213,14 +214,8 @@ def _add_records(app: FastAPI, door: Door) -> None:
         """Read records of a partition; with `wait_ms`, wait for one if there is none."""
 
         def reading(start: int) -> Coroutine[Any, Any, pa.Table]:
-            return door.awaited.read(
-                topic,
-                partition,
-                start,
-                max_records=max_records,
-                max_bytes=_READ_BYTES,
-                wait_ms=wait_ms,
-            )
+            bounds = Bounds(max_records, _READ_BYTES)
+            return door.threads.read(topic, partition, start, bounds, wait_ms / 1000)
 
         async def work(caller: Caller) -> Response:
             start = await run(_start, door.log, topic, partition, offset)
@@ -266,9 +261,9 @@ async def _written(door: Door, topic: str, rows: list[dict[str, Any]]) -> list[t
     """Write rows atomically; give partition and offset of each."""
     found = by_partition(rows)
     if len(found) == 1:
-        acks = await door.awaited.append_batch(topic, rows, partition=next(iter(found)))
+        acks = await door.threads.append_batch(topic, rows, next(iter(found)))
         return [(ack.partition, ack.offset) for ack in acks]
-    return await door.threads.run(_written_together, door.log, topic, rows, found)
+    return await door.threads.write(_written_together, door.log, topic, rows, found)
 
 
 def _written_together(

@@ -14,8 +14,6 @@ from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
 from lakebed import limits
-from lakebed.aio.log import AsyncLog
-from lakebed.aio.loop import Threads
 from lakebed.errors import InvalidArgumentError, LakebedError, QuotaExceededError
 from lakebed.serve.calls import CALLS, STREAMS
 from lakebed.serve.guard import Need, Principal
@@ -28,6 +26,7 @@ from lakebed.serve.http_body import (
     read_body,
 )
 from lakebed.serve.http_errors import Refused, problem, refusal
+from lakebed.serve.http_threads import HttpThreads
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -149,9 +148,7 @@ class Door:
         self.guard = guard
         self.quotas = quotas
         self.meters = meters
-        self.threads = Threads()
-        self.awaited = AsyncLog(log, self.threads)
-        """The log, without threads that wait; it is closed by whoever has opened it."""
+        self.threads = HttpThreads(log)
         self.body_bytes_max = min(config.request_bytes_max, limits.JSON_BYTES_MAX)
         self.stopping = asyncio.Event()
         self._working = 0

@@ -83,7 +83,7 @@ def problem(
     """Give the answer that tells of an error."""
     chosen = status_of(error) if status is None else status
     return Response(
-        json.dumps(body_of(error)),
+        json.dumps(body_of(error), separators=(",", ":")),
         chosen,
         {**_hints(error, chosen), **(headers or {})},
         MEDIA_TYPE,

@@ -158,7 +158,7 @@ def given_time(value: Any) -> datetime:
 def from_json(kind: pa.DataType, path: str = "value") -> Converter | None:
     """Make the converter from JSON to what Arrow takes."""
     if types.is_list(kind):
-        return _list(from_json(kind.value_type, path))
+        return _list_in(from_json(kind.value_type, path), path)
     if types.is_map(kind):
         return _map_in(kind, path)
     if types.is_struct(kind):
@@ -179,8 +179,24 @@ def _simple_in(kind: pa.DataType) -> Converter | None:
     if types.is_decimal(kind):
         return _decimal
     if types.is_floating(kind):
-        return lambda value: float(value) if value in _FLOATS else value
+        return _float_in
+    if types.is_integer(kind):
+        return _whole
     return None
+
+
+def _float_in(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise UnfitError(f"{value!r} is not a number")  # Arrow would take it for one
+    return float(value) if value in _FLOATS else value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is int:
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    raise UnfitError(f"{value!r} is not a whole number")  # Arrow would cut off the rest
 
 
 def _decimal(value: Any) -> Decimal:
@@ -206,6 +222,15 @@ def _placed(convert: Converter, path: str) -> Converter:
             raise UnfitError(f"{path}: {error}") from None
 
     return checked
+
+
+def _list_in(element: Converter | None, path: str) -> Converter:
+    def convert(value: Any) -> Any:
+        if not isinstance(value, list):  # Arrow would take a text for a list of its letters
+            raise UnfitError(f"{path}: a list is expected")
+        return value if element is None else [element(each) for each in value]
+
+    return _unless_none(convert)
 
 
 def _map_in(kind: pa.MapType, path: str) -> Converter:

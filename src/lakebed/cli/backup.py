@@ -1,0 +1,104 @@
+"""`lakebed backup` and `restore`: a verified copy of a log, and a log out of one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from lakebed.cli.data import data_option, opened
+from lakebed.cli.output import (
+    Meter,
+    counted,
+    json_option,
+    moment,
+    size,
+    write_facts,
+    write_json,
+)
+
+
+@click.command(short_help="Copy a log, consistent and verified.")
+@click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
+@data_option
+@json_option
+def backup(target: Path, folder: Path | str, *, as_json: bool) -> None:
+    """Copy the log into TARGET, a folder that is new or empty.
+
+    The copy is the log at one point: everything acknowledged before, and nothing by halves. Every
+    byte of it is verified. Only then it gets the file backup.json, without which nothing takes it
+    for a backup. For a served log, TARGET is a folder of the server.
+    """
+    with opened(folder, silent=as_json) as log, Meter(silent=as_json) as meter:
+        report = log.backup(target, progress=meter)
+    if as_json:
+        write_json("backup", asdict(report))
+        return
+    write_facts(
+        [
+            ("backup", report.folder),
+            ("log", f"{report.log_id}, up to entry {report.index}"),
+            ("holds", _held(report.records, report.topics)),
+            ("copied", f"{counted(report.files, 'file', 'files')}, {size(report.size_bytes)}"),
+            ("took", f"{report.seconds:.3f} s"),
+        ]
+    )
+    if report.stored_segments:
+        segments = counted(report.stored_segments, "segment is", "segments are")
+        click.echo(f"warning: {segments} in {report.store} alone, and not in the backup", err=True)
+
+
+@click.command(short_help="Make a log of a backup, or check one.")
+@click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    "folder",
+    metavar="DIR",
+    envvar="LAKEBED_DATA",
+    show_envvar=True,
+    help="The folder of the new log; it must be new or empty.",
+)
+@click.option("--verify-only", is_flag=True, help="Check the backup, and write nothing.")
+@json_option
+def restore(source: Path, folder: str | None, *, verify_only: bool, as_json: bool) -> None:
+    """Make a log out of BACKUP.
+
+    Every file of the backup is checked before anything is written. The new log is then opened once,
+    compared with what the backup says, and read from end to end.
+
+    The log keeps its identity. Where its segments or tables are outside of its folder, in an object
+    store or a catalog, it must not be used while its original is: a warning says so.
+    """
+    from lakebed.engine.restore import restore as restore_log
+    from lakebed.engine.restore import verify_backup
+
+    if folder is None and not verify_only:
+        raise click.UsageError("say where the log goes: --data DIR")
+    if folder is not None and "://" in folder and not verify_only:
+        raise click.UsageError("a backup is restored into a folder, and served from there")
+    with Meter(silent=as_json) as meter:
+        if folder is None or verify_only:
+            report = verify_backup(source, progress=meter)
+        else:
+            report = restore_log(source, folder, progress=meter)
+    if as_json:
+        write_json("restore", asdict(report))
+        return
+    done = f"{report.folder}, {counted(report.segments_verified, 'segment', 'segments')} verified"
+    write_facts(
+        [
+            ("backup", f"{source}, of {moment(report.taken_us)}"),
+            ("log", f"{report.log_id}, up to entry {report.index}"),
+            ("holds", _held(report.records, report.topics)),
+            ("checked", f"{counted(report.files, 'file', 'files')}, {size(report.size_bytes)}"),
+            ("restored", done if report.folder else "nothing, as was asked for"),
+            ("took", f"{report.seconds:.3f} s"),
+        ]
+    )
+    for warning in report.warnings:
+        click.echo(f"warning: {warning}", err=True)
+
+
+def _held(records: int, topics: int) -> str:
+    return f"{counted(records, 'record', 'records')} of {counted(topics, 'topic', 'topics')}"

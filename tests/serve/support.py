@@ -1,0 +1,183 @@
+"""A server in a process of its own, which a test can kill, stop, pause and start again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lakebed
+from lakebed.client.config import ClientConfig
+from lakebed.config import CONFIG_NAME
+
+WAIT_SECONDS = 60.0
+"""How long anything may take on a noisy machine before a test says that it does not happen."""
+
+_ROOT = Path(__file__).parents[2]
+
+
+class ServerProcess:
+    """`lakebed serve` on a folder; after `start` it has a port, which later starts have too."""
+
+    def __init__(self, folder: Path, *settings: str, toml: str = "") -> None:
+        self.folder = folder
+        self.port = 0
+        self.errors = folder.with_suffix(".stderr")
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        if toml:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / CONFIG_NAME).write_text(toml)
+
+    # Where it is
+
+    @property
+    def url(self) -> str:
+        """What clients open."""
+        return f"lakebed://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def said(self) -> str:
+        """What the server has logged."""
+        return self.errors.read_text(errors="replace") if self.errors.exists() else ""
+
+    @property
+    def resident_bytes(self) -> int:
+        """How much memory the process has."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def open(self, *, token: str | None = None, retry_ms: int = 60_000) -> lakebed.Log:
+        """Open the log as a client."""
+        return lakebed.open(self.url, ClientConfig(token=token, retry_ms=retry_ms))
+
+    # Life
+
+    def start(self) -> ServerProcess:
+        """Start it and wait until it serves."""
+        options = [f"--set={each}" for each in self._settings]
+        with self.errors.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "lakebed.cli", "serve", "--data", str(self.folder)),
+                    *("--port", str(self.port), "--http-port", "-1", *options),
+                ],
+                cwd=_ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        line = self._first_line()
+        assert line.startswith(f"serving {self.folder} at lakebed://"), f"{line!r}: {self.said}"
+        self.port = int(line.rpartition(":")[2])
+        return self
+
+    def _first_line(self) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], WAIT_SECONDS)
+        assert ready, f"the server does not start: {self.said}"
+        return self._process.stdout.readline().decode().strip()
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send the process a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill it, which leaves it no time for anything."""
+        self.send(signal.SIGKILL)
+        self._wait()
+
+    def stop(self) -> int:
+        """Stop it in good order; give its exit code."""
+        self.send(signal.SIGTERM)
+        return self._wait()
+
+    def _wait(self) -> int:
+        assert self._process is not None
+        code = self._process.wait(WAIT_SECONDS)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return code
+
+    def __enter__(self) -> ServerProcess:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.send(signal.SIGCONT)
+            self.kill()
+
+
+def eventually(condition: Callable[[], Any], what: str = "") -> Any:
+    """Wait until something is true; give it."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    pause = threading.Event()
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"it does not happen: {what}"
+        pause.wait(0.005)
+    return found
+
+
+@contextlib.contextmanager
+def python(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run a script in a process of its own, which is killed at the end if it still runs."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=_ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(WAIT_SECONDS)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """Wait for the next line that a process prints."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], WAIT_SECONDS)
+    assert ready, "the process says nothing"
+    return process.stdout.readline().strip()
+
+
+def raw_socket(server: ServerProcess) -> socket.socket:
+    """Connect to the server's port without a word."""
+    return socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_SECONDS)
+
+
+def check_serves(server: ServerProcess, *, token: str | None = None) -> None:
+    """See that a client that behaves is served: it writes, and reads what it wrote."""
+    with server.open(token=token) as log:
+        log.get_or_create_topic("good")
+        ack = log.append("good", b"well-behaved")
+        table = log.read("good", ack.partition, ack.offset)
+        assert table.column("value").to_pylist()[0] == b"well-behaved"
