@@ -55,6 +55,7 @@ bench: $(VENV)/.bench-installed ## Measure against the disk and against peers; w
 	$(BIN)/python -m bench.wal
 	$(BIN)/python -m bench.engine
 	$(BIN)/python -m bench.lake
+	$(BIN)/python -m bench.serve
 
 $(VENV)/.bench-installed: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

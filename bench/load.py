@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -54,6 +55,19 @@ def asynchronously(call: Callable[[], Future[Any]], count: int) -> float:
     """Call so often, then wait for every future; give calls per second."""
     started = time.perf_counter()
     futures = [call() for _ in range(count)]
+    for future in futures:
+        future.result()
+    return count / (time.perf_counter() - started)
+
+
+def pipelined(call: Callable[[], Future[Any]], count: int, under_way: int) -> float:
+    """Call so often with at most so many futures under way; give calls per second."""
+    futures: deque[Future[Any]] = deque()
+    started = time.perf_counter()
+    for _ in range(count):
+        if len(futures) == under_way:
+            futures.popleft().result()
+        futures.append(call())
     for future in futures:
         future.result()
     return count / (time.perf_counter() - started)

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,17 @@ _STARTS_WITHIN = 10.0
 _TOGETHER = 1000
 """Records that are sent before answers are waited for, and fetched at once."""
 
+Records = Generator[bytes, None, None]
+"""First nothing, when whoever gives them waits; then each record as it comes."""
+
 
 class RedisStream:
-    """A Redis stream with `appendfsync always`: XADD, pipelined 1,000 at a time."""
+    """A Redis stream with `appendfsync always`: XADD, pipelined so many at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, together: int = _TOGETHER) -> None:
         folder.mkdir()
-        port = _free_port()
+        self._together = together
+        self.port = port = _free_port()
         settings = f"bind 127.0.0.1\nport {port}\ndir {folder.absolute()}\nappendonly yes\n"
         settings += 'appendfsync always\nsave ""\nlogfile redis.log\n'
         (folder / "redis.conf").write_text(settings, encoding="utf8")
@@ -38,10 +42,10 @@ class RedisStream:
         self._client = redis.Redis(port=port)
 
     def append(self, records: list[bytes]) -> None:
-        """Add a batch; each thousand is answered when it is synced."""
-        for start in range(0, len(records), _TOGETHER):
+        """Add a batch; the pipeline is answered when it is synced."""
+        for start in range(0, len(records), self._together):
             with self._client.pipeline(transaction=False) as pipeline:
-                for record in records[start : start + _TOGETHER]:
+                for record in records[start : start + self._together]:
                     pipeline.xadd("log", {"v": record})
                 pipeline.execute()
 
@@ -53,6 +57,19 @@ class RedisStream:
             start = "(" + found[-1][0].decode()
         return count
 
+    def follow(self) -> Records:
+        """Give what comes from now on."""
+        last = self._client.xinfo_stream("log")["last-generated-id"] if self._any() else "0"
+        yield b""
+        while True:
+            for _, found in self._client.xread({"log": last}, block=0, count=_TOGETHER):
+                for _, record in found:
+                    yield record[b"v"]
+                last = found[-1][0]
+
+    def _any(self) -> bool:
+        return bool(self._client.exists("log"))
+
     def close(self) -> None:
         """Stop the server."""
         self._client.close()
@@ -60,12 +77,12 @@ class RedisStream:
 
 
 class JetStream:
-    """A NATS JetStream in files with `sync_interval: always`: 1,000 publishes on their way."""
+    """A NATS JetStream in files with `sync_interval: always`: so many publishes on their way."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, together: int = _TOGETHER) -> None:
         folder.mkdir()
         self.durable = True
-        port = _free_port()
+        self.port = port = _free_port()
         path = folder / "nats.conf"
         path.write_text(_nats_settings(folder, port, "sync_interval: always"), encoding="utf8")
         if subprocess.run(["nats-server", "-t", "-c", path], capture_output=True).returncode:
@@ -75,17 +92,16 @@ class JetStream:
         self._server = _started("nats-server", "-c", str(path), port=port)
         self._loop = asyncio.Runner()
         self._client: Any = self._loop.run(nats.connect(f"nats://127.0.0.1:{port}"))
-        self._stream: Any = self._client.jetstream(timeout=60)
+        self._stream: Any = self._client.jetstream(timeout=60, publish_async_max_pending=together)
         self._loop.run(self._stream.add_stream(name="log", subjects=["log"], storage="file"))
 
     def append(self, records: list[bytes]) -> None:
-        """Publish a batch; wait for the answers of each thousand."""
+        """Publish a batch and wait for all answers."""
         self._loop.run(self._publish(records))
 
     async def _publish(self, records: list[bytes]) -> None:
-        for start in range(0, len(records), _TOGETHER):
-            some = records[start : start + _TOGETHER]
-            await asyncio.gather(*(self._stream.publish("log", record) for record in some))
+        answers = [await self._stream.publish_async("log", record) for record in records]
+        await asyncio.gather(*answers)
 
     def scan(self) -> int:
         """Fetch with an ordered pull consumer, 1,000 at a time."""
@@ -100,6 +116,18 @@ class JetStream:
             count += len(await consumer.fetch(min(_TOGETHER, total - count)))
         await consumer.unsubscribe()
         return count
+
+    def follow(self) -> Records:
+        """Give what comes from now on."""
+        api = nats.js.api
+        config = api.ConsumerConfig(
+            ack_policy=api.AckPolicy.NONE, deliver_policy=api.DeliverPolicy.NEW
+        )
+        consumer = self._loop.run(self._stream.pull_subscribe("log", config=config))
+        yield b""
+        while True:
+            for message in self._loop.run(consumer.fetch(1, timeout=60)):
+                yield message.data
 
     def close(self) -> None:
         """Stop the server."""

@@ -16,6 +16,7 @@ import lakebed
 import lakebed.aio
 from lakebed import errors
 from lakebed.aio import (
+    AsyncAccess,
     AsyncConsumer,
     AsyncLake,
     AsyncLog,
@@ -23,9 +24,12 @@ from lakebed.aio import (
     AsyncTable,
     AsyncTransaction,
 )
-from lakebed.config import LogConfig, WalConfig
+from lakebed.aio.remote import AsyncRemoteLog
+from lakebed.config import LogConfig, ServeConfig, WalConfig
+from lakebed.engine.access import Access
 from lakebed.engine.core import Core
 from lakebed.engine.lake import Lake
+from lakebed.serve.server import Server
 from lakebed.types import TopicPartition
 
 TWINS = [
@@ -35,21 +39,50 @@ TWINS = [
     (lakebed.Transaction, AsyncTransaction),
     (lakebed.Table, AsyncTable),
     (Lake, AsyncLake),
+    (Access, AsyncAccess),
 ]
-INSIDE: dict[type, set[str]] = {Lake: {"start", "nudge", "bury", "stop"}}
-"""What the log itself calls."""
+INSIDE: dict[type, set[str]] = {
+    Lake: {"start", "nudge", "bury", "stop", "locate"},
+    Access: {"authenticate", "permissions"},
+    lakebed.Consumer: {"place"},
+    # Tasks that call append_batch at the same time have their batches under way together.
+    lakebed.Log: {"append_batch_async"},
+}
+"""What the log and its server call themselves, and what another method covers."""
 SECONDS = 30
 """More than any of these takes, unless it hangs."""
 
 
-def run(folder: Path, body: Callable[[AsyncLog], Awaitable[Any]], config: Any = None) -> Any:
+Body = Callable[[AsyncLog], Awaitable[Any]]
+Run = Callable[..., Any]
+
+
+def run(target: Path | str, body: Body, config: Any = None) -> Any:
     """Run a test in an event loop, with an open log."""
 
     async def main() -> Any:
-        async with asyncio.timeout(SECONDS), lakebed.aio.open(folder, config) as log:
+        async with asyncio.timeout(SECONDS), lakebed.aio.open(target, config) as log:
             return await body(log)
 
     return asyncio.run(main())
+
+
+def run_served(folder: Path, body: Body, config: Any = None) -> Any:
+    """Run a test in an event loop, with a log that is served."""
+    with serving(folder, config) as server:
+        return run(server.url, body)
+
+
+def serving(folder: Path, config: Any = None) -> Server:
+    log = lakebed.Log.open(folder, config)
+    return Server(log, ServeConfig(port=0, http_port=-1)).start()
+
+
+@pytest.fixture(params=[run, run_served], ids=["embedded", "served"])
+def run_on(request: pytest.FixtureRequest) -> Run:
+    """Run a test with an embedded log, and with a served one."""
+    chosen: Run = request.param
+    return chosen
 
 
 def values(table: pa.Table) -> list[bytes]:
@@ -110,7 +143,7 @@ def test_five_thousand_tasks_append_into_few_entries(tmp_path: Path) -> None:
     run(tmp_path / "log", body)
 
 
-def test_what_was_acknowledged_is_there_for_the_plain_log(tmp_path: Path) -> None:
+def test_what_was_acknowledged_is_there_for_the_plain_log(tmp_path: Path, run_on: Run) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders")
         ack = await log.append("orders", b"one", key=b"k", headers={"h": b"v"})
@@ -121,24 +154,24 @@ def test_what_was_acknowledged_is_there_for_the_plain_log(tmp_path: Path) -> Non
         )
         assert list(await log.append_batch("orders", [])) == []
 
-    run(tmp_path / "log", body)
+    run_on(tmp_path / "log", body)
     with lakebed.open(tmp_path / "log") as log:
         table = log.read("orders")
         assert values(table) == [b"one", b"two", b"three"]
         assert table["headers"][0].as_py() == [("h", b"v")]
 
 
-def test_an_append_that_nobody_awaits_is_written(tmp_path: Path) -> None:
+def test_an_append_that_nobody_awaits_is_written(tmp_path: Path, run_on: Run) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders")
         log.append_async("orders", b"forgotten")
 
-    run(tmp_path / "log", body)
+    run_on(tmp_path / "log", body)
     with lakebed.open(tmp_path / "log") as log:
         assert values(log.read("orders")) == [b"forgotten"]
 
 
-def test_a_cancelled_append_is_written_or_not_and_harms_nobody(tmp_path: Path) -> None:
+def test_a_cancelled_append_is_written_or_not_and_harms_nobody(tmp_path: Path, run_on: Run) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders")
         tasks = [asyncio.create_task(log.append("orders", b"%d" % n)) for n in range(100)]
@@ -154,10 +187,12 @@ def test_a_cancelled_append_is_written_or_not_and_harms_nobody(tmp_path: Path) -
         assert len(found) == len(set(found))
         assert (await log.append("orders", b"more")).offset == len(found)
 
-    run(tmp_path / "log", body)
+    run_on(tmp_path / "log", body)
 
 
-def test_writers_that_outrun_the_disk_are_slowed_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_writers_that_outrun_the_disk_are_slowed_and_nothing_is_lost(
+    tmp_path: Path, run_on: Run
+) -> None:
     config = LogConfig(WalConfig(), memtable_bytes=256 * 1024, write_timeout_ms=20_000)
 
     async def body(log: AsyncLog) -> None:
@@ -173,7 +208,7 @@ def test_writers_that_outrun_the_disk_are_slowed_and_nothing_is_lost(tmp_path: P
         assert stats.throttled_ms > 0
         assert stats.checkpoints > 0
 
-    run(tmp_path / "log", body, config)
+    run_on(tmp_path / "log", body, config)
 
 
 def test_the_loop_goes_on_while_writers_wait_for_room(tmp_path: Path) -> None:
@@ -198,7 +233,7 @@ def test_the_loop_goes_on_while_writers_wait_for_room(tmp_path: Path) -> None:
     run(tmp_path / "log", body, LogConfig(memtable_bytes=64 * 1024))
 
 
-def test_records_that_waited_for_room_keep_their_order(tmp_path: Path) -> None:
+def test_records_that_waited_for_room_keep_their_order(tmp_path: Path, run_on: Run) -> None:
     config = LogConfig(memtable_bytes=64 * 1024)
 
     async def body(log: AsyncLog) -> None:
@@ -210,7 +245,7 @@ def test_records_that_waited_for_room_keep_their_order(tmp_path: Path) -> None:
         assert [ack.offset for ack in acks] == list(range(1000))
         assert (await log.stats()).throttled_ms > 0
 
-    run(tmp_path / "log", body, config)
+    run_on(tmp_path / "log", body, config)
 
 
 def test_a_writer_that_gets_no_room_is_told_so(tmp_path: Path) -> None:
@@ -328,7 +363,7 @@ def test_a_cancelled_read_leaves_nothing_behind(tmp_path: Path) -> None:
 # Consumers
 
 
-def test_two_tasks_of_a_group_share_a_topic(tmp_path: Path) -> None:
+def test_two_tasks_of_a_group_share_a_topic(tmp_path: Path, run_on: Run) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders", partitions=4)
         seen: dict[str, list[tuple[int, int]]] = {"a": [], "b": []}
@@ -361,10 +396,10 @@ def test_two_tasks_of_a_group_share_a_topic(tmp_path: Path) -> None:
         info = await log.describe_group("billing")
         assert (info.members, info.lag) == ((), 0)
 
-    run(tmp_path / "log", body)
+    run_on(tmp_path / "log", body)
 
 
-def test_a_cancelled_poll_loses_no_record(tmp_path: Path) -> None:
+def test_a_cancelled_poll_loses_no_record(tmp_path: Path, run_on: Run) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders")
         await log.append_batch("orders", [{"value": b"%d" % number} for number in range(50)])
@@ -383,10 +418,10 @@ def test_a_cancelled_poll_loses_no_record(tmp_path: Path) -> None:
                 found += values(outcome)
             assert found == [b"%d" % number for number in range(50)]
 
-    run(tmp_path / "log", body)
+    run_on(tmp_path / "log", body)
 
 
-def test_partitions_change_hands_with_callbacks_in_the_loop(tmp_path: Path) -> None:
+def test_partitions_change_hands_with_callbacks_in_the_loop(tmp_path: Path, run_on: Run) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders", partitions=2)
         await log.append_batch("orders", [{"value": b"x"}] * 10)
@@ -410,23 +445,23 @@ def test_partitions_change_hands_with_callbacks_in_the_loop(tmp_path: Path) -> N
             assert sum((await second.lag()).values()) == 0  # the first one committed all it had
         await first.close()
 
-    run(tmp_path / "log", body)
+    run_on(tmp_path / "log", body)
 
 
-def test_waking_a_consumer_ends_its_iteration(tmp_path: Path) -> None:
+def test_waking_a_consumer_ends_its_iteration(tmp_path: Path, run_on: Run) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders")
         async with log.consumer(partitions=[("orders", 0)]) as consumer:
             asyncio.get_running_loop().call_later(0.02, consumer.wake)
             assert [batch async for batch in consumer] == []
 
-    run(tmp_path / "log", body)
+    run_on(tmp_path / "log", body)
 
 
 # Producers and transactions
 
 
-def test_a_producer_gives_each_record_its_place(tmp_path: Path) -> None:
+def test_a_producer_gives_each_record_its_place(tmp_path: Path, run_on: Run) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders")
         async with log.producer("till-7", memory_bytes=20_000, batch_bytes=5_000) as producer:
@@ -439,7 +474,7 @@ def test_a_producer_gives_each_record_its_place(tmp_path: Path) -> None:
         with pytest.raises(errors.ClosedError):
             producer.send("orders", b"too late")
 
-    run(tmp_path / "log", body)
+    run_on(tmp_path / "log", body)
 
 
 def test_a_fenced_producer_is_told_so(tmp_path: Path) -> None:
@@ -459,7 +494,7 @@ def test_a_fenced_producer_is_told_so(tmp_path: Path) -> None:
     run(tmp_path / "log", body)
 
 
-def test_a_transaction_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_transaction_is_seen_whole_or_not_at_all(tmp_path: Path, run_on: Run) -> None:
     async def body(log: AsyncLog) -> None:
         for name in ("orders", "invoices"):
             await log.create_topic(name)
@@ -475,10 +510,12 @@ def test_a_transaction_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
         assert values(await log.read("invoices")) == [b"invoice", b"copy"]
         assert await log.committed("billing") == {TopicPartition("orders", 0): 1}
 
-    run(tmp_path / "log", body)
+    run_on(tmp_path / "log", body)
 
 
-def test_a_transaction_whose_block_raises_or_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+def test_a_transaction_whose_block_raises_or_is_cancelled_leaves_nothing(
+    tmp_path: Path, run_on: Run
+) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders")
         with pytest.raises(ZeroDivisionError):
@@ -501,13 +538,13 @@ def test_a_transaction_whose_block_raises_or_is_cancelled_leaves_nothing(tmp_pat
         assert (await log.stats()).open_transactions == 0
         assert (await log.offsets("orders"))[0] == (0, 0)
 
-    run(tmp_path / "log", body)
+    run_on(tmp_path / "log", body)
 
 
 # Tables and the lake
 
 
-def test_a_table_is_scanned_batch_by_batch_and_looked_up(tmp_path: Path) -> None:
+def test_a_table_is_scanned_batch_by_batch_and_looked_up(tmp_path: Path, run_on: Run) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders", partitions=2)
         sealed = [{"key": b"%d" % n, "value": b"old-%d" % n} for n in range(100)]
@@ -527,10 +564,12 @@ def test_a_table_is_scanned_batch_by_batch_and_looked_up(tmp_path: Path) -> None
         assert (await table.latest()).num_rows == 100
         assert (await table.as_of({0: 1, 1: 0})).num_rows == 1
 
-    run(tmp_path / "log", body)
+    run_on(tmp_path / "log", body)
 
 
-def test_a_scan_that_is_left_early_or_called_wrongly_harms_nobody(tmp_path: Path) -> None:
+def test_a_scan_that_is_left_early_or_called_wrongly_harms_nobody(
+    tmp_path: Path, run_on: Run
+) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders", partitions=3)
         for partition in range(3):
@@ -549,9 +588,9 @@ def test_a_scan_that_is_left_early_or_called_wrongly_harms_nobody(tmp_path: Path
             await reading
         assert sum([batch.num_rows async for batch in table.scan()]) == 30
         with pytest.raises(errors.TopicNotFoundError):
-            log.table("nothing")
+            await anext(aiter(log.table("nothing").scan()))
 
-    run(tmp_path / "log", body)
+    run_on(tmp_path / "log", body)
 
 
 def test_a_table_of_a_closed_log_says_so(tmp_path: Path) -> None:
@@ -597,7 +636,7 @@ def test_the_lake_is_synced_and_looked_at(tmp_path: Path) -> None:
 # Errors and the end
 
 
-def test_errors_are_those_of_the_plain_log(tmp_path: Path) -> None:
+def test_errors_are_those_of_the_plain_log(tmp_path: Path, run_on: Run) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders", config={"record_bytes_max": 10})
         wrong_calls: list[tuple[type[Exception], Callable[[], Awaitable[Any]]]] = [
@@ -614,12 +653,20 @@ def test_errors_are_those_of_the_plain_log(tmp_path: Path) -> None:
             (errors.InvalidArgumentError, lambda: log.consumer("g")),
             (errors.InvalidArgumentError, lambda: log.transaction(timeout_ms=0)),
             (errors.InvalidNameError, lambda: log.producer("a b")),
-            (errors.LockedError, lambda: lakebed.aio.open(tmp_path / "log")),
-            (errors.InvalidArgumentError, lambda: lakebed.aio.open("lakebed://host:1")),
+            (errors.InvalidArgumentError, lambda: lakebed.aio.open("mysql://host:1")),
+            (errors.InvalidArgumentError, lambda: lakebed.aio.open("x", lakebed.ClientConfig())),
         ]
         for wrong, call in wrong_calls:
             with pytest.raises(wrong):
                 await call()
+
+    run_on(tmp_path / "log", body)
+
+
+def test_a_folder_that_somebody_has_open_is_locked(tmp_path: Path) -> None:
+    async def body(_: AsyncLog) -> None:
+        with pytest.raises(errors.LockedError):
+            await lakebed.aio.open(tmp_path / "log")
 
     run(tmp_path / "log", body)
 
@@ -683,3 +730,189 @@ def test_progress_of_recovery_is_told_in_the_loop(tmp_path: Path) -> None:
 
     asyncio.run(body())
     assert {doing for doing, *_ in told} >= {"replaying entries"}
+
+
+# Over the wire
+
+
+def test_the_folder_of_a_server_is_opened_by_connecting_to_it(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        assert isinstance(log, AsyncRemoteLog)
+        assert (log.url, log.principal) == (server.url, "anonymous")
+        await log.create_topic("orders")
+
+    with serving(tmp_path / "log") as server:
+        run(tmp_path / "log", body)
+        assert server.log.topics() == ["orders"]
+
+
+def test_thousands_of_tasks_append_to_a_server_in_few_entries(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders", partitions=3)
+        before = (await log.stats()).applied_index
+        acks = await asyncio.gather(*(log.append("orders", b"%d" % n) for n in range(3000)))
+        assert len(set(acks)) == 3000
+        assert (await log.stats()).applied_index - before < 100
+        found = {}
+        for partition in range(3):
+            table = await log.read("orders", partition)
+            for offset, value in zip(table["offset"].to_pylist(), values(table), strict=True):
+                found[(partition, offset)] = value
+        assert [found[ack[1:]] for ack in acks] == [b"%d" % n for n in range(3000)]
+
+    run_served(tmp_path / "log", body)
+
+
+def test_calls_go_on_while_many_tasks_wait_for_records(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders", partitions=2)
+        waiting = [asyncio.create_task(log.read("orders", 1, wait_ms=None)) for _ in range(20)]
+        await until(lambda: waiters(server) == 20)
+        assert await log.topics() == ["orders"]
+        await log.append("orders", b"elsewhere", partition=0)
+        assert not any(task.done() for task in waiting)
+        await log.append("orders", b"here", partition=1)
+        assert [values(await task) for task in waiting] == [[b"here"]] * 20
+        assert (await log.read("orders", 1, "latest", wait_ms=30)).num_rows == 0
+
+    with serving(tmp_path / "log") as server:
+        run(server.url, body)
+
+
+def waiters(server: Server) -> int:
+    core: Core = server.log._core
+    return sum(len(each) for each in core._watchers.values())
+
+
+def test_cancelled_waits_leave_nothing_behind_at_the_server(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        consumer = await log.consumer("g", ["orders"])
+        tasks = [
+            asyncio.create_task(log.read("orders", wait_ms=None)),
+            asyncio.create_task(consumer.poll(None)),
+        ]
+        await until(lambda: waiters(server) == 2)
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [asyncio.CancelledError] * 2
+        await until(lambda: waiters(server) == 0)
+        await log.append_batch("orders", [{"value": b"0"}, {"value": b"1"}])
+        await consumer.seek("orders", 0, 1)
+        assert values(await consumer.poll(None)) == [b"1"]
+        await consumer.rewind()
+        assert values(await consumer.poll(None)) == [b"0", b"1"]
+        await consumer.close()
+
+    with serving(tmp_path / "log") as server:
+        run(server.url, body)
+
+
+def test_closing_a_served_log_tells_everybody_who_waits(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        await log.create_topic("invoices")
+        members = [await log.consumer("g", ["orders"]) for _ in range(2)]
+        waiting: list[asyncio.Task[Any]] = [
+            asyncio.create_task(log.read("orders", wait_ms=None)),
+            *(asyncio.create_task(member.poll(None)) for member in members),
+        ]
+        await until(lambda: waiters(server) == 2)
+        last = log.append_async("invoices", b"appended before")
+        await log.close()
+        assert (await last).offset == 0
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [errors.ClosedError] * 3
+        for call in (log.append("orders", b""), log.read("orders"), log.topics(), log.stats()):
+            with pytest.raises(errors.ClosedError):
+                await call
+        await log.close()
+
+    with serving(tmp_path / "log") as server:
+        run(server.url, body)
+        assert values(server.log.read("invoices")) == [b"appended before"]
+
+
+def test_a_topic_that_was_changed_by_another_client_is_looked_at_again(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders", config={"record_bytes_max": 10})
+        await log.append("orders", b"small")
+        async with lakebed.aio.open(server.url) as other:
+            await other.alter_topic("orders", {"record_bytes_max": 1000}, partitions=2)
+            assert (await log.append("orders", b"x" * 500, partition=1)).partition == 1
+            await other.delete_topic("orders")
+            with pytest.raises(errors.TopicNotFoundError):
+                await log.append("orders", b"nowhere")
+            await other.create_topic("orders")
+            assert (await log.append_batch("orders", [b"anew"]))[0].offset == 0
+
+    with serving(tmp_path / "log") as server:
+        run(server.url, body)
+
+
+def test_a_producer_is_fenced_by_one_of_another_client(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        old = await log.producer("till-7")
+        await old.send("orders", b"one")
+        async with lakebed.aio.open(server.url) as other, other.producer("till-7") as new:
+            assert (new.id, new.epoch) == (old.id, old.epoch + 1)
+            with pytest.raises(errors.FencedError):
+                await old.send("orders", b"two")
+            with pytest.raises(errors.FencedError):
+                await old.flush()
+            await new.send("orders", b"three")
+        assert values(await log.read("orders")) == [b"one", b"three"]
+
+    with serving(tmp_path / "log") as server:
+        run(server.url, body)
+
+
+def test_a_served_log_is_looked_after(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        await log.append("orders", b"sealed")
+        await log.checkpoint()
+        await log.append("orders", b"hot")
+        plan = await log.table("orders").plan()
+        assert [(each.start, each.until) for each in plan.files] == [(0, 1)]
+        assert [(each.start, each.until) for each in plan.hot] == [(1, 2)]
+        report = await log.lake.sync(progress=lambda doing, *_: told.append(doing))
+        assert report.failures == []
+        assert (await log.lake.describe("orders")).records == 1
+        assert "orders" in [each.topic for each in await log.lake.tables()]
+        assert len(await log.lake.history("orders")) == 1
+        assert (await log.lake.stats()).lag_records >= 1
+        assert (await log.lake.gc()).segments_removed == 0
+        assert (await log.verify("orders"), (await log.stats()).topics) == (1, 1)
+        assert await log.groups() == []
+
+    run_served(tmp_path / "log", body)
+    assert len(told) == 1
+
+
+def test_access_is_looked_after(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        access = log.access
+        await access.allow("clerk", "read", "orders")
+        await access.grant("ann", "clerk")
+        assert [tuple(vars(each).values()) for each in await access.rules()] == [
+            ("clerk", "read", "orders")
+        ]
+        assert [each.principal for each in await access.grants()] == ["ann"]
+        with pytest.raises(errors.InvalidArgumentError):
+            await access.forbid("clerk", "write", "orders")
+
+    async def with_token(log: AsyncLog) -> None:
+        access = log.access
+        token = await access.create_token("ann", roles=["admin"])
+        assert str(token).startswith("lkb_")
+        (info,) = await access.tokens()
+        await access.revoke_token(info.id, force=True)
+        assert [each.valid for each in await access.tokens()] == [False]
+
+    run(tmp_path / "log", with_token)
+    run(tmp_path / "rules", body)

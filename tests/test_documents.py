@@ -140,6 +140,7 @@ def numbers(pattern: str, text: str) -> tuple[int, ...]:
 
 def documents() -> list[Path]:
     found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/**/*.md")]
+    found += ROOT.glob("deploy/*.md")
     return sorted(found)
 
 

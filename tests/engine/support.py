@@ -65,8 +65,16 @@ def everything(log: Log, topic: str, column: str = "value") -> list[Any]:
 
 
 def state_of(log: Log) -> bytes:
-    """Give the state of a log as bytes."""
-    return encode_state(inner(log)._core.state)
+    """Give the state of a log as bytes; of a served one, without what its client itself needs."""
+    state = inner(log)._core.state
+    if inner(log) is not log:
+        state = state.copy()
+        own = [each.id for each in state.producers.values() if each.name == ""]
+        for number in own:
+            del state.producers[number]
+        state.sequences = {key: each for key, each in state.sequences.items() if key[0] not in own}
+        state.numbers["applied"] = 0
+    return encode_state(state)
 
 
 def until(condition: Callable[[], bool]) -> None:

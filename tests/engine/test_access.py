@@ -131,6 +131,12 @@ def test_whatever_is_not_a_token_is_refused_without_being_repeated(log: Log) -> 
     assert identified(log, text) == "alice"
 
 
+@pytest.mark.parametrize("wrong", [None, 7, b"lkb_" + b"0" * 60, ["x"] * 64])
+def test_what_is_not_even_text_is_no_token(log: Log, wrong: Any) -> None:
+    with pytest.raises(UnauthenticatedError, match="not a token"):
+        log.access.authenticate(wrong)
+
+
 def test_every_other_last_character_is_refused(log: Log) -> None:
     """Of its 6 bits only 4 count in the bytes; the text counts as a whole."""
     text = log.access.create_token("alice")

@@ -22,7 +22,7 @@ from lakebed.errors import (
     TopicNotFoundError,
 )
 from lakebed.host import ManualClock, SimDisk
-from tests.engine.support import quiet, rows, until
+from tests.engine.support import inner, quiet, rows, until
 
 
 def values(consumer: Consumer) -> list[bytes]:
@@ -393,7 +393,7 @@ def test_a_waiting_consumer_wakes_up_for_records_and_for_the_end_of_the_log(
 
     reader = threading.Thread(target=work)
     reader.start()
-    until(lambda: bool(log._core._watchers))
+    until(lambda: bool(inner(log)._core._watchers))
     log.append("t", b"x")
     until(lambda: outcomes == [1])
     log.close()

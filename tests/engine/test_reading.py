@@ -18,7 +18,7 @@ from lakebed.errors import (
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
-from tests.engine.support import in_threads, quiet, rows, until
+from tests.engine.support import in_threads, inner, quiet, rows, until
 
 COLUMNS = ["partition", "offset", "timestamp", "key", "headers", "value"]
 
@@ -163,7 +163,7 @@ def test_a_waiting_read_wakes_up_for_a_record(tmp_path: Path) -> None:
             target=lambda: answers.append((log.read("t", 1, wait_ms=30_000), time.monotonic()))
         )
         reader.start()
-        until(lambda: bool(log._core._watchers))
+        until(lambda: bool(inner(log)._core._watchers))
         log.append("t", b"elsewhere", partition=0)
         assert reader.is_alive()
         started = time.monotonic()
@@ -173,7 +173,7 @@ def test_a_waiting_read_wakes_up_for_a_record(tmp_path: Path) -> None:
         assert table.column("value").to_pylist() == [b"x"]
         assert ended - started < 1
         assert log.read("t", 1, 1, wait_ms=10).num_rows == 0
-        assert log._core._watchers == {}
+        assert inner(log)._core._watchers == {}
 
 
 def test_a_waiting_read_ends_when_the_log_closes_or_the_topic_goes(tmp_path: Path) -> None:
@@ -183,9 +183,9 @@ def test_a_waiting_read_ends_when_the_log_closes_or_the_topic_goes(tmp_path: Pat
 
     def act(number: int) -> object:
         if number == 2:
-            until(lambda: len(log._core._watchers) == 2)
+            until(lambda: len(inner(log)._core._watchers) == 2)
             log.delete_topic("gone")
-            until(lambda: len(log._core._watchers) == 1)
+            until(lambda: len(inner(log)._core._watchers) == 1)
             log.close()
             return None
         return log.read(("t", "gone")[number], wait_ms=None)

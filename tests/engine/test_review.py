@@ -21,7 +21,7 @@ from lakebed.errors import (
     from_os_error,
 )
 from lakebed.state.commands import Write
-from tests.engine.support import quiet, rows
+from tests.engine.support import inner, quiet, rows
 
 
 def _in_callback(log: Log, call: Any) -> Any:
@@ -144,11 +144,12 @@ def test_a_reader_does_not_mind_a_field_added_while_it_reads() -> None:
     schema = pa.schema([("x", pa.int64())])
     log.create_topic("t", 1, schema)
     log.append("t", {"x": 1})
-    before = log._reading.topic("t")
+    reading = inner(log)._reading
+    before = reading.topic("t")
     log.alter_topic("t", schema=schema.append(pa.field("y", pa.int64())))
     log.append("t", {"x": 2, "y": 3})
     bounds = log.consumer(partitions=[("t", 0)])._bounds
-    table, following = log._reading.read(before, 0, 0, bounds, None)
+    table, following = reading.read(before, 0, 0, bounds, None)
     assert table.column("value").to_pylist() == [{"x": 1, "y": None}, {"x": 2, "y": 3}]
     assert following == 2
 
@@ -233,7 +234,7 @@ def test_what_has_no_name_leaves_nothing_behind(tmp_path: Path) -> None:
             with log.producer() as producer:
                 producer.send("t", b"y")
         assert log.stats().producers == 0
-        assert not log._core.state.sequences
+        assert not inner(log)._core.state.sequences
         with log.producer("named") as producer:
             producer.send("t", b"z")
         assert log.stats().producers == 1

@@ -25,7 +25,7 @@ from lakebed.errors import (
 from lakebed.host import Fault, FaultyDisk, ManualClock, Mode, OsDisk, SimDisk
 from lakebed.limits import KIB, MERGE_SEGMENTS_MIN
 from lakebed.state.values import BOTH, STORE
-from tests.engine.support import PRICE, armed, quiet, rows, until
+from tests.engine.support import PRICE, armed, inner, quiet, rows, until
 
 HOUR = 3600.0
 
@@ -38,7 +38,7 @@ def flushed(log: Log, topic: str, *values: bytes, **more: Any) -> None:
 
 def segments(log: Log, topic: str = "t") -> list[Any]:
     """Give the segments of a topic's first partition."""
-    partition = log._core.state.partitions[(log.describe_topic(topic).id, 0)]
+    partition = inner(log)._core.state.partitions[(log.describe_topic(topic).id, 0)]
     return list(partition.segments)
 
 
@@ -161,7 +161,7 @@ def test_setting_compression(compression: str) -> None:
 
 
 def codec(disk: SimDisk, log: Log) -> set[str]:
-    path = log._lake.path(log.describe_topic("t").id, 0, segments(log)[0].id)
+    path = inner(log)._lake.path(log.describe_topic("t").id, 0, segments(log)[0].id)
     file = disk.open(path, Mode.READ)
     data = bytes(file.map().view(0, file.size()))
     group = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0)
@@ -372,7 +372,7 @@ def test_setting_producer_expiry_ms() -> None:
         clock.advance(20)
         log.tick()
         assert log.stats().producers == 1
-        assert {key[0] for key in log._core.state.sequences} == {busy.id}
+        assert {key[0] for key in inner(log)._core.state.sequences} == {busy.id}
         busy.send("t", b"y").result(30)
         assert isinstance(quietly.send("t", b"y").exception(30), FencedError)
         busy.close()

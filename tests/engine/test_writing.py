@@ -25,7 +25,7 @@ from lakebed.errors import (
 )
 from lakebed.host import SimDisk
 from lakebed.topic.routing import partitions_of
-from tests.engine.support import PRICE, armed, everything, in_threads, quiet, rows, until
+from tests.engine.support import PRICE, armed, everything, in_threads, inner, quiet, rows, until
 
 
 def entries(log: lakebed.Log) -> int:
@@ -101,8 +101,8 @@ def test_key_headers_and_timestamp_come_back_as_given() -> None:
         log.append("t", b"plain")
         expected = [
             (b"key", [("trace", b"1"), ("text", "é".encode())], 1_000_000, b"v"),
-            (b"gone", None, log._core.clock.time_us(), None),
-            (None, None, log._core.clock.time_us(), b"plain"),
+            (b"gone", None, inner(log)._core.clock.time_us(), None),
+            (None, None, inner(log)._core.clock.time_us(), b"plain"),
         ]
         assert shown(log) == expected
         log.checkpoint()
@@ -140,10 +140,11 @@ def test_a_batch_may_be_rows_a_record_batch_or_a_table(form: str) -> None:
 def test_an_empty_batch_writes_nothing(given: Any) -> None:
     with quiet() as log:
         log.create_topic("t", 2)
+        log.append("t", b"first", partition=0)
         before = entries(log)
         acks = log.append_batch("t", given)
         assert (len(acks), list(acks), acks.offsets) == (0, [], {})
-        assert log.append_async("t", b"x").result(30).offset == 0
+        assert log.append_async("t", b"x", partition=0).result(30).offset == 1
         assert entries(log) == before + 1
 
 
@@ -168,6 +169,7 @@ def test_acks_tell_the_place_of_each_row_in_the_order_given() -> None:
 def test_a_batch_over_many_partitions_is_one_entry() -> None:
     with quiet() as log:
         log.create_topic("t", 16)
+        log.append("t", b"first")
         before = entries(log)
         acks = log.append_batch("t", [b"x"] * 1000)
         assert len(acks.offsets) == 16
@@ -243,7 +245,7 @@ def gathered(log: lakebed.Log, calls: list[Any]) -> list[Future[Ack]]:
     """Make calls that all go into one entry: the disk is slow while they come."""
     with armed("wal.group.before_write=delay:300"):
         first = log.append_async(*calls[0])
-        until(lambda: log._writing._open is None)
+        until(lambda: inner(log)._writing._open is None)
         rest = [log.append_async(*call) for call in calls[1:]]
     return [first, *rest]
 
@@ -255,17 +257,18 @@ def test_a_topic_deleted_while_its_record_waits_refuses_that_record_alone(tmp_pa
         before = entries(log)
         with armed("wal.group.before_write=delay:300"):
             first = log.append_async("kept", b"first")
-            until(lambda: log._writing._open is None)
+            until(lambda: inner(log)._writing._open is None)
             # The deletion stands before the entry in which both records wait.
             deleting = threading.Thread(target=log.delete_topic, args=("gone",))
             deleting.start()
-            until(lambda: bool(log._wal._committer._queue))
+            until(lambda: bool(inner(log)._wal._committer._queue))
             kept = log.append_async("kept", b"second")
             gone = log.append_async("gone", b"lost")
         deleting.join(30)
         assert (first.result(30).offset, kept.result(30).offset) == (0, 1)
         assert isinstance(gone.exception(30), TopicNotFoundError)
-        assert entries(log) == before + 3
+        if inner(log) is log:  # each topic has a stream of its own to a server
+            assert entries(log) == before + 3
         assert rows(log, "kept") == [b"first", b"second"]
     with lakebed.open(tmp_path) as log:
         assert log.topics() == ["kept"]
@@ -291,12 +294,12 @@ def test_a_schema_that_grows_while_records_wait_harms_none_of_them(tmp_path: Pat
         log.create_topic("t", 1, PRICE)
         with armed("wal.group.before_write=delay:300"):
             futures = [log.append_async("t", {"item": "a", "price": 1})]
-            until(lambda: log._writing._open is None)
+            until(lambda: inner(log)._writing._open is None)
             altering = threading.Thread(
                 target=lambda: log.alter_topic("t", schema=PRICE.append(pa.field("n", pa.int32())))
             )
             altering.start()
-            until(lambda: bool(log._wal._committer._queue))
+            until(lambda: bool(inner(log)._wal._committer._queue))
             futures += [log.append_async("t", {"item": "b", "price": 2})]
         altering.join(30)
         futures += [log.append_async("t", {"item": "c", "price": 3, "n": 4})]

@@ -31,12 +31,14 @@ class Authority:
         )
         self.certificate = self._write(name, built)
 
-    def sign(self, name: str) -> Pair:
-        """Make a certificate for a name; as a server it is also the local machine's."""
+    def sign(self, name: str, *, host: str | None = "localhost") -> Pair:
+        """Make a certificate for a name; one of a server is also for its host."""
         key = ec.generate_private_key(ec.SECP256R1())
-        built = _builder(_named(name), self._name, key.public_key()).add_extension(
-            x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False
-        )
+        built = _builder(_named(name), self._name, key.public_key())
+        if host is not None:
+            built = built.add_extension(
+                x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False
+            )
         path = self._folder / f"{name}.key"
         path.write_bytes(
             key.private_bytes(

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lakebed import Log, ServeConfig
-from lakebed.host import Disk
 from lakebed.serve.guard import Guard
-from lakebed.serve.http import HttpServer, log_ready, start_http
+from lakebed.serve.http import HttpServer, start_http
 from lakebed.serve.meters import Meters
 from lakebed.serve.quotas import Quotas
+from lakebed.serve.server import Server
 
 
 class Answer(NamedTuple):
@@ -42,10 +42,15 @@ class Served:
     """A served log."""
 
     def __init__(
-        self, log: Log, server: HttpServer, meters: Meters, tls: ssl.SSLContext | None = None
+        self,
+        log: Log,
+        server: HttpServer | Server,
+        meters: Meters,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.log = log
         self.server = server
+        self.port = server.http_port if isinstance(server, Server) else server.port
         self.meters = meters
         self.tls = tls
         self.token = ""
@@ -53,15 +58,13 @@ class Served:
     @property
     def url(self) -> str:
         """Where it is."""
-        return f"http://127.0.0.1:{self.server.port}"
+        return f"http://127.0.0.1:{self.port}"
 
     def connection(self) -> http.client.HTTPConnection:
         """Open a connection."""
         if self.tls is not None:
-            return http.client.HTTPSConnection(
-                "localhost", self.server.port, timeout=60, context=self.tls
-            )
-        return http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+            return http.client.HTTPSConnection("localhost", self.port, timeout=60, context=self.tls)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
     def send(
         self,
@@ -87,6 +90,11 @@ class Served:
         text = None if body is None else json.dumps(body).encode()
         return self.send(method, path, text, {"Content-Type": "application/json"})
 
+    def stop(self, timeout: float) -> None:
+        """Stop the HTTP server."""
+        assert isinstance(self.server, HttpServer)
+        self.server.stop(timeout)
+
     def get(self, path: str) -> Answer:
         """Get a path."""
         return self.send("GET", path)
@@ -98,15 +106,14 @@ def served(
     *,
     ready: Callable[[], tuple[bool, str]] | None = None,
     tls: ssl.SSLContext | None = None,
-    disk: Disk | None = None,
     **settings: Any,
 ) -> Iterator[Served]:
     """Serve a new log."""
     config = ServeConfig(**{"http_port": 0, "port": 0, **settings})
     meters = Meters()
-    with Log.open(folder, disk=disk) as log, contextlib.closing(Guard(log, config)) as guard:
+    with Log.open(folder) as log, contextlib.closing(Guard(log, config)) as guard:
         server = start_http(
-            log, guard, Quotas(config), meters, config, ready=ready or (lambda: log_ready(log))
+            log, guard, Quotas(config), meters, config, ready=ready or (lambda: (True, ""))
         )
         try:
             yield Served(log, server, meters, tls)

@@ -22,10 +22,11 @@ from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.host import Fault, FaultyDisk, OsDisk
 from lakebed.serve import http_protocol
 from lakebed.serve.guard import Guard
-from lakebed.serve.http import log_ready, start_http
+from lakebed.serve.http import start_http
 from lakebed.serve.http_errors import STATUSES, status_of
 from lakebed.serve.meters import Meters
 from lakebed.serve.quotas import Quotas
+from lakebed.serve.server import Server
 from tests.engine.support import in_threads, rows, until
 from tests.serve.certificates import Authority
 from tests.serve.over_http import Served, served
@@ -124,7 +125,7 @@ def test_paths_and_methods_that_there_are_none_of(here: Served) -> None:
     ],
 )
 def test_what_is_no_http_gets_a_400_and_harms_nobody(here: Served, request_bytes: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", here.server.port), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as client:
         client.sendall(request_bytes)
         answer = client.makefile("rb").readline()
     assert answer.startswith(b"HTTP/1.1 400 ")
@@ -215,7 +216,7 @@ def test_a_body_that_is_announced_too_large_is_not_waited_for(tmp_path: Path) ->
             "POST /v1/topics/a/records HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
             f"Content-Length: {limits.JSON_BYTES_MAX + 1}\r\n\r\n"
         )
-        with socket.create_connection(("127.0.0.1", here.server.port), timeout=30) as client:
+        with socket.create_connection(("127.0.0.1", here.port), timeout=30) as client:
             client.sendall(head.encode())
             assert client.makefile("rb").readline().startswith(b"HTTP/1.1 413 ")
 
@@ -227,7 +228,7 @@ def test_a_body_that_breaks_off_writes_nothing(here: Served) -> None:
         "POST /v1/topics/a/records HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body) + 1}\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", here.server.port), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as client:
         client.sendall(head.encode() + body)
     label = frozenset({("call", "http.put"), ("outcome", "cancelled")})
     until(lambda: ("lakebed_requests_total", label) in parsed(here.meters.render(here.log)))
@@ -346,7 +347,7 @@ def test_over_tls_strangers_are_refused_and_certificates_name_their_principal(
         client.load_cert_chain(*ann)
         assert here.get("/v1/topics").json == {"topics": ["a"]}
         assert here.call("DELETE", "/v1/topics/a").json["facts"]["principal"] == "ann"
-        with socket.create_connection(("127.0.0.1", here.server.port), timeout=30) as plain:
+        with socket.create_connection(("127.0.0.1", here.port), timeout=30) as plain:
             plain.sendall(b"GET /health/live HTTP/1.1\r\nHost: a\r\n\r\n")
             assert b"200" not in plain.makefile("rb").read()
 
@@ -383,24 +384,23 @@ def test_readiness_is_what_the_server_says(tmp_path: Path) -> None:
 
 def test_a_poisoned_log_lives_and_is_not_ready(tmp_path: Path) -> None:
     disk = FaultyDisk(OsDisk())
-    with served(tmp_path / "log", disk=disk) as here:
-        here.log.create_topic("a")
+    log = Log.open(tmp_path / "log", disk=disk)
+    with Server(log, ServeConfig(port=0, http_port=0)) as server:
+        here = Served(log, server, Meters())
+        assert here.get("/health/ready").json == {"ready": True, "reason": ""}
+        log.create_topic("a")
         disk.fault = Fault("sync_data", disk.calls["sync_data"] + 1, errno.EIO, lasting=True)
         answer = here.call("POST", "/v1/topics/a/records", {"records": [{"value": "x"}]})
         assert answer.status == 500
         assert answer.code in ("unknown_outcome", "poisoned", "device_error")
         ready = here.get("/health/ready")
-        assert ready.status == 503
-        assert "poisoned" in ready.json["reason"]
+        assert (ready.status, ready.json["ready"]) == (503, False)
+        assert ready.json["reason"]
         assert here.get("/health/live").status == 200
-        assert parsed(here.get("/metrics").body.decode())["lakebed_wal_poisoned", frozenset()]
+        found = parsed(here.get("/metrics").body.decode())
+        assert found["lakebed_wal_poisoned", frozenset()] == 1
         disk.fault = None
-
-
-def test_a_closed_log_is_not_ready(tmp_path: Path) -> None:
-    with Log.open(tmp_path / "log") as log:
-        assert log_ready(log) == (True, "")
-    assert log_ready(log)[0] is False
+    assert http_threads() == []
 
 
 # Many, slow and gone
@@ -455,7 +455,7 @@ def test_too_many_requests_at_a_time_are_refused(
 
 def test_a_waiting_client_that_goes_is_forgotten(here: Served) -> None:
     here.log.create_topic("a")
-    with socket.create_connection(("127.0.0.1", here.server.port)) as client:
+    with socket.create_connection(("127.0.0.1", here.port)) as client:
         client.sendall(b"GET /v1/topics/a/records?wait_ms=60000 HTTP/1.1\r\nHost: a\r\n\r\n")
         until(lambda: streams(here) == 1)
     until(lambda: streams(here) == 0)
@@ -463,7 +463,7 @@ def test_a_waiting_client_that_goes_is_forgotten(here: Served) -> None:
 
 def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
     with served(tmp_path / "log", connections_max=2) as here, contextlib.ExitStack() as stack:
-        address = ("127.0.0.1", here.server.port)
+        address = ("127.0.0.1", here.port)
         open_ones = [
             stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(2)
         ]
@@ -480,7 +480,7 @@ def test_a_connection_that_says_nothing_is_closed(
 ) -> None:
     monkeypatch.setattr(http_protocol, "_HEAD_SECONDS", 0.05)
     with served(tmp_path / "log") as here:
-        address = ("127.0.0.1", here.server.port)
+        address = ("127.0.0.1", here.port)
         for begun in (b"", b"GET /health/live HTTP/1.1\r\nHo"):
             with socket.create_connection(address, timeout=30) as client:
                 client.sendall(begun)
@@ -507,11 +507,11 @@ def test_stopping_answers_who_waits_and_is_done_once(tmp_path: Path) -> None:
         )
         thread.start()
         until(lambda: streams(here) == 1)
-        here.server.stop(20)
+        here.stop(20)
         thread.join(30)
         assert [(each.status, each.json["records"]) for each in answers] == [(200, [])]
         assert http_threads() == []
-        here.server.stop(20)
+        here.stop(20)
         with pytest.raises(ConnectionRefusedError):
             here.get("/health/live")
 
@@ -519,7 +519,7 @@ def test_stopping_answers_who_waits_and_is_done_once(tmp_path: Path) -> None:
 def test_stopping_cuts_off_what_does_not_end(tmp_path: Path) -> None:
     with served(tmp_path / "log") as here:
         here.log.create_topic("a")
-        with socket.create_connection(("127.0.0.1", here.server.port)) as client:
+        with socket.create_connection(("127.0.0.1", here.port)) as client:
             client.sendall(
                 b"POST /v1/topics/a/records HTTP/1.1\r\nHost: a\r\n"
                 b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
@@ -527,7 +527,7 @@ def test_stopping_cuts_off_what_does_not_end(tmp_path: Path) -> None:
             label = frozenset[tuple[str, str]]()
             received = "lakebed_received_bytes_total"
             until(lambda: parsed(here.meters.render(here.log))[received, label] == 1)
-            here.server.stop(0.1)
+            here.stop(0.1)
         assert http_threads() == []
 
 

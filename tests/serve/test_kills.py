@@ -65,8 +65,7 @@ def test_a_server_that_is_restarted_in_good_order_shows_its_clients_no_error(
                 server.start()
             _grows(ledger, writers, 50)
         ledger.check(log)
-    transactions = [each for each in ledger.failures if "transaction" in each]
-    assert ledger.failures == transactions
+    assert not ledger.failures
     assert "unforeseen" not in server.said
 
 
@@ -82,6 +81,7 @@ def test_a_group_goes_on_when_its_server_was_killed(tmp_path: Path) -> None:
                 while sum(seen.values()) < 60:
                     seen.update(consumer.poll(1000).column("value").to_pylist())
                 consumer.commit()
+                before = set(seen)
                 server.kill()
                 server.start()
         while len(seen) < 200:
@@ -89,7 +89,7 @@ def test_a_group_goes_on_when_its_server_was_killed(tmp_path: Path) -> None:
             seen.update(table.column("value").to_pylist())
             consumer.commit()
         assert set(seen) == {b"%d" % number for number in range(200)}
-        assert set(seen.values()) == {1}, "the consumer stands where it stood"
+        assert {seen[each] for each in before} == {1}, "what was committed came again"
         consumer.close()
         with log.consumer("readers", ["events"]) as other:
             assert not other.poll(0).num_rows

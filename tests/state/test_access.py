@@ -69,11 +69,12 @@ def test_there_is_a_most_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     state = applied(
         PutToken("t", "a", DIGEST, 0, 0), SetRule("r", "read", "*", 1), SetGrant("a", "r", 1)
     )
-    for more in (
+    refused: list[Command] = [
         PutToken("u", "a", DIGEST, 0, 0),
         SetRule("r", "write", "*", 1),
         SetGrant("b", "r", 1),
-    ):
+    ]
+    for more in refused:
         with pytest.raises(InvalidArgumentError, match="too many"):
             decide(state, 4, more)
     assert decide(state, 4, SetRule("r", "read", "*", 1)).result is False
@@ -82,7 +83,7 @@ def test_there_is_a_most_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_setting_what_is_set_changes_nothing_and_every_change_is_counted() -> None:
     state = State()
-    made = [
+    made: list[tuple[Command, bool]] = [
         (SetRule("r", "read", "a*", 1), True),
         (SetRule("r", "read", "a*", 1), False),
         (SetGrant("a", "r", 0), False),

@@ -29,12 +29,15 @@ from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.backup import BackupReport
 from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup import CleanupReport
+from lakebed.engine.consumer import Consumer
 from lakebed.engine.core import Key
 from lakebed.engine.groups import GroupInfo, Offsets
 from lakebed.engine.log import Log, Progress, checked_wait
+from lakebed.engine.producer import Producer
 from lakebed.engine.reading import checked_bounds
 from lakebed.engine.stats import LogStats
 from lakebed.engine.topics import TopicInfo
+from lakebed.engine.transaction import Transaction
 from lakebed.engine.writing import Record, Rows
 from lakebed.types import TopicPartition
 
@@ -232,7 +235,7 @@ class AsyncLog(AsyncClosing):
                 ),
                 lambda opened: opened.close(),
             )
-            return AsyncProducer(producer, self._threads, self._mailbox)
+            return self._async_producer(producer)
 
         return Opening(opening())
 
@@ -250,7 +253,7 @@ class AsyncLog(AsyncClosing):
                 lambda: self._log.transaction(name, timeout_ms=timeout_ms),
                 lambda opened: opened.close(),
             )
-            return AsyncTransaction(transaction, self._run, self._admit)
+            return self._async_transaction(transaction)
 
         return Opening(opening())
 
@@ -346,7 +349,7 @@ class AsyncLog(AsyncClosing):
                 ),
                 lambda opened: opened.close(),
             )
-            return AsyncConsumer(consumer, self._run, on_assign, on_revoke)
+            return self._async_consumer(consumer, on_assign, on_revoke)
 
         return Opening(opening())
 
@@ -424,6 +427,20 @@ class AsyncLog(AsyncClosing):
         return f"<Async{repr(self._log)[1:]}"
 
     # Inside
+
+    def _async_producer(self, producer: Producer) -> AsyncProducer:
+        return AsyncProducer(producer, self._threads, self._mailbox)
+
+    def _async_transaction(self, transaction: Transaction) -> AsyncTransaction:
+        return AsyncTransaction(transaction, self._run, self._admit)
+
+    def _async_consumer(
+        self,
+        consumer: Consumer,
+        on_assign: AsyncCallback | None,
+        on_revoke: AsyncCallback | None,
+    ) -> AsyncConsumer:
+        return AsyncConsumer(consumer, self._run, on_assign, on_revoke)
 
     async def _run(self, call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
         self._log._check_open()

@@ -161,9 +161,7 @@ def _submit(
         raise ClosedError("the log is closed") from error
 
 
-def _tell_outcome(
-    future: Future[Any], call: Callable[..., Any], args: tuple[Any, ...]
-) -> None:
+def _tell_outcome(future: Future[Any], call: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Make a call and tell a future what it gave or raised."""
     try:
         result = call(*args)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
-from lakebed.cli.data import data_option, opened
+from lakebed.cli.data import Target, data_option, opened
 from lakebed.cli.output import json_option, write_json, write_line, write_table
 from lakebed.cli.token import force_option
 from lakebed.state.permissions import BUILT_IN, EVERYTHING, Action
@@ -27,7 +26,7 @@ def access() -> None:
 @access.command("list", short_help="List who has which role, and what roles may do.")
 @data_option
 @json_option
-def list_command(folder: Path, *, as_json: bool) -> None:
+def list_command(folder: Target, *, as_json: bool) -> None:
     """List who has which role, and what each role may do on which topics and groups."""
     with opened(folder, silent=as_json) as log:
         grants, rules, tokens = log.access.grants(), log.access.rules(), log.access.tokens()
@@ -59,7 +58,7 @@ def list_command(folder: Path, *, as_json: bool) -> None:
 @_pattern
 @data_option
 @json_option
-def allow_command(role: str, action: str, pattern: str, folder: Path, *, as_json: bool) -> None:
+def allow_command(role: str, action: str, pattern: str, folder: Target, *, as_json: bool) -> None:
     """Let ROLE do ACTION on the topics or groups whose names PATTERN fits; on all, without one.
 
     ACTION is read, write, group, manage or admin. In PATTERN, * stands for any characters and ? for
@@ -78,7 +77,7 @@ def allow_command(role: str, action: str, pattern: str, folder: Path, *, as_json
 @force_option
 @json_option
 def forbid_command(
-    role: str, action: str, pattern: str, folder: Path, *, force: bool, as_json: bool
+    role: str, action: str, pattern: str, folder: Target, *, force: bool, as_json: bool
 ) -> None:
     """Take the rule away by which ROLE may do ACTION on PATTERN; other rules stay."""
     with opened(folder, silent=as_json) as log:
@@ -99,7 +98,7 @@ def _said(kind: str, text: str, as_json: bool, role: str, action: str, pattern: 
 @_role
 @data_option
 @json_option
-def grant_command(principal: str, role: str, folder: Path, *, as_json: bool) -> None:
+def grant_command(principal: str, role: str, folder: Target, *, as_json: bool) -> None:
     """Give PRINCIPAL the role ROLE: admin, reader, writer, or one of your own."""
     with opened(folder, silent=as_json) as log:
         log.access.grant(principal, role)
@@ -115,7 +114,9 @@ def grant_command(principal: str, role: str, folder: Path, *, as_json: bool) -> 
 @data_option
 @force_option
 @json_option
-def revoke_command(principal: str, role: str, folder: Path, *, force: bool, as_json: bool) -> None:
+def revoke_command(
+    principal: str, role: str, folder: Target, *, force: bool, as_json: bool
+) -> None:
     """Take the role ROLE from PRINCIPAL; its tokens stay valid, for what other roles allow."""
     with opened(folder, silent=as_json) as log:
         log.access.revoke(principal, role, force=force)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lakebed.cli.data import data_option, opened
+from lakebed.cli.data import Target, data_option, opened
 from lakebed.cli.output import (
     Meter,
     counted,
@@ -23,7 +23,7 @@ from lakebed.cli.output import (
 @click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
 @data_option
 @json_option
-def backup(target: Path, folder: Path | str, *, as_json: bool) -> None:
+def backup(target: Path, folder: Target, *, as_json: bool) -> None:
     """Copy the log into TARGET, a folder that is new or empty.
 
     The copy is the log at one point: everything acknowledged before, and nothing by halves. Every

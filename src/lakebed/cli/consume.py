@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import click
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import lakebed
 from lakebed.cli.completion import complete_group, complete_topic
-from lakebed.cli.data import data_option, opened
+from lakebed.cli.data import Target, data_option, opened
 from lakebed.cli.formats import NAMES, format_of
 from lakebed.cli.output import flush, json_option, write_bytes
 from lakebed.cli.positions import Position, PositionType, check_offset, chosen, offset_of
@@ -61,7 +61,7 @@ _BATCH_RECORDS: Final = 10_000
 @json_option
 def consume(
     topic: str,
-    folder: Path,
+    folder: Target,
     *,
     partitions: tuple[int, ...],
     start: Position,
@@ -136,5 +136,9 @@ def _tables(consumer: lakebed.Consumer, limit: int | None, *, follow: bool) -> I
 def _behind(topic: str, table: pa.Table) -> dict[tuple[str, int], int]:
     """Give the offsets behind the last record of each partition in a batch."""
     # Not through numpy: pyarrow then looks for pandas, and a Ctrl-C in that import gets lost.
-    last = table.group_by("partition").aggregate([("offset", "max")]).to_pylist()
-    return {(topic, each["partition"]): each["offset_max"] + 1 for each in last}
+    # Nor by `group_by`, which complains on stderr of how the buffers of received batches lie.
+    behind: dict[tuple[str, int], int] = {}
+    for number in pc.unique(table["partition"]):
+        offsets = table["offset"].filter(pc.equal(table["partition"], number))
+        behind[(topic, number.as_py())] = pc.max(offsets).as_py() + 1
+    return behind

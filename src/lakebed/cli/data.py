@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -19,6 +19,12 @@ from lakebed.wal.folder import Layout, is_log
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
+Target = Path | str
+"""A log's folder, or the URL of a served one."""
+
+_CONNECT_MS: Final = 5_000
+"""How long a server is looked for before the command gives up."""
+
 
 class _Target(click.ParamType):  # type: ignore[type-arg]  # generic in new versions only
     """A log's folder, or the URL of a served one."""
@@ -27,9 +33,27 @@ class _Target(click.ParamType):  # type: ignore[type-arg]  # generic in new vers
 
     def convert(
         self, value: Any, _param: click.Parameter | None, _context: click.Context | None
-    ) -> Path | str:
+    ) -> Target:
         """Take a URL as it is, and anything else as a path."""
         return value if isinstance(value, str) and "://" in value else Path(value)
+
+
+class Folder(click.ParamType):  # type: ignore[type-arg]  # generic in new versions only
+    """A log's folder, for commands that need its files: a URL is refused."""
+
+    name = "DIR"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> Path:
+        """Take anything but a URL as a path."""
+        if isinstance(value, str) and "://" in value:
+            self.fail(
+                f"{value!r} is a URL; this command needs the log's folder: run it where that is",
+                param,
+                context,
+            )
+        return Path(value)
 
 
 data_option = click.option(
@@ -51,17 +75,25 @@ def yes_option(command: _Command) -> _Command:
 
 
 @contextlib.contextmanager
-def opened(folder: Path | str, *, make: bool = False, silent: bool) -> Iterator[lakebed.Log]:
-    """Own the log in a folder for a while; recovery that takes long shows how far it is.
+def opened(folder: Target, *, make: bool = False, silent: bool) -> Iterator[lakebed.Log]:
+    """Own the log in a folder for a while, or be connected to the server that owns it.
 
-    Only with `make` is a log made where there is none: a mistyped folder is an error.
+    Recovery that takes long shows how far it is. Only with `make` is a log made where there is
+    none: a mistyped folder is an error, and so is an address where no server is found soon.
     """
-    if not make and isinstance(folder, Path):
+    if isinstance(folder, str):
+        lakebed.open(folder, lakebed.ClientConfig(retry_ms=_CONNECT_MS)).close()
+    elif not make:
         check_log(folder)
     with Meter(silent=silent) as meter:
         log = lakebed.open(os.fspath(folder), progress=meter)
     with log:
         yield log
+
+
+def is_served(log: lakebed.Log) -> bool:
+    """Tell whether another process owns the log, and serves it."""
+    return type(log) is not lakebed.Log
 
 
 def check_log(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from lakebed.cli.data import check_log, data_option
+from lakebed.cli.data import Folder, check_log
 from lakebed.cli.health import OK, PROBLEM, WARNING, Check, Examination
 from lakebed.cli.output import Meter, json_option, write_json, write_line, write_table
 from lakebed.errors import from_os_error
@@ -18,7 +18,16 @@ _EXIT: Final = {OK: 0, PROBLEM: 1, WARNING: 3}
 
 
 @click.command(short_help="Check a log from end to end.")
-@data_option
+@click.option(
+    "--data",
+    "folder",
+    metavar="DIR",
+    envvar="LAKEBED_DATA",
+    show_envvar=True,
+    required=True,
+    type=Folder(),
+    help="The log's folder.",
+)
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, folder: Path, *, as_json: bool) -> None:

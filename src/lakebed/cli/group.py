@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
 from lakebed.cli.completion import complete_group, complete_topic
-from lakebed.cli.data import confirm, data_option, opened, yes_option
+from lakebed.cli.data import Target, confirm, data_option, opened, yes_option
 from lakebed.cli.output import (
     json_option,
     number,
@@ -33,7 +32,7 @@ def group() -> None:
 @group.command("list", short_help="List the consumer groups.")
 @data_option
 @json_option
-def list_command(folder: Path, *, as_json: bool) -> None:
+def list_command(folder: Target, *, as_json: bool) -> None:
     """List the consumer groups with their lag: how many records each has not committed yet."""
     with opened(folder, silent=as_json) as log:
         found = [log.describe_group(name) for name in log.groups()]
@@ -55,7 +54,7 @@ def _row(info: GroupInfo) -> tuple[str, ...]:
 @_name
 @data_option
 @json_option
-def describe_command(name: str, folder: Path, *, as_json: bool) -> None:
+def describe_command(name: str, folder: Target, *, as_json: bool) -> None:
     """Show how far the group NAME has come in each partition, and what lies before it."""
     with opened(folder, silent=as_json) as log:
         info = log.describe_group(name)
@@ -105,7 +104,7 @@ def _values(info: GroupInfo) -> dict[str, object]:
 @json_option
 def reset_command(
     name: str,
-    folder: Path,
+    folder: Target,
     *,
     topic: str,
     target: Position,
@@ -155,7 +154,7 @@ def _check(topic: str, partition: int, offset: int, bounds: tuple[int, int]) -> 
 @data_option
 @yes_option
 @json_option
-def delete_command(name: str, folder: Path, *, yes: bool, as_json: bool) -> None:
+def delete_command(name: str, folder: Target, *, yes: bool, as_json: bool) -> None:
     """Forget the group NAME and how far it had come; the records stay."""
     with opened(folder, silent=as_json) as log:
         log.describe_group(name)

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 import lakebed
 from lakebed.cli.completion import complete_topic
-from lakebed.cli.data import confirm, data_option, opened, yes_option
+from lakebed.cli.data import Target, confirm, data_option, is_served, opened, yes_option
 from lakebed.cli.lake_readers import catalog_properties, readers
 from lakebed.cli.output import (
     Meter,
@@ -42,7 +43,7 @@ def lake() -> None:
 @lake.command("tables", short_help="List the tables.")
 @data_option
 @json_option
-def tables_command(folder: Path, *, as_json: bool) -> None:
+def tables_command(folder: Target, *, as_json: bool) -> None:
     """List the table of each topic with its lag: how many records it does not show yet."""
     with opened(folder, silent=as_json) as log:
         found = log.lake.tables()
@@ -72,31 +73,47 @@ def _row(info: TableInfo) -> tuple[str, ...]:
 @_topic
 @data_option
 @json_option
-def describe_command(topic: str, folder: Path, *, as_json: bool) -> None:
+def describe_command(topic: str, folder: Target, *, as_json: bool) -> None:
     """Show the table of TOPIC: where it is, how far it has come, and how other programs read it.
 
     Values of settings that may be secrets are not shown.
     """
     with opened(folder, silent=as_json) as log:
-        info, config = log.lake.describe(topic), log.config.lake
-        properties = catalog_properties(config, log.folder)
-    name = (*config.namespace.split("."), topic)
-    lines = readers(info.location, name, properties) if info.exists else {}
+        info = log.lake.describe(topic)
+        config = None if is_served(log) else log.config.lake
+    more = _unknown(info) if config is None else _known(info, config, log.folder)
+    lines = more["readers"]
     if as_json:
-        more = {"table": ".".join(name), "catalog": properties, "readers": lines}
         write_json("table", {**_values(info), **more})
         return
-    write_facts(_facts(info, config))
+    write_facts(_facts(info, more["table"]))
     for program, text in lines.items():
         write_line(f"\n{program}")
         for line in text.splitlines():
             write_line(f"  {line}")
 
 
-def _facts(info: TableInfo, config: LakeConfig) -> Iterator[tuple[str, str]]:
+def _known(info: TableInfo, config: LakeConfig, folder: Path) -> dict[str, Any]:
+    """Give the table's name, its catalog, and how other programs read it."""
+    properties = catalog_properties(config, folder)
+    name = (*config.namespace.split("."), info.topic)
+    lines = readers(info.location, name, properties) if info.exists else {}
+    return {"table": ".".join(name), "catalog": properties, "readers": lines}
+
+
+def _unknown(info: TableInfo) -> dict[str, Any]:
+    """Give what can be said without the catalog, whose settings a server keeps to itself."""
+    local = info.exists and info.location.startswith("file://")
+    lines = readers(info.location, (info.topic,), {}) if local else {}
+    duckdb = {name: text for name, text in lines.items() if name == "DuckDB"}
+    return {"table": None, "catalog": None, "readers": duckdb}
+
+
+def _facts(info: TableInfo, table: str | None) -> Iterator[tuple[str, str]]:
     yield "topic", info.topic
     made = info.exists or info.problem
-    yield "table", f"{config.namespace}.{info.topic}" + ("" if made else ", not made yet")
+    if table is not None:
+        yield "table", table + ("" if made else ", not made yet")
     if info.problem:
         yield "problem", info.problem
     yield "location", info.location
@@ -129,7 +146,7 @@ def _values(info: TableInfo) -> dict[str, object]:
 @_topic
 @data_option
 @json_option
-def history_command(topic: str, folder: Path, *, as_json: bool) -> None:
+def history_command(topic: str, folder: Target, *, as_json: bool) -> None:
     """List the snapshots of TOPIC's table that can still be read, the oldest first."""
     with opened(folder, silent=as_json) as log:
         found = log.lake.history(topic)
@@ -167,7 +184,7 @@ def _snapshot_row(each: SnapshotInfo) -> tuple[str, ...]:
 def sync_command(
     ctx: click.Context,
     topic: str | None,
-    folder: Path,
+    folder: Target,
     *,
     take_over: bool,
     yes: bool,
@@ -238,7 +255,7 @@ def _synced(
 @click.option("--now", is_flag=True, help="Expire older snapshots and grant no grace period.")
 @yes_option
 @json_option
-def gc_command(folder: Path, *, now: bool, yes: bool, as_json: bool) -> None:
+def gc_command(folder: Target, *, now: bool, yes: bool, as_json: bool) -> None:
     """Remove files that no table refers to any more and whose grace period is over.
 
     A log does this by itself. With --now older snapshots are expired if they keep a file that the

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
 import lakebed
 from lakebed.cli.completion import complete_topic
-from lakebed.cli.data import data_option, opened
+from lakebed.cli.data import Target, data_option, opened
 from lakebed.cli.output import (
     Meter,
     counted,
@@ -33,7 +32,7 @@ Facts = list[tuple[str, str]]
 @click.command(short_help="Put what is in memory into segments.")
 @data_option
 @json_option
-def checkpoint(folder: Path, *, as_json: bool) -> None:
+def checkpoint(folder: Target, *, as_json: bool) -> None:
     """Put what is in memory into segments, write a snapshot, and free WAL files.
 
     A log does this by itself. Done before it is closed, the next opening has less to read.
@@ -86,7 +85,7 @@ def _sync(log: lakebed.Log, *, silent: bool) -> list[tuple[str, LakebedError]]:
 @click.argument("topic", required=False, shell_complete=complete_topic)
 @data_option
 @json_option
-def retain(topic: str | None, folder: Path, *, as_json: bool) -> None:
+def retain(topic: str | None, folder: Target, *, as_json: bool) -> None:
     """Apply retention, compaction and merging now, to TOPIC or to all topics.
 
     A log does this by itself once a minute. Records that are in memory only are not touched:
@@ -115,7 +114,7 @@ def _segments(count: int) -> str:
 @click.command(short_help="Show the size and state of the log.")
 @data_option
 @json_option
-def stats(folder: Path, *, as_json: bool) -> None:
+def stats(folder: Target, *, as_json: bool) -> None:
     """Show how large the log is, what is in memory, and what opening it found."""
     with opened(folder, silent=as_json) as log:
         found, problems = log.stats(), {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import click
@@ -12,7 +11,7 @@ import pyarrow as pa
 
 import lakebed
 from lakebed.cli.completion import complete_topic
-from lakebed.cli.data import data_option, opened
+from lakebed.cli.data import Target, data_option, opened
 from lakebed.cli.lines import LineReader, Lines
 from lakebed.cli.output import Meter, counted, json_option, write_json, write_line, write_table
 from lakebed.cli.records import Batch, JsonRecords, JsonValues, Meaning, Plain
@@ -47,7 +46,7 @@ _STDIN: Final = "-"
 def produce(
     topic: str,
     files: tuple[str, ...],
-    folder: Path,
+    folder: Target,
     *,
     key_separator: str | None,
     json_lines: bool,

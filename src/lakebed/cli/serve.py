@@ -9,11 +9,11 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from lakebed.cli.data import settings
+from lakebed.cli.data import Folder, settings
 from lakebed.cli.output import Meter
 from lakebed.config import (
     LogConfig,
@@ -22,6 +22,9 @@ from lakebed.config import (
     variable_of,
     with_environment,
 )
+
+_LOOK_SECONDS: Final = 0.2
+"""How long a signal may be on record before it is looked at."""
 
 
 @click.command(short_help="Serve a log over the network.")
@@ -32,7 +35,7 @@ from lakebed.config import (
     envvar="LAKEBED_DATA",
     show_envvar=True,
     required=True,
-    type=click.Path(path_type=Path),
+    type=Folder(),
     help="The log's folder; it is made if there is none.",
 )
 @click.option("--host", help="The address to listen on.  [default: 127.0.0.1]")
@@ -76,7 +79,8 @@ def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
         log.close()
         raise
     click.echo(f"serving {folder} at {server.url}" + _http(server, config))
-    stopping.wait()
+    while not stopping.wait(_LOOK_SECONDS):
+        pass  # a signal that another thread was given is handled when this one wakes up
     click.echo("stopping", err=True)
     server.stop()
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import click
 
 from lakebed import config
+from lakebed.cli.data import Folder
 from lakebed.cli.output import json_option, write_json, write_line
 from lakebed.engine.settings import effective_config, settings_text
 from lakebed.host import OsDisk
@@ -167,7 +168,9 @@ def _plain(value: object) -> object:
 def _meanings() -> dict[str, dict[str, str]]:
     """Give the text under each field, by class: the source is the one place that says it."""
     found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(config)).body:
+    kinds = [config.TopicConfig, *config.SECTIONS.values()]
+    for kind in kinds:
+        (node,) = ast.parse(inspect.getsource(kind)).body
         if isinstance(node, ast.ClassDef):
             found[node.name] = {
                 field.target.id: " ".join(text.value.value.split())
@@ -191,18 +194,18 @@ def _meanings() -> dict[str, dict[str, str]]:
     metavar="DIR",
     envvar="LAKEBED_DATA",
     show_envvar=True,
+    type=Folder(),
     help="The log's folder, whose file counts.",
 )
 @json_option
-def config_command(section: str | None, folder: str | None, *, as_json: bool) -> None:
+def config_command(section: str | None, folder: Path | None, *, as_json: bool) -> None:
     """List every setting, or those of one SECTION: its value, its bounds, and what it means.
 
     A setting of a log comes from the environment (LAKEBED_SECTION_SETTING, such as
     LAKEBED_SERVE_PORT), else from lakebed.toml in the log's folder, else it has its default. What
     is not a default says where it comes from.
     """
-    path = None if not folder or "://" in folder else Path(folder)  # a server has its own
-    shown = [each for each in current(path, os.environ) if section in (None, each.name)]
+    shown = [each for each in current(folder, os.environ) if section in (None, each.name)]
     for position, each in enumerate(shown):
         if not as_json:
             write_line(("\n" if position else "") + f"{each.name} settings: {each.given}")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
 import lakebed
-from lakebed.cli.data import data_option, opened
+from lakebed.cli.data import Target, data_option, opened
 from lakebed.cli.output import flush, json_option, moment, write_json, write_line, write_table
 from lakebed.engine.access import TokenInfo
 from lakebed.state.permissions import ADMIN, EVERYTHING, Action
@@ -67,7 +66,7 @@ def token() -> None:
 )
 @json_option
 def create_command(
-    principal: str, folder: Path, *, roles: tuple[str, ...], expires: int | str, as_json: bool
+    principal: str, folder: Target, *, roles: tuple[str, ...], expires: int | str, as_json: bool
 ) -> None:
     """Make a token for PRINCIPAL and print it; the log is made too if DIR is new or empty.
 
@@ -107,7 +106,7 @@ def _administered(log: lakebed.Log) -> bool:
 @token.command("list", short_help="List the tokens.")
 @data_option
 @json_option
-def list_command(folder: Path, *, as_json: bool) -> None:
+def list_command(folder: Target, *, as_json: bool) -> None:
     """List the tokens, without their secrets; those that ended stay for 90 days."""
     with opened(folder, silent=as_json) as log:
         found = log.access.tokens()
@@ -131,7 +130,7 @@ def _row(info: TokenInfo) -> tuple[str, ...]:
 @data_option
 @force_option
 @json_option
-def revoke_command(token_id: str, folder: Path, *, force: bool, as_json: bool) -> None:
+def revoke_command(token_id: str, folder: Target, *, force: bool, as_json: bool) -> None:
     """Let the token ID be valid no more, from now on; its principal keeps its roles."""
     with opened(folder, silent=as_json) as log:
         log.access.revoke_token(token_id, force=force)

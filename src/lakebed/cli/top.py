@@ -9,13 +9,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 import lakebed
-from lakebed.cli.data import data_option, opened
+from lakebed.cli.data import Target, data_option, opened
 from lakebed.cli.output import counted, flush, json_option, moment, size, write_json, write_line
 from lakebed.engine.groups import GroupInfo
 from lakebed.engine.stats import LogStats
@@ -139,7 +138,7 @@ def _rate(before: int, now: int, seconds: float) -> float:
     help="Time from one picture to the next; rates are of this time.",
 )
 @json_option
-def top(folder: Path | str, *, once: bool, interval: float, as_json: bool) -> None:
+def top(folder: Target, *, once: bool, interval: float, as_json: bool) -> None:
     """Watch what a log is doing: its busiest topics, groups, WAL, memory and tables.
 
     On a terminal the picture is drawn anew until Ctrl-C; elsewhere one follows the other. Bytes of

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from lakebed.cli.completion import complete_topic
-from lakebed.cli.data import confirm, data_option, opened, settings, yes_option
+from lakebed.cli.data import Target, confirm, data_option, opened, settings, yes_option
 from lakebed.cli.output import (
     counted,
     json_option,
@@ -60,7 +60,7 @@ def topic() -> None:
 @json_option
 def create_command(
     name: str,
-    folder: Path,
+    folder: Target,
     *,
     partitions: int | None,
     schema_file: Path | None,
@@ -83,7 +83,7 @@ def create_command(
 @topic.command("list", short_help="List the topics.")
 @data_option
 @json_option
-def list_command(folder: Path, *, as_json: bool) -> None:
+def list_command(folder: Target, *, as_json: bool) -> None:
     """List the topics with their size."""
     with opened(folder, silent=as_json) as log:
         found = [log.describe_topic(name) for name in log.topics()]
@@ -113,7 +113,7 @@ def _row(info: TopicInfo) -> tuple[str, ...]:
 @_name
 @data_option
 @json_option
-def describe_command(name: str, folder: Path, *, as_json: bool) -> None:
+def describe_command(name: str, folder: Target, *, as_json: bool) -> None:
     """Show partitions and schema of the topic NAME, and settings that differ from the defaults."""
     with opened(folder, silent=as_json) as log:
         info = log.describe_topic(name)
@@ -158,7 +158,7 @@ def _schema_rows(info: TopicInfo) -> list[tuple[str, str, str]]:
 @json_option
 def alter_command(
     name: str,
-    folder: Path,
+    folder: Target,
     *,
     partitions: int | None,
     schema_file: Path | None,
@@ -182,7 +182,7 @@ def alter_command(
 @data_option
 @yes_option
 @json_option
-def delete_command(name: str, folder: Path, *, yes: bool, as_json: bool) -> None:
+def delete_command(name: str, folder: Target, *, yes: bool, as_json: bool) -> None:
     """Remove the topic NAME with every record in it, for ever."""
     with opened(folder, silent=as_json) as log:
         count = counted(log.describe_topic(name).records, "record", "records")
@@ -199,7 +199,7 @@ def delete_command(name: str, folder: Path, *, yes: bool, as_json: bool) -> None
 @data_option
 @yes_option
 @json_option
-def purge_command(name: str, folder: Path, *, yes: bool, as_json: bool) -> None:
+def purge_command(name: str, folder: Target, *, yes: bool, as_json: bool) -> None:
     """Remove every record of the topic NAME, for ever; offsets go on where they were."""
     with opened(folder, silent=as_json) as log:
         records = log.describe_topic(name).records

@@ -12,6 +12,7 @@ from typing import Final
 
 import click
 
+from lakebed.cli.data import Folder
 from lakebed.cli.output import (
     Meter,
     counted,
@@ -54,7 +55,7 @@ _FILE_COLUMNS: Final = (
     "state",
 )
 
-_folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+_folder = click.argument("folder", metavar="DIR", type=Folder())
 
 
 @click.group()

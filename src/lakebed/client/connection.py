@@ -150,6 +150,8 @@ class Connection:
         """Give what Flight raised as one of ours."""
         if isinstance(failure, LakebedError):
             return failure
+        if self.closed:
+            return ClosedError("the log is closed", url=self.url)
         info = getattr(failure, "extra_info", None)
         if info:
             return unpack_error(info)

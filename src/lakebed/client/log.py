@@ -14,7 +14,8 @@ from lakebed.client.config import ClientConfig
 from lakebed.client.connection import Connection
 from lakebed.client.groups import RemoteGroups
 from lakebed.client.lake import RemoteLake
-from lakebed.client.reading import RemoteConsumer, RemoteReading
+from lakebed.client.puts import check_may_wait
+from lakebed.client.reading import RemoteConsumer, RemoteReading, check_named
 from lakebed.client.table import RemoteTable
 from lakebed.client.writing import RemoteCore, RemoteWriting
 from lakebed.config import LogConfig, TopicConfig
@@ -31,7 +32,7 @@ from lakebed.engine.topics import TopicInfo
 from lakebed.errors import ClosedError, InvalidArgumentError, ProtocolError
 from lakebed.serve.protocol import VERSION
 from lakebed.state.commands import Command
-from lakebed.types import GroupName
+from lakebed.types import GroupName, TopicName
 
 
 class RemoteProducer(Producer):
@@ -44,7 +45,7 @@ class RemoteProducer(Producer):
         try:
             super().close()
         finally:
-            self._writing.end_lanes(self.id)
+            self._writing.end_lanes((self.id, self.epoch))
 
 
 class RemoteLog(Log):
@@ -112,6 +113,7 @@ class RemoteLog(Log):
 
     def describe_topic(self, name: str) -> TopicInfo:
         """Give partitions, schema and settings of a topic."""
+        check_named(name)
         info: TopicInfo = self._call("describe_topic", name=name)
         return info
 
@@ -127,22 +129,30 @@ class RemoteLog(Log):
 
     def add_partitions(self, name: str, partitions: int) -> TopicInfo:
         """Let a topic have so many partitions in all. Keys written from now on may go elsewhere."""
+        check_named(name)
         info: TopicInfo = self._call("add_partitions", name=name, partitions=partitions)
         self._forget(name)
         return info
 
     def purge_topic(self, name: str) -> None:
         """Remove every record of a topic; offsets go on where they were."""
+        check_named(name)
         self._call("purge_topic", name=name)
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic with everything in it; one made later under its name begins empty."""
+        check_named(name)
         self._call("delete_topic", name=name)
         self._forget(name)
 
     def _topic_call(
         self, call: str, name: str, partitions: Any, schema: Any, config: Any
     ) -> TopicInfo:
+        self._check_open()
+        if call == "alter_topic":
+            check_named(name)
+        else:
+            TopicName(name)
         if isinstance(config, TopicConfig):
             config = config.changed() if call != "alter_topic" else vars(config)
         info: TopicInfo = self._call(
@@ -217,10 +227,13 @@ class RemoteLog(Log):
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """Give earliest offset and end of each partition; the end is exclusive."""
         self._check_open()
+        check_named(topic)
         return self._reading.offsets(topic)
 
     def offset_for_time(self, topic: str, partition: int = 0, *, timestamp: Any) -> int:
         """Give the first offset whose record is of that time or later; the end if there is none."""
+        self._check_open()
+        check_named(topic)
         found: int = self._call(
             "offset_for_time", topic=topic, partition=partition, timestamp=microseconds(timestamp)
         )
@@ -268,11 +281,15 @@ class RemoteLog(Log):
 
     def retain(self, topic: str | None = None) -> CleanupReport:
         """Apply retention, compaction and merging now, to one topic or all."""
+        if topic is not None:
+            check_named(topic)
         report: CleanupReport = self._call("retain", topic=topic)
         return report
 
     def verify(self, topic: str | None = None) -> int:
         """Read every byte of every segment; give how many there are. Raises at the first damage."""
+        if topic is not None:
+            check_named(topic)
         count: int = self._call("verify", topic=topic)
         return count
 
@@ -289,6 +306,7 @@ class RemoteLog(Log):
         """Finish what was appended and end the connection. A second call does nothing."""
         if self._closed:
             return
+        check_may_wait()
         self._closed = True
         self._reading.closed = True
         self._reading.waiting.wake_all()

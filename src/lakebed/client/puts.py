@@ -12,6 +12,7 @@ are not lost: once all are answered, they are numbered anew and sent again.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import deque
@@ -23,10 +24,11 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from lakebed import limits
-from lakebed.client.connection import Connection
+from lakebed.client.connection import Connection, is_unsent
 from lakebed.errors import (
     ClosedError,
     FencedError,
+    InvalidArgumentError,
     LakebedError,
     ProtocolError,
     SequenceGapError,
@@ -36,6 +38,8 @@ from lakebed.errors import (
 from lakebed.serve.protocol import pack, unpack
 from lakebed.serve.puts import UNDER_WAY_MAX
 
+_lanes: Final = threading.local()
+"""Tells a lane's own thread, which runs the callbacks of those that wait for it."""
 _PAUSE_SECONDS: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 1.0
 _QUEUED_MAX: Final = 64
@@ -76,6 +80,14 @@ class Source(Protocol):
         """Make a batch of them."""
         ...
 
+    def since(self) -> float:
+        """Tell since when the oldest of them waits, by the monotonic clock."""
+        ...
+
+    def refuse(self, error: LakebedError) -> None:
+        """Tell whoever waits for them that they will not be written."""
+        ...
+
 
 class _Nothing:
     """Gathers nothing."""
@@ -87,6 +99,13 @@ class _Nothing:
     def take(self) -> Item | None:
         """Give nothing."""
         return None
+
+    def since(self) -> float:
+        """Give the end of time."""
+        return math.inf
+
+    def refuse(self, error: LakebedError) -> None:
+        """Tell nobody."""
 
 
 class Lane:
@@ -235,15 +254,17 @@ class Lane:
     # The lane's thread
 
     def _run(self) -> None:
+        _lanes.here = True
         pause = _PAUSE_SECONDS
         while self._wait_for_work():
             answered = self._number
             try:
-                reader = self._begin()
+                writer, reader = self._begin()
                 self.pump()
                 self._read(reader)
+                self._close(writer)
             except (LakebedError, pa.ArrowException, OSError) as failure:
-                self._broken(self._connection.error_of(failure))
+                self._broken(self._connection.error_of(failure), unsent=is_unsent(failure))
             finally:
                 self._end()
             if self._number > answered + len(self._flying):
@@ -273,7 +294,7 @@ class Lane:
         self._known = None
         self._next, self._acked = {}, {}
 
-    def _begin(self) -> Any:
+    def _begin(self) -> tuple[Any, Any]:
         """Open a stream and send again what was not acknowledged on the last one."""
         descriptor = fl.FlightDescriptor.for_path(self._topic)
         with self._sending:
@@ -286,14 +307,14 @@ class Lane:
                 again = list(self._flying.items())
             for number, item in again:
                 self._send(writer, number, item)
-        return reader
+        return writer, reader
 
     def _read(self, reader: Any) -> None:
         """Take acknowledgements until the stream ends."""
         while True:
             buffer = reader.read()
             if buffer is None:
-                raise ServerUnavailableError("the server ended the stream")
+                return
             acks = unpack(memoryview(buffer))
             try:
                 for number, answer in acks:
@@ -307,6 +328,13 @@ class Lane:
                 done = self._closed and not self._pending()
             if done:
                 self._hang_up()
+
+    def _close(self, writer: Any) -> None:
+        """End a stream that the server has ended, and raise why it did."""
+        with self._sending:
+            self._lose(writer)
+            writer.close()
+        raise ServerUnavailableError("the server ended the stream")
 
     def _answer(self, number: int, answer: Any) -> None:
         if number == 0:  # about the stream: the server is stopping
@@ -350,11 +378,13 @@ class Lane:
             self._again = []
 
     def _hang_up(self) -> None:
-        with self._guard:
-            writer, self._writer = self._writer, None
-        if writer is not None:
-            with contextlib.suppress(pa.ArrowException, OSError):
-                writer.done_writing()
+        """Send no more on this stream; what was sent before is still answered."""
+        with self._sending:  # no batch may be halfway out
+            with self._guard:
+                writer, self._writer = self._writer, None
+            if writer is not None:
+                with contextlib.suppress(pa.ArrowException, OSError):
+                    writer.done_writing()
 
     def _end(self) -> None:
         with self._guard:
@@ -363,46 +393,59 @@ class Lane:
             with contextlib.suppress(pa.ArrowException, OSError):
                 writer.close()
 
-    def _broken(self, error: LakebedError) -> None:
-        """Keep what can be sent again on another stream, tell the others."""
-        lost: list[tuple[Item, LakebedError]] = []
+    def _broken(self, error: LakebedError, *, unsent: bool) -> None:
+        """Keep what can be sent again on another stream, tell the others.
+
+        With `unsent` the server has certainly written nothing that it did not acknowledge.
+        """
+        lost: list[Item] = []
         with self._guard:
-            if self._closed and not self._flying and not self._queue:
-                return
-            if not isinstance(error, ServerUnavailableError) or self._connection.closed:
-                # It was refused as a whole; what was acknowledged is not in these lists any more.
-                lost += [(item, error) for item in (*self._flying.values(), *self._queue)]
+            ended = not isinstance(error, ServerUnavailableError) or self._connection.closed
+            if ended:
+                lost = self._clear(unsent=unsent)
+            elif self._kind != "producer" and unsent:
+                self._queue.extendleft(reversed(self._flying.values()))
                 self._flying.clear()
-                self._queue.clear()
-                self._next = dict(self._acked)
             elif self._kind != "producer":
                 # Nothing of an open transaction counts before its commit, which cannot come now.
-                lost += [(item, error) for item in self._flying.values()]
-                self._flying.clear()
-        for item, failure in lost:
-            item.settle(None, failure)
+                lost, self._flying = list(self._flying.values()), {}
+        for item in lost:
+            known = unsent or not item.sent or self._kind != "producer"
+            item.settle(None, error if known else _unknown(self._connection.url))
+        if ended:
+            self._gathered.refuse(error)
+
+    def _clear(self, *, unsent: bool) -> list[Item]:
+        """Take away everything that waits for an answer or for its turn."""
+        items = [*self._flying.values(), *self._again, *self._queue]
+        if self._numbered and not unsent and any(item.sent for item in items):
+            self._begin_anew()
+        self._next = dict(self._acked)
+        self._flying, self._again = {}, []
+        self._queue.clear()
+        self._gap = self._fenced = False
+        self._changed.notify_all()
+        return items
 
     def _expire(self) -> None:
         """Tell those that have waited for too long."""
-        now = time.monotonic()
-        lost: list[tuple[Item, LakebedError]] = []
+        now, url = time.monotonic(), self._connection.url
+        patience = self._connection.config.retry_ms / 1000
         with self._guard:
-            if not any(item.deadline < now for item in (*self._flying.values(), *self._queue)):
+            under_way = (*self._flying.values(), *self._queue)
+            late = any(item.deadline < now for item in under_way)
+            if not late and self._gathered.since() + patience >= now:
                 return
             # Once one of them is given up, those numbered behind it are too.
-            for item in (*self._flying.values(), *self._queue):
-                kind = UnknownOutcomeError if item.sent else ServerUnavailableError
-                lost.append((item, kind("the server does not answer", url=self._connection.url)))
-            self._flying.clear()
-            self._queue.clear()
-            if self._numbered:
-                self._begin_anew()
-        for item, failure in lost:
-            item.settle(None, failure)
+            lost = self._clear(unsent=False)
+        gone = ServerUnavailableError("the server does not answer", url=url)
+        for item in lost:
+            item.settle(None, _unknown(url) if item.sent else gone)
+        self._gathered.refuse(gone)
 
     def _pause(self, seconds: float) -> None:
         with self._guard:
-            if not self._closed and self._pending():
+            if self._pending():
                 self._changed.wait(seconds)
 
     @property
@@ -423,6 +466,23 @@ class Lane:
             self._hang_up()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
+
+
+def in_callback() -> bool:
+    """Tell whether this is the thread of a lane, running a callback."""
+    return getattr(_lanes, "here", False)
+
+
+def check_may_wait() -> None:
+    """Refuse to wait for an acknowledgement in the thread that would bring it."""
+    if in_callback():
+        raise InvalidArgumentError(
+            "a future's callback cannot wait for the log; use append_async there"
+        )
+
+
+def _unknown(url: str) -> UnknownOutcomeError:
+    return UnknownOutcomeError("the connection broke under way", url=url)
 
 
 def future_item(

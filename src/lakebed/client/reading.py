@@ -20,7 +20,7 @@ from lakebed.engine.consumer import Consumer, Fetched, check_wait
 from lakebed.engine.core import Key
 from lakebed.engine.reading import EARLIEST, Bounds, Reading
 from lakebed.engine.writing import no_partition, no_topic
-from lakebed.errors import ClosedError, LakebedError
+from lakebed.errors import ClosedError, FencedError, LakebedError
 from lakebed.state.values import Topic
 from lakebed.types import TopicPartition
 
@@ -79,6 +79,7 @@ class RemoteReading:
         seconds: float | None,
     ) -> pa.Table:
         """Give records from `offset` on, waiting for them if there are none."""
+        check_named(topic)
         deadline = None if seconds is None else time.monotonic() + seconds
         with self.waiting.under_a_name() as name:
             while True:
@@ -92,7 +93,7 @@ class RemoteReading:
                         "offset": offset,
                         "max_records": bounds.records,
                         "max_bytes": bounds.bytes,
-                        "columns": None if columns is None else list(columns),
+                        "columns": listed(columns),
                         "wait_ms": wait_ms,
                         "waiter": name,
                     }
@@ -111,8 +112,7 @@ class RemoteReading:
 
     def described(self, name: str) -> tuple[Topic, dict[int, tuple[int, int]]]:
         """Give a topic, and the earliest offset and the end of each partition."""
-        if not isinstance(name, str):
-            raise no_topic(name)
+        check_named(name)
         info = self._connection.call("describe_topic", name=name)
         topic = Topic(info.id, info.name, len(info.partitions), (), (), info.created_us)
         return topic, {each.partition: (each.earliest, each.end) for each in info.partitions}
@@ -151,8 +151,12 @@ class RemoteReading:
             for number, (low, end) in self._connection.call("offsets", topic=topic).items()
         }
 
+    def server(self) -> str:
+        """Tell which server answers: another one each time that it is started."""
+        return str(self._connection.call("hello").get("server"))
+
     def check_may_wait(self) -> None:
-        """Let anyone wait."""
+        """Let anyone wait: no callback holds up what others write."""
 
 
 class RemoteConsumer(Consumer):
@@ -164,6 +168,8 @@ class RemoteConsumer(Consumer):
     def __init__(self, reading: RemoteReading, *args: Any, **kwargs: Any) -> None:
         self._waiter = ""
         self._empty_table: pa.Table | None = None
+        self._strategy: str = kwargs["strategy"]
+        self._server = reading.server()
         super().__init__(reading, *args, **kwargs)  # type: ignore[arg-type]  # what it uses of it
         self._ring = self._wake_request
 
@@ -172,6 +178,29 @@ class RemoteConsumer(Consumer):
         self._check_open()
         check_wait(wait_ms)
         deadline = None if wait_ms is None else time.monotonic() + wait_ms / 1000
+        while True:
+            try:
+                return self._poll(deadline)
+            except FencedError:
+                if not self._rejoined():
+                    raise
+
+    def _rejoined(self) -> bool:
+        """Join the group again if it was only lost because the server was started anew."""
+        server = self._reading.server()
+        if not self.member or server == self._server:
+            return False
+        held = self.assignment()
+        if held and self._on_revoke is not None:
+            self._on_revoke(held)
+        self._give_up(held)
+        self._server = server
+        self.member = self._groups.join(
+            str(self.group), self._topics, self._session_seconds, self._strategy
+        )
+        return True
+
+    def _poll(self, deadline: float | None) -> pa.Table:
         if self.member and not self._positions:
             self.heartbeat()
         while True:
@@ -179,6 +208,8 @@ class RemoteConsumer(Consumer):
             fetched, allowed = self._request(0.0 if self._stopping else left)
             if allowed is not None and allowed != frozenset(self._positions):
                 self.heartbeat()
+                if fetched.table is None:  # it was not looked what others' partitions hold
+                    fetched, _ = self._request(0.0)
             table = self._give(fetched)
             if table is not None:
                 return table
@@ -298,6 +329,19 @@ class RemoteConsumer(Consumer):
             for place, offset in self._given.items()
             if ids.get(place.topic) == self._ids.get(place.topic)
         }
+
+
+def check_named(topic: object) -> None:
+    """Refuse what cannot be the name of a topic, as the engine does."""
+    if not isinstance(topic, str):
+        raise no_topic(topic)
+
+
+def listed(given: Any) -> Any:
+    """Give a list as it travels; the server says what is wrong with anything else."""
+    if isinstance(given, Collection) and not isinstance(given, str | bytes | Mapping):
+        return list(given)
+    return given
 
 
 def _places(given: Any) -> dict[TopicPartition, int]:

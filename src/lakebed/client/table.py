@@ -10,16 +10,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.client.connection import Connection
+from lakebed.client.reading import check_named, listed
 from lakebed.engine.plan import ScanPlan
-from lakebed.engine.reading import microseconds
-from lakebed.engine.table import Points, Table, checked_key, checked_where
-from lakebed.errors import InvalidArgumentError
+from lakebed.engine.table import (
+    Points,
+    Table,
+    by_position,
+    checked_key,
+    checked_time,
+    checked_where,
+)
+from lakebed.errors import ClosedError, InvalidArgumentError
 
 
 class RemoteTable(Table):
     """The records of a topic of a served log. Any thread; for its methods see `Table`."""
 
     def __init__(self, connection: Connection, name: str) -> None:
+        check_named(name)
         self._connection = connection
         self._id = connection.call("describe_topic", name=name).id
         self.name: Final = name  # type: ignore[misc]  # final in the base, and set once here too
@@ -27,7 +35,13 @@ class RemoteTable(Table):
     @property
     def schema(self) -> pa.Schema:
         """Give the columns as readers see them now."""
-        ticket = {"call": "range", "topic": self.name, "partition": 0, "offset": "latest"}
+        ticket = {
+            "call": "range",
+            "topic": self.name,
+            "id": self._id,
+            "partition": 0,
+            "offset": "latest",
+        }
         schema: pa.Schema = self._connection.stream(ticket).schema
         return schema
 
@@ -45,9 +59,10 @@ class RemoteTable(Table):
             {
                 "call": "scan",
                 "topic": self.name,
-                "columns": _list(columns),
+                "id": self._id,
+                "columns": listed(columns),
                 "where": _packed(where),
-                "partitions": _list(partitions),
+                "partitions": listed(partitions),
                 "start": _points(start),
                 "until": _points(until),
             }
@@ -57,6 +72,8 @@ class RemoteTable(Table):
     def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
         try:
             for chunk in reader:
+                if self._connection.closed:
+                    raise ClosedError("the log is closed")
                 yield chunk.data
         except (pa.ArrowException, OSError) as failure:
             raise self._connection.error_of(failure) from failure
@@ -72,7 +89,8 @@ class RemoteTable(Table):
         found: ScanPlan = self._connection.call(
             "plan",
             topic=self.name,
-            partitions=_list(partitions),
+            id=self._id,
+            partitions=listed(partitions),
             start=_points(start),
             until=_points(until),
         )
@@ -87,13 +105,13 @@ class RemoteTable(Table):
     def record(self, key: bytes | str) -> dict[str, Any] | None:
         """Give the latest record of a key with all its columns, also if it is a tombstone."""
         table, _ = self._connection.get(
-            {"call": "record", "topic": self.name, "key": checked_key(key)}
+            {"call": "record", "topic": self.name, "id": self._id, "key": checked_key(key)}
         )
         return dict(table.to_pylist()[0]) if table.num_rows else None
 
     def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Give the current record of each key, in the order of partitions and offsets."""
-        ticket = {"call": "latest", "topic": self.name, "columns": _list(columns)}
+        ticket = {"call": "latest", "topic": self.name, "id": self._id, "columns": listed(columns)}
         return self._connection.get(ticket)[0]
 
     def as_of(
@@ -107,9 +125,10 @@ class RemoteTable(Table):
         ticket = {
             "call": "as_of",
             "topic": self.name,
+            "id": self._id,
             "offset": _points(offset),
-            "time": None if time is None else microseconds(time),
-            "columns": _list(columns),
+            "time": None if time is None else checked_time(time),
+            "columns": listed(columns),
             "where": _packed(where),
         }
         return self._connection.get(ticket)[0]
@@ -126,16 +145,6 @@ class RemoteTable(Table):
         return StaticTable.from_metadata(info.metadata)
 
 
-def _list(given: Collection[Any] | None) -> Any:
-    """Give a list as it travels; the server says what is wrong with anything else."""
-    if given is None or isinstance(given, str):
-        return given
-    try:
-        return list(given)
-    except TypeError as error:
-        raise InvalidArgumentError("not a list", got=repr(given)[:200]) from error
-
-
 def _points(given: Points | None) -> Any:
     return dict(given) if isinstance(given, Mapping) else given
 
@@ -145,6 +154,13 @@ def _packed(where: pc.Expression | None) -> bytes | None:
     if where is None:
         return None
     checked_where(where)
-    (buffer,) = where.__reduce__()[1]
+    try:
+        (buffer,) = where.__reduce__()[1]
+    except pa.ArrowException as error:
+        raise InvalidArgumentError(
+            "the predicate does not fit the table: use the fields of its schema",
+            where=where,
+            reason=str(by_position(where) or error).partition("\n")[0],
+        ) from error
     packed: bytes = buffer.to_pybytes()
     return packed

@@ -8,7 +8,9 @@ own too, so that one whose acknowledgement got lost is sent again and lands once
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -17,7 +19,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from lakebed.client.connection import Connection
-from lakebed.client.puts import Item, Lane, Runs, future_item
+from lakebed.client.puts import Item, Lane, Runs, check_may_wait, future_item, in_callback
 from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.writing import Encoded, Record, Rows, Target, Writing
 from lakebed.errors import (
@@ -56,12 +58,13 @@ _STALE: Final = (
 )
 """Refusals that a change of the topic, made elsewhere, may explain."""
 _GATHERED_RECORDS_MAX: Final = 65_536
-_GATHERED_BYTES_MAX: Final = 8 * 1024 * 1024
 _RECORD_BYTES: Final = 32
 
 Result = TypeVar("Result")
 
-LaneKey = tuple[str, int, int, int]
+Identity = tuple[int, int]
+"""The id of a producer or a transaction, and its epoch."""
+LaneKey = tuple[str, Identity, int, int]
 """Kind, producer, topic and schema version."""
 
 
@@ -86,7 +89,8 @@ class RemoteCore:
         self._schemas: dict[tuple[int, int], pa.Schema] = {}
 
     def check_may_wait(self) -> None:
-        """Let anyone wait: no callback here holds up a commit."""
+        """Refuse to wait in a callback of the thread that would bring the answer."""
+        check_may_wait()
 
     def topic_named(self, name: str) -> Topic:
         """Give a topic as it was when it was last looked at."""
@@ -103,10 +107,10 @@ class RemoteCore:
         number, known, partitions, schemas, config, created_us = given
         topic = Topic(number, known, partitions, schemas, config, created_us)
         before = self.state.topics.get(number)
+        self.state.names[known] = number
         if before == topic:
             return before  # targets are told apart by their topic
         self.state.topics[number] = topic
-        self.state.names[known] = number
         return topic
 
     def changed(self, name: str) -> bool:
@@ -135,11 +139,24 @@ class _Gathered:
         self._writing = writing
         self._guard = threading.Lock()
         self._records: list[tuple[Record, Future[Ack]]] = []
+        self._since = math.inf
 
     def add(self, record: Record, future: Future[Ack]) -> None:
         """Take a record."""
         with self._guard:
+            if not self._records:
+                self._since = time.monotonic()
             self._records.append((record, future))
+
+    def since(self) -> float:
+        """Tell since when the oldest of them waits, by the monotonic clock."""
+        return self._since if self._records else math.inf
+
+    def refuse(self, error: LakebedError) -> None:
+        """Tell whoever waits for them that they will not be written."""
+        with self._guard:
+            refused, self._records = self._records, []
+        _refuse([future for _, future in refused], error)
 
     def crowded(self) -> bool:
         """Whether there are more than the next batch can take."""
@@ -155,10 +172,11 @@ class _Gathered:
             size = count = 0
             for record, _ in self._records[:_GATHERED_RECORDS_MAX]:
                 size += record.size + _RECORD_BYTES
-                if count and size > _GATHERED_BYTES_MAX:
+                if count and size > self._writing.gathered_bytes_max:
                     break
                 count += 1
             taken, self._records = self._records[:count], self._records[count:]
+            self._since = time.monotonic()
         if not taken:
             return None
         futures = [future for _, future in taken]
@@ -189,22 +207,26 @@ class RemoteWriting(Writing):
     """Everything that appends, over a connection. Any thread."""
 
     def __init__(self, core: RemoteCore, connection: Connection, entry_bytes_max: int) -> None:
-        wire = SimpleNamespace(
-            config=SimpleNamespace(entry_bytes_max=entry_bytes_max), in_callback=False
-        )
+        wire = SimpleNamespace(config=SimpleNamespace(entry_bytes_max=entry_bytes_max))
         super().__init__(core, wire, lambda: None)  # type: ignore[arg-type]  # what it uses of them
         self._remote = core
         self._connection = connection
         self._lanes: dict[LaneKey, Lane] = {}
         self._gathering_lanes: dict[LaneKey, _Gathered] = {}
         self._lanes_guard = threading.Lock()
-        self._written: dict[int, list[tuple[int, Future[Any]]]] = {}
+        self._written: dict[Identity, list[tuple[int, Future[Any]]]] = {}
         """Of open transactions: the topic of each part, in the order in which they were written."""
+
+    @property
+    def in_callback(self) -> bool:
+        """Tell whether this is the thread that brings answers, running a callback."""
+        return in_callback()
 
     # Batches
 
     def append_batch(self, topic: str, rows: Rows, partition: int | None) -> Acks:
         """Append a batch atomically; return when it is durable."""
+        check_may_wait()
         return self.fresh(topic, lambda: self._post_batch(topic, rows, partition).result())
 
     def append_batch_async(self, topic: str, rows: Rows, partition: int | None) -> Future[Acks]:
@@ -240,9 +262,6 @@ class RemoteWriting(Writing):
         part = Part(target.topic.id, len(target.topic.schemas), runs, routed.batch.nbytes)
         return Encoded(part, Carried(routed.batch), routed.order)
 
-    def check_fits(self, payload: Any) -> None:
-        """Leave it to the server, which knows what fits."""
-
     # Single records
 
     def record(self, topic: str, *given: Any) -> Record:
@@ -254,6 +273,7 @@ class RemoteWriting(Writing):
 
     def append(self, record: Record) -> Ack:
         """Append one record, together with those of whoever else is appending."""
+        check_may_wait()
         return self.append_async(record).result()
 
     def append_async(self, record: Record) -> Future[Ack]:
@@ -288,7 +308,7 @@ class RemoteWriting(Writing):
                 call("begin_transaction", name=command.name or None, timeout_ms=timeout_ms)
             )
         if isinstance(command, AbortTransaction):
-            self.end_lanes(command.producer)
+            self.end_lanes((command.producer, command.epoch))
             return call("abort_transaction", producer=command.producer, epoch=command.epoch)
         if isinstance(command, CommitTransaction):
             return self._commit(command, bodies)
@@ -311,8 +331,9 @@ class RemoteWriting(Writing):
         if isinstance(command, TransactionWrite):
             (part,) = command.parts
             item, future = future_item(bodies[0].batch(), part.runs, lambda _: answer(None))
-            self._written.setdefault(command.producer, []).append((part.topic, future))
-            self._lane("transaction", (command.producer, command.epoch), part).submit(item)
+            identity = (command.producer, command.epoch)
+            self._written.setdefault(identity, []).append((part.topic, future))
+            self._lane("transaction", identity, part).submit(item)
             return future
         raise InvalidArgumentError("a client does not write this", command=type(command).__name__)
 
@@ -320,10 +341,11 @@ class RemoteWriting(Writing):
         for part, body in zip(command.parts, bodies, strict=True):
             write = TransactionWrite(command.producer, command.epoch, command.time_us, (part,))
             self.submit_async(write, (body,), lambda result: result)
-        written = self._written.pop(command.producer, [])
+        identity = (command.producer, command.epoch)
+        written = self._written.pop(identity, [])
         for _, future in written:
             future.result()
-        self.end_lanes(command.producer)
+        self.end_lanes(identity)
         return _in_order([topic for topic, _ in written], self._commit_call(command))
 
     def _commit_call(self, command: CommitTransaction) -> Any:
@@ -350,7 +372,7 @@ class RemoteWriting(Writing):
     # Lanes
 
     def _own_key(self, target: Target) -> LaneKey:
-        return ("append", 0, target.topic.id, len(target.topic.schemas))
+        return ("append", (0, 0), target.topic.id, len(target.topic.schemas))
 
     def _own_lane(self, target: Target) -> Lane:
         """Give the lane of plain appends to a topic."""
@@ -374,13 +396,13 @@ class RemoteWriting(Writing):
                     )
         return lane
 
-    def _register(self) -> tuple[int, int]:
+    def _register(self) -> Identity:
         producer, epoch = self._connection.call("register_producer", name=None)
         return producer, epoch
 
-    def _lane(self, kind: str, identity: tuple[int, int], part: Part) -> Lane:
+    def _lane(self, kind: str, identity: Identity, part: Part) -> Lane:
         """Give the lane of a producer or a transaction into a topic."""
-        key = (kind, identity[0], part.topic, part.schema)
+        key = (kind, identity, part.topic, part.schema)
         lane = self._lanes.get(key)
         if lane is None:
             with self._lanes_guard:
@@ -399,12 +421,12 @@ class RemoteWriting(Writing):
                     )
         return lane
 
-    def end_lanes(self, producer: int) -> None:
+    def end_lanes(self, identity: Identity) -> None:
         """Close the lanes of a producer or a transaction that has ended."""
         with self._lanes_guard:
-            keys = [key for key in self._lanes if key[0] != "append" and key[1] == producer]
+            keys = [key for key in self._lanes if key[0] != "append" and key[1] == identity]
             lanes = [self._lanes.pop(key) for key in keys]
-        self._written.pop(producer, None)
+        self._written.pop(identity, None)
         for lane in lanes:
             lane.close()
 

@@ -132,7 +132,8 @@ class Access:
 
     def authenticate(self, text: str) -> Token:
         """Give the valid token whose text this is, or raise `UnauthenticatedError`."""
-        match = _TOKEN.fullmatch(text) if len(text) == _TOKEN_CHARS else None
+        known = isinstance(text, str) and len(text) == _TOKEN_CHARS
+        match = _TOKEN.fullmatch(text) if known else None
         if match is None:
             raise UnauthenticatedError("this is not a token")
         number, secret = match.groups()

@@ -190,7 +190,7 @@ class Table:
         if offset is not None:
             until = self._checked_ends(topic, now, _points("offset", offset, self._reading, topic))
         else:
-            time_us = microseconds(time)
+            time_us = checked_time(time)
             wanted = _by_then(wanted, time_us)
             self._check_time(topic, now, time_us)
         extents = [Extent(number, found.low, until[number]) for number, found in now.items()]
@@ -328,7 +328,7 @@ def _names(columns: Sequence[str] | None) -> tuple[str, ...]:
 def _needed(empty: pa.Table, where: pc.Expression) -> tuple[str, ...]:
     """Check a predicate, and give the columns it looks at: without them it has no meaning."""
     checked_where(where)
-    trouble = _trouble(empty, where) or _by_position(where)
+    trouble = _trouble(empty, where) or by_position(where)
     if trouble is not None:
         raise InvalidArgumentError(
             "the predicate does not fit the table: use the fields of its schema",
@@ -356,7 +356,7 @@ def _trouble(empty: pa.Table, where: pc.Expression) -> Exception | None:
     return None
 
 
-def _by_position(where: pc.Expression) -> Exception | None:
+def by_position(where: pc.Expression) -> Exception | None:
     """Refuse a field that is named by its number: a scan does not read all columns."""
     if "FieldPath(" in re.sub(r'"(?:[^"\\]|\\.)*"', "", str(where)):
         return ValueError("name fields by their names, not by their positions")
@@ -365,11 +365,17 @@ def _by_position(where: pc.Expression) -> Exception | None:
 
 def _by_then(wanted: Selection, time_us: int) -> Selection:
     """Leave out records that are later than a time."""
-    if not -(1 << 63) <= time_us < 1 << 63:
-        raise InvalidArgumentError("a time is 64 bits of microseconds", time_us=time_us)
     by_then = pc.field("timestamp") <= pa.scalar(time_us, _TIME)
     both = by_then if wanted.where is None else wanted.where & by_then
     return wanted._replace(where=both, needs=(*wanted.needs, "timestamp"))
+
+
+def checked_time(time: datetime | int | None) -> int:
+    """Give a time as microseconds since 1970, if that many there are."""
+    time_us = microseconds(time)
+    if not -(1 << 63) <= time_us < 1 << 63:
+        raise InvalidArgumentError("a time is 64 bits of microseconds", time_us=time_us)
+    return time_us
 
 
 def checked_key(key: object) -> bytes:

@@ -88,7 +88,7 @@ class Limiter:
 
     def sweep(self, now: float | None = None) -> list[AuditRecord]:
         """End the seconds that are over (all, if no time is given); give what they left to say."""
-        records = []
+        records: list[AuditRecord] = []
         while self._windows:
             caller, window = next(iter(self._windows.items()))
             if now is not None and now - window.began < _WINDOW_SECONDS:

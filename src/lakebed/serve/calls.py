@@ -8,12 +8,12 @@ without a line here does not exist; one choke point checks the line's `need` bef
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow as pa
-
 from lakebed.engine.groups import Offsets
+from lakebed.engine.writing import no_topic
 from lakebed.errors import FencedError, LakebedError, ProtocolError
 from lakebed.serve.guard import Action, Need
 from lakebed.serve.protocol import VERSION
@@ -30,6 +30,7 @@ from lakebed.version import __version__
 
 if TYPE_CHECKING:
     from lakebed.engine.log import Log
+    from lakebed.engine.table import Table
     from lakebed.serve.guard import Principal
 
 _ANY: Final = Need(Action.READ, "log")
@@ -61,6 +62,8 @@ class Owners:
     """
 
     def __init__(self) -> None:
+        self.server: Final = uuid.uuid4().hex
+        """Tells this run of the server from those before it, which clients have to know."""
         self._names: dict[tuple[int, int], str] = {}
         self._guard = threading.Lock()
 
@@ -94,7 +97,10 @@ class Call(NamedTuple):
     name: str
     need: Need
     parameters: Mapping[str, tuple[type, ...]]
-    """The types that each may have; one that may be None may be left out."""
+    """The types that each may have; one that may be None may be left out.
+
+    Of what may be an `object`, the log itself says what it has to be.
+    """
     run: Run
     names: Callable[[Any], Sequence[str]] = lambda _: ()
     """Gives the topics or groups that a request is about."""
@@ -104,21 +110,21 @@ class Call(NamedTuple):
     """Whether everybody who is known may make it; it shows nothing but what its caller may see."""
 
 
+_GIVEN: Final = (object,)
+_MAYBE: Final = (object, type(None))
 _TEXT: Final = (str,)
 _WHOLE: Final = (int,)
 _NUMBER: Final = (int, float)
 _MAYBE_TEXT: Final = (str, type(None))
 _MAYBE_WHOLE: Final = (int, type(None))
-_MAYBE_MAP: Final = (dict, type(None))
 _LIST: Final = (tuple,)
 _FLAG: Final = (bool,)
 _MAYBE_FLAG: Final = (bool, type(None))
-_MAYBE_SCHEMA: Final = (pa.Schema, type(None))
 _TOPIC: Final = {
     "name": _TEXT,
-    "partitions": _MAYBE_WHOLE,
-    "schema": _MAYBE_SCHEMA,
-    "config": _MAYBE_MAP,
+    "partitions": _MAYBE,
+    "schema": _MAYBE,
+    "config": _MAYBE,
 }
 
 
@@ -136,6 +142,11 @@ def _of_group(request: Any) -> Sequence[str]:
 
 def _topic_or_all(request: Any) -> Sequence[str]:
     return [] if request.get("topic") is None else [request["topic"]]
+
+
+def _about(*names: str) -> Callable[[Any], Sequence[str]]:
+    """Make what names those that a call on the whole log is about, for the audit."""
+    return lambda request: [str(request[name]) for name in names]
 
 
 def _method(name: str) -> Run:
@@ -306,6 +317,7 @@ def _hello(session: Session, _: Any) -> Any:
         "version": __version__,
         "log": str(wal.log_id),
         "principal": session.principal.name,
+        "server": session.owners.server,
         "entry_bytes_max": wal.config.entry_bytes_max,
     }
 
@@ -315,9 +327,17 @@ def _wake(session: Session, request: Any) -> None:
 
 
 def _plan(session: Session, request: Any) -> Any:
-    return session.log.table(request["topic"]).plan(
+    table = session.log.table(request["topic"])
+    check_same(table, request.get("id"))
+    return table.plan(
         partitions=request.get("partitions"), start=request.get("start"), until=request.get("until")
     )
+
+
+def check_same(table: Table, number: Any) -> None:
+    """Refuse a table whose topic was made anew since its client looked at it."""
+    if number is not None and number != table._id:
+        raise no_topic(table.name)
 
 
 def _offset_for_time(session: Session, request: Any) -> Any:
@@ -332,8 +352,7 @@ def _sync(session: Session, request: Any) -> Any:
     )
 
 
-_POINTS: Final = (int, dict, type(None))
-_RULE: Final = {"role": _TEXT, "action": _TEXT, "pattern": _TEXT}
+_RULE: Final = {"role": _GIVEN, "action": _GIVEN, "pattern": _GIVEN}
 
 _CALLS: Final = (
     Call("hello", _ANY, {}, _hello, open=True),
@@ -347,7 +366,7 @@ _CALLS: Final = (
     Call(
         "add_partitions",
         _MANAGE,
-        {"name": _TEXT, "partitions": _WHOLE},
+        {"name": _TEXT, "partitions": _GIVEN},
         _method("add_partitions"),
         _named,
     ),
@@ -357,7 +376,7 @@ _CALLS: Final = (
     Call(
         "offset_for_time",
         _READ,
-        {"topic": _TEXT, "partition": _WHOLE, "timestamp": _WHOLE},
+        {"topic": _TEXT, "partition": _GIVEN, "timestamp": _WHOLE},
         _offset_for_time,
         _of_topic,
     ),
@@ -366,9 +385,10 @@ _CALLS: Final = (
         _READ,
         {
             "topic": _TEXT,
-            "partitions": (tuple, type(None)),
-            "start": _POINTS,
-            "until": _POINTS,
+            "id": _MAYBE_WHOLE,
+            "partitions": _MAYBE,
+            "start": _MAYBE,
+            "until": _MAYBE,
         },
         _plan,
         _of_topic,
@@ -389,7 +409,7 @@ _CALLS: Final = (
         _GROUP,
         {"producer": _WHOLE, "epoch": _WHOLE, "offsets": _LIST},
         _commit_transaction,
-        lambda request: sorted({str(each[0]) for each in request["offsets"] if each}),
+        lambda request: sorted({_committed_offset(each)[0] for each in request["offsets"]}),
         safe=False,
         open=True,
     ),
@@ -450,21 +470,42 @@ _CALLS: Final = (
     Call(
         "create_token",
         _ADMIN,
-        {"principal": _TEXT, "expires_ms": _MAYBE_WHOLE, "roles": _LIST},
+        {"principal": _GIVEN, "expires_ms": _MAYBE, "roles": _GIVEN},
         _create_token,
+        _about("principal"),
         safe=False,
     ),
-    Call("revoke_token", _ADMIN, {"token_id": _TEXT, "force": _FLAG}, _access("revoke_token")),
+    Call(
+        "revoke_token",
+        _ADMIN,
+        {"token_id": _GIVEN, "force": _FLAG},
+        _access("revoke_token"),
+        _about("token_id"),
+    ),
     Call("rules", _ADMIN, {}, _access("rules")),
-    Call("allow", _ADMIN, _RULE, _access("allow")),
-    Call("forbid", _ADMIN, {**_RULE, "force": _FLAG}, _access("forbid"), safe=False),
+    Call("allow", _ADMIN, _RULE, _access("allow"), _about("role", "action", "pattern")),
+    Call(
+        "forbid",
+        _ADMIN,
+        {**_RULE, "force": _FLAG},
+        _access("forbid"),
+        _about("role", "action", "pattern"),
+        safe=False,
+    ),
     Call("grants", _ADMIN, {}, _access("grants")),
-    Call("grant", _ADMIN, {"principal": _TEXT, "role": _TEXT}, _access("grant")),
+    Call(
+        "grant",
+        _ADMIN,
+        {"principal": _GIVEN, "role": _GIVEN},
+        _access("grant"),
+        _about("principal", "role"),
+    ),
     Call(
         "revoke",
         _ADMIN,
-        {"principal": _TEXT, "role": _TEXT, "force": _FLAG},
+        {"principal": _GIVEN, "role": _GIVEN, "force": _FLAG},
         _access("revoke"),
+        _about("principal", "role"),
         safe=False,
     ),
 )
@@ -493,7 +534,8 @@ def checked(call: Call, request: Any) -> dict[str, Any]:
         raise ProtocolError("there is no such parameter", call=call.name, parameter=unknown[0])
     for name, kinds in call.parameters.items():
         value = request.get(name)
-        if not _fits(value, kinds):
+        missing = name not in request and type(None) not in kinds
+        if missing or not _fits(value, kinds):
             raise ProtocolError(
                 "a parameter is missing or of another type",
                 call=call.name,
@@ -506,5 +548,5 @@ def checked(call: Call, request: Any) -> dict[str, Any]:
 
 def _fits(value: Any, kinds: tuple[type, ...]) -> bool:
     if isinstance(value, bool):
-        return bool in kinds
+        return bool in kinds or object in kinds
     return isinstance(value, kinds)

@@ -50,6 +50,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lakebed.serve")
 
 _ADMINISTRATIVE: Final = (Action.MANAGE, Action.ADMIN)
+_LOOKS: Final = frozenset(
+    ["stats", "verify", "tick", "tokens", "rules", "grants", "lake_tables", "lake_stats"]
+)
+"""Calls of administrators that change nothing, and are not put on record."""
 _RECHECK_SECONDS: Final = 1.0
 """How often a stream looks again whether its client may still do this."""
 _ADMIT_SECONDS: Final = 30.0
@@ -129,8 +133,14 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         if not call.open or names:
             self._guard.check(principal, call.name, call.need, names)
         session = Session(self._log, principal, self._owners, self._gets.waiters.wake)
-        reply = call.run(session, request)
-        if call.need.action in _ADMINISTRATIVE:
+        administrative = call.need.action in _ADMINISTRATIVE and call.name not in _LOOKS
+        try:
+            reply = call.run(session, request)
+        except LakebedError as error:
+            if administrative:
+                self._guard.did(principal, call.name, names, outcome="failed", reason=error.code)
+            raise
+        if administrative:
             self._guard.did(principal, call.name, names)
         if call.name in ("topics", "groups"):
             return [name for name in reply if self._guard.permits(principal, call.need, name)]
@@ -170,35 +180,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             schema, batches = answer
             again = self._rechecked(context, name, parsed)
             return fl.GeneratorStream(
-                schema, self._sent(principal, name, started, batches, again, stack.pop_all())
+                schema, _Sent(self, principal, name, started, batches, again, stack.pop_all())
             )
-
-    def _sent(
-        self,
-        principal: Principal,
-        name: str,
-        started: float,
-        batches: Iterator[Any],
-        again: Callable[[], None],
-        stack: contextlib.ExitStack,
-    ) -> Iterator[Any]:
-        """Pass on the batches of a stream, counting them."""
-        outcome = "ok"
-        with stack:
-            try:
-                for batch in batches:
-                    again()
-                    self._meters.sent(batch.nbytes)
-                    self._quotas.charge(principal, batch.nbytes)
-                    yield batch
-            except LakebedError as error:
-                outcome = error.code
-                raise _flight_error(error) from error
-            except GeneratorExit:
-                outcome = "cancelled"
-                raise
-            finally:
-                self._meters.request(name, outcome, time.monotonic() - started)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Take a stream of batches into a topic."""
@@ -402,6 +385,58 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         ending = threading.Thread(target=self.shutdown, name="lakebed-serve-end", daemon=True)
         ending.start()
         ending.join(2.0 if self._under_way else 10.0)
+
+
+class _Sent:
+    """The batches of a stream on their way out, counted; its end is noticed however it ends."""
+
+    def __init__(
+        self,
+        server: FlightServer,
+        principal: Principal,
+        name: str,
+        started: float,
+        batches: Iterator[Any],
+        again: Callable[[], None],
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self._server = server
+        self._principal = principal
+        self._name = name
+        self._started = started
+        self._batches = batches
+        self._again = again
+        self._stack: contextlib.ExitStack | None = stack
+
+    def __iter__(self) -> _Sent:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+            self._again()
+        except StopIteration:
+            self._end("ok")
+            raise
+        except LakebedError as error:
+            self._end(error.code)
+            raise _flight_error(error) from error
+        except Exception:
+            self._end("failed")
+            _log.exception("a stream failed in an unforeseen way: call=%s", self._name)
+            raise
+        self._server._meters.sent(batch.nbytes)
+        self._server._quotas.charge(self._principal, batch.nbytes)
+        return batch
+
+    def _end(self, outcome: str) -> None:
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            stack.close()
+            self._server._meters.request(self._name, outcome, time.monotonic() - self._started)
+
+    def __del__(self) -> None:
+        self._end("cancelled")  # the client went away, perhaps before the first batch
 
 
 def _topic_of(descriptor: Any) -> str:

@@ -57,7 +57,7 @@ Number = BeforeValidator(_whole)
 TopicPath = Annotated[str, Path(pattern=NAME_PATTERN, description="A topic.")]
 GroupPath = Annotated[str, Path(pattern=NAME_PATTERN, description="A consumer group.")]
 PartitionQuery = Annotated[
-    int, Number, Query(ge=0, lt=limits.PARTITIONS_MAX, description="A partition.")
+    int, Query(ge=0, lt=limits.PARTITIONS_MAX, description="A partition."), Number
 ]
 OffsetQuery = Annotated[
     str,
@@ -67,12 +67,12 @@ OffsetQuery = Annotated[
     ),
 ]
 MaxRecordsQuery = Annotated[
-    int, Number, Query(ge=1, le=limits.JSON_RECORDS_MAX, description="The most records to give.")
+    int, Query(ge=1, le=limits.JSON_RECORDS_MAX, description="The most records to give."), Number
 ]
 WaitQuery = Annotated[
     int,
-    Number,
     Query(ge=0, le=WAIT_MS_MAX, description="How long to wait for a record if there is none."),
+    Number,
 ]
 
 

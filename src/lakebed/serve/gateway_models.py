@@ -19,7 +19,8 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Partition = Annotated[int, Field(ge=0, lt=limits.PARTITIONS_MAX)]
 Partitions = Annotated[int, Field(ge=1, le=limits.PARTITIONS_MAX)]
 Offset = Annotated[int, Field(ge=0, le=limits.OFFSET_MAX)]
-Microseconds = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Microseconds = Annotated[int, Field(ge=-62_135_596_800_000_000, le=253_402_300_799_999_999)]
+"""Since 1970, from the year 1 to the year 9999."""
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -32,7 +33,13 @@ class Exact(BaseModel):
 class Base64(Exact):
     """Bytes that are not UTF-8."""
 
-    base64: str
+    base64: Annotated[
+        str,
+        Field(
+            pattern=r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+            description="The bytes, in base64 with its padding.",
+        ),
+    ]
 
 
 Bytes = str | Base64 | None

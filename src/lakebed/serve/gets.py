@@ -8,10 +8,12 @@ A ticket is a map (msgpack) with `call` and the parameters of that stream:
     follow  topic, partition, offset, columns: everything from there on, and it waits for more
     fetch   a consumer's next records: places, ids, turn, max_records, max_bytes, columns, wait_ms,
             waiter, group, member
-    scan    topic, columns, where, partitions, start, until
+    scan    topic, columns, where, partitions, start, until, id
     record  topic, key: the latest record of a key, or nothing
     latest  topic, columns
     as_of   topic, offset or time, columns, where
+
+Whoever means one topic, and not another that was made later under its name, says its `id` too.
 
 The schema's metadata holds `topic` and, under `lakebed`, what else there is to say (msgpack): of a
 `read` where the next record would be, of a `fetch` where the consumer is then. Whoever waits under
@@ -32,12 +34,14 @@ import pyarrow.compute as pc
 from lakebed.engine.consumer import Consumer
 from lakebed.engine.log import checked_wait
 from lakebed.engine.reading import COLUMNS, Bounds, checked_bounds
+from lakebed.engine.writing import no_topic
 from lakebed.errors import InvalidArgumentError, ProtocolError, SchemaChangeError
-from lakebed.serve.calls import STREAMS
+from lakebed.serve.calls import STREAMS, check_same
 from lakebed.serve.protocol import pack, unpack
 
 if TYPE_CHECKING:
     from lakebed.engine.log import Log
+    from lakebed.engine.table import Table
 
 WAIT_MS_MAX: Final = 30_000
 """The longest that an answer waits for a record; a client that waits longer asks again."""
@@ -119,8 +123,10 @@ class Ticket:
         value = self.given.get("columns")
         if value is None:
             return None
-        if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
-            raise InvalidArgumentError("columns are a list of names", got=repr(value)[:200])
+        if not isinstance(value, tuple):
+            raise InvalidArgumentError(
+                "columns are a list of " + ", ".join(COLUMNS), got=repr(value)[:200]
+            )
         return list(value)
 
     def where(self) -> pc.Expression | None:
@@ -164,7 +170,7 @@ class Gets:
             return self._range(ticket, gone, follow=True)
         if ticket.call == "scan":
             return self._scan(ticket)
-        table = self._log.table(ticket.text("topic"))
+        table = self._table(ticket)
         if ticket.call == "record":
             found = table._find(ticket.given.get("key", b""), COLUMNS)
             return table.schema.empty_table() if found is None else pa.Table.from_batches([found])
@@ -179,10 +185,16 @@ class Gets:
             )
         raise ProtocolError("there is no such stream", call=ticket.call)
 
+    def _table(self, ticket: Ticket) -> Table:
+        """Give the table of a ticket, if its topic is the one that the client means."""
+        table = self._log.table(ticket.text("topic"))
+        check_same(table, ticket.given.get("id"))
+        return table
+
     # One answer
 
     def _read(self, ticket: Ticket, gone: Gone) -> pa.Table:
-        topic, partition = ticket.text("topic"), ticket.whole("partition")
+        topic, partition = ticket.text("topic"), ticket.given.get("partition", 0)
         bounds = checked_bounds(ticket.given.get("max_records"), ticket.given.get("max_bytes"))
         columns = ticket.columns()
         seconds = self._wait_seconds(ticket)
@@ -307,10 +319,12 @@ class Gets:
     def _range(
         self, ticket: Ticket, gone: Gone, *, follow: bool
     ) -> tuple[pa.Schema, Iterator[Any]]:
-        topic, partition = ticket.text("topic"), ticket.whole("partition")
+        topic, partition = ticket.text("topic"), ticket.given.get("partition", 0)
         columns = ticket.columns()
         reading = self._log._reading
         found = reading.topic(topic)
+        if ticket.given.get("id", found.id) != found.id:
+            raise no_topic(topic)
         offset = reading.start(found, partition, ticket.given.get("offset", "earliest"))
         end = reading.bounds(found, partition)[1]
         until = None if follow else min(end, ticket.whole("until", end))
@@ -351,7 +365,7 @@ class Gets:
             offset = following
 
     def _scan(self, ticket: Ticket) -> tuple[pa.Schema, Iterator[Any]]:
-        reader = self._log.table(ticket.text("topic")).scan(
+        reader = self._table(ticket).scan(
             ticket.columns(),
             ticket.where(),
             partitions=ticket.given.get("partitions"),

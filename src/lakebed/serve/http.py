@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lakebed.errors import InvalidArgumentError, LakebedError, ServerUnavailableError
+from lakebed.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import uvicorn
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from lakebed.serve.http_door import Door
     from lakebed.serve.meters import Meters
     from lakebed.serve.quotas import Quotas
+
+_logger: Final = logging.getLogger("lakebed.serve")
 
 _KEEP_ALIVE_SECONDS: Final = 30
 _BACKLOG: Final = 1024
@@ -56,8 +59,8 @@ class HttpServer:
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 self._parts.loop.call_soon_threadsafe(self._end, timeout)
             self._thread.join(timeout + _LAST_SECONDS)
-        if self._thread.is_alive():
-            raise ServerUnavailableError("the HTTP server does not end", timeout_seconds=timeout)
+        if self._thread.is_alive():  # the log is closed next, which ends what is left
+            _logger.error("the HTTP server does not end: timeout_seconds=%s", timeout)
 
     def _end(self, timeout: float) -> None:
         _, door, server = self._parts
@@ -105,15 +108,6 @@ def start_http(
     except BaseException:
         listener.close()
         raise
-
-
-def log_ready(log: Log) -> tuple[bool, str]:
-    """Tell whether a log can be written and read: not if it is closed or poisoned."""
-    try:
-        poisoned = log.stats().wal.poisoned
-    except LakebedError as error:
-        return False, str(error)
-    return (True, "") if poisoned is None else (False, f"the log is poisoned: {poisoned}")
 
 
 def _run(run: Callable[[], Coroutine[Any, Any, None]], begun: Future[_Parts]) -> None:

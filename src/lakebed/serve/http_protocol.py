@@ -35,7 +35,7 @@ class Connection(H11Protocol):
         if len(self.connections) > self.connections_max:
             transport.abort()
             return
-        self.app_state = {**self.app_state, "certificate": _common_name(transport)}
+        self.app_state = {**self.app_state, "certificate": _certified_name(transport)}
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
@@ -65,9 +65,14 @@ class Connection(H11Protocol):
             self.transport.abort()
 
 
-def _common_name(transport: asyncio.Transport) -> str:
-    """Give the common name of a client's certificate; empty if it has shown none."""
+def _certified_name(transport: asyncio.Transport) -> str:
+    """Give whose a client's certificate is, as Flight does it; empty if it has shown none.
+
+    That is its first alternative name, or the common name if it has no other.
+    """
     certificate = transport.get_extra_info("peercert") or {}
+    for _, value in certificate.get("subjectAltName", ()):
+        return str(value)
     for part in certificate.get("subject", ()):
         for name, value in part:
             if name == "commonName":

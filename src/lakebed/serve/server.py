@@ -73,6 +73,7 @@ class Server(Closing):
         try:
             self._flight = FlightServer(self.log, self._guard, quotas, meters, self.config, **tls)
         except Exception as error:
+            self._guard.close()
             raise InvalidArgumentError(
                 "the server cannot listen there",
                 host=self.config.host,
@@ -88,6 +89,7 @@ class Server(Closing):
                 )
         except BaseException:
             self._flight.end()
+            self._guard.close()
             raise
         self.log._wal.announce(self.url)
         _log.info("serving: url=%s http_port=%d log=%s", self.url, self.http_port, self.log.folder)

@@ -1,0 +1,90 @@
+"""Writing to a server: batches one behind the other, and many connections with one record each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import partial
+
+from bench.load import pipelined, rate
+from bench.logs import TOPIC, settle, table, values, warm_log
+from bench.report import Rows
+from bench.served import Served, served_peers
+from bench.servers import JetStream
+
+PARTITIONS = 4
+_BATCH = 8192
+_BURST = 60
+"""Batches of a burst: about 60 MB, so that its WAL files are recycled ones."""
+_UNDER_WAY = 8
+"""Batches that are not acknowledged yet."""
+_PEER_BATCHES = 2
+
+
+def puts(options: argparse.Namespace, rows: Rows) -> None:
+    """Put Arrow tables of 8,192 records, each durable, several under way, beside the log itself."""
+    given, records = table(_BATCH), values(_BATCH)
+    served = Served(options.folder / "puts", PARTITIONS)
+    embedded = warm_log(options.folder / "puts-embedded", PARTITIONS)
+    peers = served_peers(options.folder, _BATCH)
+    rates: dict[str, list[float]] = {name: [] for name in ("served", "embedded", *peers)}
+    for _ in range(options.rounds):
+        for name, log in (("served", served.log), ("embedded", embedded)):
+            call = partial(log.append_batch_async, TOPIC, given)
+            rates[name].append(_BATCH * pipelined(call, _BURST, _UNDER_WAY))
+            settle(log)
+        for name, peer in peers.items():
+            rates[name].append(_BATCH * rate(partial(peer.append, records), _PEER_BATCHES))
+    embedded.close()
+    served.close()
+    for peer in peers.values():
+        peer.close()
+    work = "put of 8,192 x 100 B, 8 batches under way"
+    rows.figure(work, "records per second", rates["served"], "/s")
+    rows.ratio(work, rates["served"], rates["embedded"], "the embedded log", 0.6)
+    for name in peers:
+        rows.ratio(work, rates["served"], rates[name], name, 3)
+
+
+def connections(options: argparse.Namespace, rows: Rows) -> None:
+    """Have many connections with one record on its way each, and wait for its acknowledgement."""
+    served = Served(options.folder / "connections", PARTITIONS)
+    topic = served.log.describe_topic(TOPIC).id
+    peers = served_peers(options.folder, 1)
+    ports = {"record": served.port, "producer": served.port}
+    ports |= {_kind(peer): peer.port for peer in peers.values()}
+    found: dict[str, list[Mapping[str, float]]] = {kind: [] for kind in ports}
+    for _ in range(options.rounds):
+        for kind, port in ports.items():
+            found[kind].append(_crowd(kind, port, options.connections, options.seconds, topic))
+            settle(served.log)
+    served.close()
+    for peer in peers.values():
+        peer.close()
+    rates = {kind: [each["rate"] for each in given] for kind, given in found.items()}
+    forms = {"record": "one record", "producer": "a batch of one record under a producer"}
+    for kind, form in forms.items():
+        work = f"{options.connections:,} connections, {form} at a time, 100 B"
+        rows.figure(work, "records per second", rates[kind], "/s", 10_000)
+        rows.figure(work, "p50", [each["p50_ms"] for each in found[kind]], "ms")
+        p99 = [each["p99_ms"] for each in found[kind]]
+        rows.figure(work, "p99", p99, "ms", 200, at_most=True)
+        for name, peer in peers.items():
+            rows.ratio(work, rates[kind], rates[_kind(peer)], name, 3)
+
+
+def _kind(peer: object) -> str:
+    return "nats" if isinstance(peer, JetStream) else "redis"
+
+
+def _crowd(kind: str, port: int, count: int, seconds: float, topic: int) -> Mapping[str, float]:
+    """Run the connections in a process of their own; give what it found."""
+    command = [sys.executable, "-m", "bench.crowd", kind, *map(str, (port, count, seconds, topic))]
+    done = subprocess.run(command, input="begin\n", capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,381 @@
+"""A served log for asyncio: what would block the loop, because it asks the server, has a thread.
+
+Single records are handed to one thread, which checks and sends whatever has come together: records
+of thousands of tasks travel in few batches. A `read` or a `poll` that waits has a thread of its own
+for that time, so that the threads for everything else are never all waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, TypeVar, cast
+
+import pyarrow as pa
+
+from lakebed import limits
+from lakebed.aio.consumer import AsyncCallback, AsyncConsumer
+from lakebed.aio.log import AsyncLog
+from lakebed.aio.loop import Reply, Threads
+from lakebed.aio.producer import AsyncProducer
+from lakebed.aio.remote_consumer import AsyncRemoteConsumer
+from lakebed.aio.table import AsyncTable
+from lakebed.aio.transaction import AsyncTransaction
+from lakebed.client.connection import Connection
+from lakebed.client.log import RemoteLog
+from lakebed.client.reading import check_named, listed
+from lakebed.client.table import RemoteTable
+from lakebed.client.writing import _STALE
+from lakebed.engine.acks import Ack, Acks
+from lakebed.engine.consumer import Consumer
+from lakebed.engine.log import Log, checked_wait
+from lakebed.engine.producer import Producer, Sent
+from lakebed.engine.reading import checked_bounds
+from lakebed.engine.transaction import Transaction
+from lakebed.engine.writing import Rows, Writing
+from lakebed.errors import ClosedError, LakebedError
+
+_WAIT_MS_MAX: Final = 10_000
+"""The longest that one request waits; after it the next one is made."""
+
+Result = TypeVar("Result")
+
+
+class AsyncRemoteLog(AsyncLog):
+    """A durable event log that another process serves, for the tasks of one event loop."""
+
+    _log: RemoteLog
+
+    def __init__(self, log: Log, threads: Threads) -> None:
+        super().__init__(log, threads)
+        self._posts: deque[tuple[tuple[Any, ...], asyncio.Future[Ack]]] = deque()
+        self._called = False
+        self._poster = ThreadPoolExecutor(1, "lakebed-aio-post")
+        self._answers: set[asyncio.Future[Any]] = set()
+        """What tasks wait for that the end of the log ends."""
+        self._consumers: weakref.WeakSet[AsyncRemoteConsumer] = weakref.WeakSet()
+        self._ending = False
+
+    @property
+    def url(self) -> str:
+        """Where it is served."""
+        return self._log.url
+
+    @property
+    def principal(self) -> str:
+        """Who the server takes this client for."""
+        return self._log.principal
+
+    async def topics(self) -> list[str]:
+        """List the names of the topics."""
+        return await self._run(self._log.topics)
+
+    async def groups(self) -> list[str]:
+        """List the names of the consumer groups."""
+        return await self._run(self._log.groups)
+
+    async def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Give earliest offset and end of each partition; the end is exclusive."""
+        return await self._run(self._log.offsets, topic)
+
+    # Writing
+
+    async def append(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        partition: int | None = None,
+        timestamp: Any = None,
+    ) -> Ack:
+        """Append a record and return where it is, when it is durable.
+
+        If the call is cancelled, the record may still be written.
+        """
+
+        def post() -> asyncio.Future[Ack]:
+            return self.append_async(
+                topic, value, key, headers=headers, partition=partition, timestamp=timestamp
+            )
+
+        try:
+            return await post()
+        except _STALE:
+            if not await self._is_changed(topic):
+                raise
+            return await post()
+
+    def append_async(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        partition: int | None = None,
+        timestamp: Any = None,
+    ) -> asyncio.Future[Ack]:
+        """Append a record; the future gives where it is, or why it was refused.
+
+        It is appended whether or not the future is awaited.
+        """
+        self._check_open()
+        future: asyncio.Future[Ack] = self._loop.create_future()
+        self._posts.append(((topic, value, key, headers, partition, timestamp), future))
+        if not self._called:
+            self._called = True
+            self._poster.submit(self._post_all)
+        return future
+
+    def _post_all(self) -> None:
+        """Check what has come together, and have it sent; in the one thread that does."""
+        self._called = False  # before looking: what comes from here on calls again
+        writing = self._log._writing
+        lanes = set()
+        while self._posts:
+            given, future = self._posts.popleft()
+            if future.done():
+                continue  # cancelled, and never written
+            reply = Reply(self._mailbox, future)
+            try:
+                record = writing.record(*given)
+                lane = writing._own_lane(record.target)
+                gathered = writing._gathering_lanes[writing._own_key(record.target)]
+                if gathered.crowded():
+                    lane.pump()
+                    lane.wait_while(gathered.crowded)
+                gathered.add(record, reply)
+                lanes.add(lane)
+            except Exception as error:
+                reply.set_exception(error)
+        for lane in lanes:
+            lane.pump()
+
+    async def append_batch(self, topic: str, rows: Rows, *, partition: int | None = None) -> Acks:
+        """Append a table, a record batch or a list of rows; all of it or nothing.
+
+        Returns when it is durable. If the call is cancelled, the batch may still be written.
+        """
+
+        async def post() -> Acks:
+            posted = await self._run(self._log._writing.append_batch_async, topic, rows, partition)
+            return await asyncio.wrap_future(posted)
+
+        try:
+            return await post()
+        except _STALE:
+            if not await self._is_changed(topic):
+                raise
+            return await post()
+
+    async def _is_changed(self, topic: str) -> bool:
+        """Look at a topic anew; tell whether it was changed elsewhere, which explains a refusal."""
+        if not isinstance(topic, str):
+            return False
+        return await self._run(self._log._core.changed, topic)
+
+    # Reading
+
+    async def read(
+        self,
+        topic: str,
+        partition: int = 0,
+        offset: int | str = "earliest",
+        *,
+        max_records: int = 10_000,
+        max_bytes: int = 16 * limits.MIB,
+        columns: Sequence[str] | None = None,
+        wait_ms: int | None = 0,
+    ) -> pa.Table:
+        """Give records of a partition from `offset` on, as one table; empty at the end.
+
+        With `wait_ms` an empty answer waits that long for a record (None: for ever).
+        """
+        self._check_open()
+        check_named(topic)
+        seconds = checked_wait(wait_ms)
+        bounds = checked_bounds(max_records, max_bytes)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        ticket = {
+            "call": "read",
+            "topic": topic,
+            "partition": partition,
+            "max_records": bounds.records,
+            "max_bytes": bounds.bytes,
+            "columns": listed(columns),
+        }
+        with self._log._reading.waiting.under_a_name() as name:
+            while True:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                wait = _WAIT_MS_MAX if left is None else min(_WAIT_MS_MAX, int(left * 1000))
+                asked = {**ticket, "offset": offset, "wait_ms": wait, "waiter": name}
+                table, said = await self._answer(asked)
+                if table.num_rows or (left is not None and left * 1000 <= wait):
+                    return table
+                offset = said["following"]
+
+    async def _answer(self, ticket: dict[str, Any]) -> tuple[pa.Table, Any]:
+        """Give the answer to a ticket, which may wait under a name."""
+        get = self._log._connection.get
+        if not ticket["wait_ms"]:
+            return await self._run(get, ticket)
+        try:
+            return await self._until_closed(self._threads.waiting(get, ticket))
+        except asyncio.CancelledError:
+            self._in_the_background(self._log._reading.waiting.wake, ticket["waiter"])
+            raise
+
+    async def _until_closed(self, under_way: Future[Result]) -> Result:
+        """Wait for an answer, or raise `ClosedError` when the log is closed meanwhile."""
+        answer: asyncio.Future[Result] = self._loop.create_future()
+        self._answers.add(answer)
+        under_way.add_done_callback(lambda done: self._mailbox.put(answer, done.result))
+        try:
+            return await answer
+        finally:
+            self._answers.discard(answer)
+
+    def _in_the_background(self, call: Callable[..., object], *args: Any) -> None:
+        with contextlib.suppress(ClosedError):  # closing wakes everybody
+            self._threads.waiting(call, *args)
+
+    def table(self, name: str) -> AsyncTable:
+        """Give a topic as a table; whether there is such a topic is told by its first use.
+
+        Its `schema` asks the server and holds up the loop for that long.
+        """
+        self._check_open()
+        return AsyncTable(_LateTable(self._log._connection, name), self._threads)
+
+    async def close(self) -> None:
+        """Finish what was appended and end the connection. A second call does nothing.
+
+        Tasks that wait for records get `ClosedError`.
+        """
+        if self._ending:
+            return
+        self._ending = True
+        for answer in list(self._answers):
+            if not answer.done():
+                answer.set_exception(ClosedError("the log is closed", url=self.url))
+        for consumer in list(self._consumers):
+            consumer.ring()
+        try:
+            await asyncio.shield(asyncio.to_thread(self._end))
+        finally:
+            self._threads.close()
+
+    def _end(self) -> None:
+        self._poster.shutdown()  # what was appended is on its way then
+        self._log.close()
+
+    # Inside
+
+    def _check_open(self) -> None:
+        if self._ending:
+            raise ClosedError("the log is closed", url=self.url)
+
+    def _async_producer(self, producer: Producer) -> AsyncProducer:
+        return AsyncRemoteProducer(producer, self._threads, self._mailbox)
+
+    def _async_transaction(self, transaction: Transaction) -> AsyncTransaction:
+        return AsyncRemoteTransaction(transaction, self._run, self._admit)
+
+    def _async_consumer(
+        self,
+        consumer: Consumer,
+        on_assign: AsyncCallback | None,
+        on_revoke: AsyncCallback | None,
+    ) -> AsyncConsumer:
+        made = AsyncRemoteConsumer(
+            consumer, self._run, on_assign, on_revoke, self._threads, self._check_open
+        )
+        self._consumers.add(made)
+        return made
+
+    async def _admit(self) -> None:
+        """Let every write pass: the server makes those wait that have to."""
+
+
+class _LateTable(RemoteTable):
+    """A table that does not ask at once whether there is such a topic."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        check_named(name)
+        self._connection = connection
+        self.name: Final = name  # type: ignore[misc]  # final in the base, and set once here too
+
+
+class AsyncRemoteProducer(AsyncProducer):
+    """Sends records to a served log; a thread checks them, as it may have to ask the server."""
+
+    def _full(self) -> bool:
+        return True  # everything goes the way of what waits for memory
+
+    async def _send_waiting(self) -> None:
+        """Send what has come together, as often as there is something."""
+        try:
+            while self._waiting:
+                taken = list(self._waiting)
+                outcomes = await asyncio.wrap_future(
+                    self._threads.waiting(_send_all, [send for send, _ in taken])
+                )
+                for outcome in outcomes:
+                    _, future = self._waiting.popleft()
+                    if isinstance(outcome, Sent):
+                        self._follow(outcome, future)
+                    elif not future.done():
+                        future.set_exception(outcome)
+                        future.exception()  # `flush` and `close` tell what nobody looked at
+        finally:
+            self._pump = None
+
+
+def _send_all(sends: list[Callable[[], Sent]]) -> list[Sent | Exception]:
+    outcomes: list[Sent | Exception] = []
+    for send in sends:
+        try:
+            outcomes.append(send())
+        except Exception as error:  # told to whoever sent it
+            outcomes.append(error)
+    return outcomes
+
+
+class AsyncRemoteTransaction(AsyncTransaction):
+    """An open transaction of a served log."""
+
+    async def append(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        partition: int | None = None,
+        timestamp: Any = None,
+    ) -> None:
+        """Add a record; it is visible when the transaction is committed."""
+        given = (topic, value, key, headers, partition, timestamp)
+        record = self._checked_at_once(*given)
+        if record is None or not self._transaction._add_at_once(topic, record):
+            await self._run(self._add, *given)
+
+    def _checked_at_once(self, topic: str, *given: Any) -> Any:
+        """Check a record if that needs no look at the server; None if it does, or is refused."""
+        writing = cast(Any, self._transaction._writing)
+        if not isinstance(topic, str) or writing._remote.state.topic(topic) is None:
+            return None
+        with contextlib.suppress(LakebedError):
+            return Writing.record(writing, topic, *given)
+        return None
+
+    def _add(self, topic: str, *given: Any) -> None:
+        record = self._transaction._writing.record(topic, *given)
+        self._transaction._add_record(topic, record)

@@ -1,0 +1,166 @@
+"""Consumers of a served log for asyncio.
+
+One request at a time fetches, tells the group that the member lives, and waits, in a thread of its
+own. It takes nothing: the position moves in the loop, when a task is given the records. So a `poll`
+that is cancelled loses none; its request is ended before the consumer does anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, cast
+
+import pyarrow as pa
+
+from lakebed.aio.consumer import AsyncCallback, AsyncConsumer, Run
+from lakebed.aio.loop import Threads
+from lakebed.client.reading import RemoteConsumer
+from lakebed.engine.consumer import Consumer, Fetched, check_wait
+from lakebed.engine.groups import Offsets
+from lakebed.errors import ClosedError
+from lakebed.types import TopicPartition
+
+_WAKE_SECONDS: Final = 0.05
+"""How often a request is woken that does not end: the first call may have overtaken it."""
+
+Answer = tuple[Fetched, frozenset[TopicPartition] | None]
+
+
+class AsyncRemoteConsumer(AsyncConsumer):
+    """Reads what a group of a served log has not read yet; for the rest see `AsyncConsumer`."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        run: Run,
+        on_assign: AsyncCallback | None,
+        on_revoke: AsyncCallback | None,
+        threads: Threads,
+        check_log: Callable[[], None],
+    ) -> None:
+        super().__init__(consumer, run, on_assign, on_revoke)
+        self._remote = cast(RemoteConsumer, consumer)
+        self._remote._ring = self._remote._wake_request
+        self._threads = threads
+        self._check_log = check_log
+        self._asked: Future[Answer] | None = None
+
+    def ring(self) -> None:
+        """Have a waiting task look again at what it waits for. Any thread."""
+        self._bell.ring()
+
+    # Reading
+
+    async def poll(self, wait_ms: int | None = 0) -> pa.Table:
+        """Give the next records, waiting for them at most so long (None: for ever).
+
+        The table is empty if none came. It is also what tells the group that this member lives.
+        """
+        consumer = self._remote
+        consumer._check_open()
+        check_wait(wait_ms)
+        deadline = None if wait_ms is None else time.monotonic() + wait_ms / 1000
+        await self._settle()
+        if consumer.member and not consumer._positions:
+            await self.heartbeat()
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            fetched, allowed = await self._request(0.0 if consumer._stopping else left)
+            if allowed is not None and allowed != frozenset(consumer._positions):
+                await self.heartbeat()
+            table = consumer._give(fetched)
+            if table is not None:
+                return table
+            if consumer._stopping or (deadline is not None and time.monotonic() >= deadline):
+                consumer._stopping = False
+                return await self._run(consumer._empty)
+            consumer._check_open()
+
+    async def _request(self, left: float | None) -> Answer:
+        """Ask for the next records, and wait until they are there or somebody wakes this task."""
+        self._check_log()
+        asked = self._asked = self._threads.waiting(self._remote._request, left)
+        asked.add_done_callback(lambda _: self._bell.ring())
+        try:
+            while not asked.done():
+                await self._bell.wait(None)
+                self._bell.clear()
+                self._check_log()
+                if self._remote._stopping and not asked.done():
+                    self._wake_request()
+                    return Fetched(None, {}, {}), None
+        except asyncio.CancelledError:
+            self._wake_request()
+            raise
+        return asked.result()
+
+    async def _settle(self) -> None:
+        """End a request whose task was cancelled or woken: what it says does not count."""
+        asked = self._asked
+        while asked is not None and not asked.done():
+            self._check_log()
+            self._wake_request()
+            await self._bell.wait(_WAKE_SECONDS)
+            self._bell.clear()
+        self._asked = None
+
+    def wake(self) -> None:
+        """End the iteration or the waiting of another task. Any thread."""
+        self._remote._stopping = True
+        self._bell.ring()
+
+    def _wake_request(self) -> None:
+        with contextlib.suppress(ClosedError):  # closing wakes everybody
+            self._threads.waiting(self._remote._wake_request)
+
+    # The group
+
+    async def heartbeat(self) -> None:
+        """Tell the group that this member lives; take and give up partitions as it says."""
+        await self._settle()
+        await super().heartbeat()
+
+    # Positions
+
+    async def seek(self, topic: str, partition: int, offset: int | str) -> None:
+        """Go on elsewhere in a partition that this consumer reads."""
+        await self._settle()
+        await self._run(self._remote.seek, topic, partition, offset)
+
+    async def rewind(self) -> None:
+        """Go back to what the group committed last, or else to where this consumer began."""
+        await self._settle()
+        await self._run(self._remote.rewind)
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """Count the records of each partition that this consumer has not been given yet."""
+        found: dict[TopicPartition, int] = await self._run(self._remote.lag)
+        return found
+
+    async def commit(self, offsets: Offsets | None = None) -> None:
+        """Remember how far the group has come; durable when this returns.
+
+        Without `offsets`: everything given out so far.
+        """
+        self._remote._check_open()
+        await self._run(self._remote.commit, await self.given() if offsets is None else offsets)
+
+    async def given(self) -> dict[TopicPartition, int]:
+        """Give the offsets behind everything that was given out so far."""
+        found: dict[TopicPartition, int] = await self._run(self._remote.given)
+        return found
+
+    async def close(self) -> None:
+        """Leave the group, so that its other members take over at once."""
+        if self._remote._closed:
+            return
+        with contextlib.suppress(ClosedError):  # a closed log has no members any more
+            await self._run(self._remote.close)
+        self._bell.ring()
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._remote)[1:]}"

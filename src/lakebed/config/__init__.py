@@ -1,0 +1,64 @@
+"""Settings, each with its default, its bounds and its meaning.
+
+A value out of bounds is refused when it is given.
+"""
+
+from lakebed.config.log import (
+    LAKE_BOUNDS,
+    LOG_BOUNDS,
+    WAL_BOUNDS,
+    LakeConfig,
+    LogConfig,
+    SyncMode,
+    WalConfig,
+)
+from lakebed.config.serve import (
+    LOG_FORMATS,
+    SERVE_BOUNDS,
+    ServeConfig,
+)
+from lakebed.config.sources import (
+    CONFIG_NAME,
+    SECTIONS,
+    named_settings,
+    parse_config,
+    parts_of_a_log,
+    resolved,
+    setting_names,
+    variable_of,
+    with_environment,
+)
+from lakebed.config.topic import (
+    CLEANUPS,
+    COMPRESSIONS,
+    TOPIC_BOUNDS,
+    TopicConfig,
+    stored_config,
+)
+
+__all__ = [
+    "CLEANUPS",
+    "COMPRESSIONS",
+    "CONFIG_NAME",
+    "LAKE_BOUNDS",
+    "LOG_BOUNDS",
+    "LOG_FORMATS",
+    "SECTIONS",
+    "SERVE_BOUNDS",
+    "TOPIC_BOUNDS",
+    "WAL_BOUNDS",
+    "LakeConfig",
+    "LogConfig",
+    "ServeConfig",
+    "SyncMode",
+    "TopicConfig",
+    "WalConfig",
+    "named_settings",
+    "parse_config",
+    "parts_of_a_log",
+    "resolved",
+    "setting_names",
+    "stored_config",
+    "variable_of",
+    "with_environment",
+]

@@ -1,0 +1,101 @@
+"""Settings of the process that serves a log over the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lakebed import limits
+from lakebed.config.checks import check_bounds, refuse
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Settings of the process that serves a log over the network."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on. Any but a loopback one needs TLS and tokens, or `insecure`."""
+
+    port: int = 4747
+    """The port of Arrow Flight, the one of `lakebed://host:port`; 0 for any that is free."""
+
+    http_port: int = 4748
+    """The port of HTTP: REST, health, metrics; 0 for any that is free, -1 for no HTTP."""
+
+    tls_cert: str = ""
+    """File with the certificate that the server shows, PEM; empty for no TLS."""
+
+    tls_key: str = ""
+    """File with the certificate's key, PEM."""
+
+    tls_client_ca: str = ""
+    """File with the certificates of those who sign for clients, PEM.
+
+    With it every client must show a certificate that one of them has signed.
+    """
+
+    insecure: bool = False
+    """Whether to serve others than this machine without TLS, or before there is a token."""
+
+    connections_max: int = 2_000
+    """Streams that are served at a time; the next ones are refused until one ends."""
+
+    request_bytes_max: int = 64 * limits.MIB
+    """The largest request accepted."""
+
+    inflight_bytes_max: int = 256 * limits.MIB
+    """Bytes of all requests that are being served at a time."""
+
+    principal_inflight_bytes_max: int = 128 * limits.MIB
+    """Bytes of one principal's requests that are being served at a time."""
+
+    principal_bytes_per_second: int = 0
+    """How many bytes one principal may write and read in a second; 0 for no limit."""
+
+    principal_requests_per_second: int = 0
+    """How many requests one principal may make in a second; 0 for no limit."""
+
+    stop_timeout_ms: int = 30_000
+    """How long a stopping server waits for the requests that it has begun."""
+
+    log_format: str = "text"
+    """How the server's own log lines are written: `text` or `json`, one object a line."""
+
+    audit: bool = True
+    """Whether refused calls and administrative acts are written to the server's log."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of bounds, naming setting, value and bounds."""
+        check_bounds(self, SERVE_BOUNDS)
+        for name in ("insecure", "audit"):
+            if not isinstance(getattr(self, name), bool):
+                refuse(name, getattr(self, name), "true or false")
+        for name in ("host", "tls_cert", "tls_key", "tls_client_ca"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value.isprintable():
+                refuse(name, value, "text")
+        if not self.host or self.host != self.host.strip():
+            refuse("host", self.host, "an address or a name")
+        if self.log_format not in LOG_FORMATS:
+            refuse("log_format", self.log_format, "one of " + " | ".join(LOG_FORMATS))
+        if bool(self.tls_cert) != bool(self.tls_key):
+            missing = "tls_key" if self.tls_cert else "tls_cert"
+            refuse(missing, "", "given too: a certificate and its key belong together")
+        if self.tls_client_ca and not self.tls_cert:
+            refuse("tls_cert", "", "given too: tls_client_ca needs TLS")
+        if self.port and self.port == self.http_port:
+            refuse("http_port", self.http_port, "another one than port")
+
+
+LOG_FORMATS: Final = ("text", "json")
+SERVE_BOUNDS: Final = {
+    "port": (0, 65_535),
+    "http_port": (-1, 65_535),
+    "connections_max": (1, 1_000_000),
+    "request_bytes_max": (64 * limits.KIB, limits.ENTRY_BYTES_MAX),
+    "inflight_bytes_max": (64 * limits.KIB, 1024 * limits.GIB),
+    "principal_inflight_bytes_max": (64 * limits.KIB, 1024 * limits.GIB),
+    "principal_bytes_per_second": (0, 1024 * limits.GIB),
+    "principal_requests_per_second": (0, 1_000_000_000),
+    "stop_timeout_ms": (0, 3_600_000),
+}
