@@ -65,9 +65,9 @@ def connections(options: argparse.Namespace, rows: Rows) -> None:
     for peer in peers.values():
         peer.close()
     rates = {kind: [each["rate"] for each in given] for kind, given in found.items()}
-    forms = {"record": "one record", "producer": "a batch of one record under a producer"}
+    forms = {"record": "one 100 B record", "producer": "one batch of a 100 B record"}
     for kind, form in forms.items():
-        work = f"{options.connections:,} connections, {form} at a time, 100 B"
+        work = f"{options.connections:,} connections, {form} at a time"
         rows.figure(work, "records per second", rates[kind], "/s", 10_000)
         rows.figure(work, "p50", [each["p50_ms"] for each in found[kind]], "ms")
         p99 = [each["p99_ms"] for each in found[kind]]

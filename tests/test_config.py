@@ -87,6 +87,7 @@ OTHERS: dict[str, tuple[str, object]] = {
     "store_options": ('{ "s3.region" = "x" }', {"s3.region": "x"}),
     "host": ("0.0.0.0", "0.0.0.0"),
     "log_format": ("json", "json"),
+    "backups": ("/b", "/b"),
 }
 """A text for each setting that is neither a number nor true or false, and what it means."""
 

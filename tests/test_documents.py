@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import fields
@@ -23,6 +25,7 @@ from lakebed.config import (
     WAL_BOUNDS,
     parse_config,
 )
+from lakebed.serve.server import Server
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf8")
@@ -38,6 +41,7 @@ def examples(text: str) -> list[tuple[str, str]]:
 
 
 EXAMPLES = examples(README)
+SERVER = (ROOT / "docs" / "server.md").read_text(encoding="utf8")
 
 
 @pytest.mark.parametrize(("code", "output"), [*EXAMPLES, *examples(TABLES), *examples(SECURITY)])
@@ -86,6 +90,83 @@ def test_every_method_that_the_readme_names_exists() -> None:
     named = set(re.findall(r"\blog\.([a-z_]+)\(", README))
     assert named >= {"append", "consumer", "transaction", "producer", "checkpoint"}
     assert [name for name in named if not hasattr(lakebed.Log, name)] == []
+
+
+def terminals(page: str) -> list[list[tuple[str, str]]]:
+    """Give what is typed in each terminal of a page, with what is shown then."""
+    blocks = re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    pieces = [re.split(r"^\$ ", block, flags=re.MULTILINE)[1:] for block in blocks]
+    return [[(each.partition("\n")[0], each.partition("\n")[2]) for each in one] for one in pieces]
+
+
+def test_the_two_terminals_show_what_the_readme_says(tmp_path: Path) -> None:
+    _, _, below = README.partition("\n## Two terminals\n")
+    first, second = terminals(below.partition("\n## ")[0])
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": str(tmp_path)}
+
+    def typed(commands: list[tuple[str, str]]) -> str:
+        done = subprocess.run(
+            ["bash", "-c", "\n".join(command for command, _ in commands)],
+            cwd=tmp_path,
+            env=environment,
+            timeout=60,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    def masked(text: str) -> str:
+        return re.sub(r"token [0-9a-f]{16}|[0-9T:-]{19}Z", "...", text)
+
+    *before, (serve, line) = first
+    assert masked(typed(before)) == masked("".join(shown for _, shown in before))
+    with subprocess.Popen(
+        ["bash", "-c", f"exec {serve}"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == line
+            assert typed(second) == "".join(shown for _, shown in second)
+            server.send_signal(signal.SIGINT)
+            assert server.wait(60) == 0
+        finally:
+            server.kill()
+
+
+def test_the_certificates_of_the_server_page_serve(tmp_path: Path) -> None:
+    """Its commands make an authority, a server's certificate and a client's, which fit."""
+    (commands,) = re.findall(r"```sh\n(.*?)```", SERVER, re.DOTALL)
+    subprocess.run(
+        ["bash", "-ec", commands], cwd=tmp_path, capture_output=True, check=True, timeout=60
+    )
+
+    def file(name: str) -> str:
+        return str(tmp_path / name)
+
+    log = lakebed.Log.open(tmp_path / "log")
+    log.access.grant("till-7", "admin")
+    config = ServeConfig(
+        host="localhost",
+        port=0,
+        http_port=-1,
+        tls_cert=file("server.pem"),
+        tls_key=file("server.key"),
+        tls_client_ca=file("authority.pem"),
+    )
+    client = lakebed.ClientConfig(
+        ca=file("authority.pem"), cert=file("till-7.pem"), key=file("till-7.key")
+    )
+    with Server(log, config) as server, lakebed.open(server.url, client) as remote:
+        assert remote.topics() == []
+        assert remote.get_or_create_topic("orders").name == "orders"
 
 
 def test_the_demo_finds_everything_again() -> None:

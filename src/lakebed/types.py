@@ -85,6 +85,13 @@ def is_internal(topic: str) -> bool:
     return topic.startswith("__")
 
 
+class BackupName(Name):
+    """What a backup is called that a client asks a server for."""
+
+    __slots__ = ()
+    what = "backup"
+
+
 class TopicPartition(NamedTuple):
     """One partition of a topic, by name."""
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import lakebed
 from lakebed.cli import cli
 from lakebed.cli.schema_file import read_schema
-from lakebed.config import LakeConfig, LogConfig, TopicConfig, WalConfig
+from lakebed.config import SECTIONS, LakeConfig, LogConfig, ServeConfig, TopicConfig, WalConfig
 from lakebed.errors import InvalidArgumentError
 from lakebed.topic.schema_document import schema_document
 from tests.cli.engine import Shell
@@ -409,10 +409,11 @@ def test_every_setting_is_listed_with_default_bounds_and_meaning(shell: Shell) -
         ("log", LogConfig),
         ("wal", WalConfig),
         ("lake", LakeConfig),
+        ("serve", ServeConfig),
     ]
     for section, kind in kinds:
         listed = {each["name"]: each for each in found if each["section"] == section}
-        names = [field.name for field in fields(kind) if field.name not in ("wal", "lake")]
+        names = [field.name for field in fields(kind) if field.name not in SECTIONS]
         assert list(listed) == names
         for each in listed.values():
             told = [each[name] for name in ("bounds", "choices", "kind")]

@@ -40,6 +40,12 @@ def quiet(
     return log if served is None else served(log)
 
 
+def opened(folder: str | Path, config: LogConfig | None = None, *, disk: Disk) -> Log:
+    """Open a log on a disk of the test's own."""
+    log = Log.open(folder, config, disk=disk)
+    return log if served is None else served(log)
+
+
 def inner(log: Log) -> Log:
     """Give the embedded log: this one, or the one that a server serves it from."""
     found = getattr(log, "served", log)

@@ -22,7 +22,7 @@ from lakebed.errors import (
 from lakebed.host import ManualClock, SimDisk
 from lakebed.state.permissions import Action
 from lakebed.types import Secret
-from tests.engine.support import in_threads, quiet, rows, state_of
+from tests.engine.support import in_threads, inner, quiet, rows, state_of
 
 DAY_MS = 86_400_000
 
@@ -43,7 +43,7 @@ def log(disk: SimDisk, clock: ManualClock) -> Log:
 
 
 def identified(log: Log, text: str) -> str:
-    return log.access.authenticate(text).principal
+    return inner(log).access.authenticate(text).principal
 
 
 # Tokens
@@ -71,7 +71,7 @@ def test_a_token_expires_on_time(log: Log, clock: ManualClock) -> None:
     assert identified(log, text) == "alice"
     clock.advance(0.001)
     with pytest.raises(UnauthenticatedError, match="expired"):
-        log.access.authenticate(text)
+        inner(log).access.authenticate(text)
     clock.advance(100 * 365 * 86_400)
     assert identified(log, endless) == "bob"
     valid = {each.principal: each.valid for each in log.access.tokens()}
@@ -80,11 +80,11 @@ def test_a_token_expires_on_time(log: Log, clock: ManualClock) -> None:
 
 def test_a_revoked_token_is_valid_no_more_and_the_log_stays_closed(log: Log) -> None:
     text = log.access.create_token("alice")
-    assert not log.access.open
+    assert not inner(log).access.open
     log.access.revoke_token(text[4:20])
     with pytest.raises(UnauthenticatedError, match="revoked"):
-        log.access.authenticate(text)
-    assert not log.access.open
+        inner(log).access.authenticate(text)
+    assert not inner(log).access.open
     (info,) = log.access.tokens()
     assert info.revoked_us is not None
     assert not info.valid
@@ -96,10 +96,10 @@ def test_a_token_of_another_log_does_not_fit_even_under_the_same_id(log: Log) ->
     mine = log.access.create_token("alice")
     for wrong in (text, mine[:21] + text[21:], text[:21] + mine[21:]):
         with pytest.raises(UnauthenticatedError, match="does not know"):
-            log.access.authenticate(wrong)
+            inner(log).access.authenticate(wrong)
     log._core.state.tokens[text[4:20]] = other._core.state.tokens[text[4:20]]
     with pytest.raises(UnauthenticatedError, match="does not know"):
-        log.access.authenticate(text)
+        inner(log).access.authenticate(text)
 
 
 def test_whatever_is_not_a_token_is_refused_without_being_repeated(log: Log) -> None:
@@ -124,7 +124,7 @@ def test_whatever_is_not_a_token_is_refused_without_being_repeated(log: Log) -> 
         "\0" * 64,
     ):
         with pytest.raises(UnauthenticatedError) as caught:
-            log.access.authenticate(wrong)
+            inner(log).access.authenticate(wrong)
         shown = f"{caught.value} {caught.value!r} {caught.value.facts}"
         assert len(shown) < 500
         assert secret[:20] not in shown
@@ -134,7 +134,7 @@ def test_whatever_is_not_a_token_is_refused_without_being_repeated(log: Log) -> 
 @pytest.mark.parametrize("wrong", [None, 7, b"lkb_" + b"0" * 60, ["x"] * 64])
 def test_what_is_not_even_text_is_no_token(log: Log, wrong: Any) -> None:
     with pytest.raises(UnauthenticatedError, match="not a token"):
-        log.access.authenticate(wrong)
+        inner(log).access.authenticate(wrong)
 
 
 def test_every_other_last_character_is_refused(log: Log) -> None:
@@ -144,7 +144,7 @@ def test_every_other_last_character_is_refused(log: Log) -> None:
     accepted = []
     for letter in letters:
         try:
-            log.access.authenticate(text[:-1] + letter)
+            inner(log).access.authenticate(text[:-1] + letter)
         except UnauthenticatedError:
             continue
         accepted.append(letter)
@@ -155,7 +155,7 @@ def test_every_other_last_character_is_refused(log: Log) -> None:
 def test_a_lifetime_out_of_bounds_is_refused(log: Log, expires_ms: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="expires_ms"):
         log.access.create_token("alice", expires_ms=expires_ms, roles=["admin"])
-    assert log.access.open
+    assert inner(log).access.open
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "é", "__x", "x" * 129, "anonymous", None, 7])
@@ -167,14 +167,14 @@ def test_a_principal_needs_a_name_of_its_own(log: Log, name: Any) -> None:
     ):
         with pytest.raises(InvalidNameError):
             call()
-    assert log.access.open
+    assert inner(log).access.open
 
 
 def test_roles_of_a_token_are_given_or_nothing_is(log: Log) -> None:
     for roles in (["reader", "no role"], "reader"):
         with pytest.raises(InvalidArgumentError):
             log.access.create_token("alice", roles=roles)
-    assert log.access.open
+    assert inner(log).access.open
     log.access.create_token("alice", roles=["reader", "writer"])
     assert [(each.principal, each.role) for each in log.access.grants()] == [
         ("alice", "reader"),
@@ -218,22 +218,22 @@ def test_rules_and_grants_are_listed_as_they_were_made(log: Log) -> None:
     log.access.grant("bob", "clerk")
     rules = [(each.role, each.action, each.pattern) for each in log.access.rules()]
     assert rules == [("clerk", "read", "*"), ("clerk", "write", "orders*")]
-    permissions = log.access.permissions()
+    permissions = inner(log).access.permissions()
     assert permissions.permits("bob", Action.WRITE, "orders.eu")
     assert not permissions.permits("bob", Action.WRITE, "payments")
-    assert log.access.permissions() is permissions
+    assert inner(log).access.permissions() is permissions
 
 
 def test_a_change_counts_at_once(log: Log) -> None:
     log.access.create_token("root", roles=["admin"])
     log.access.grant("bob", "clerk")
     log.access.allow("clerk", "read", "orders")
-    assert log.access.permissions().permits("bob", Action.READ, "orders")
+    assert inner(log).access.permissions().permits("bob", Action.READ, "orders")
     log.access.forbid("clerk", "read", "orders")
-    assert not log.access.permissions().permits("bob", Action.READ, "orders")
+    assert not inner(log).access.permissions().permits("bob", Action.READ, "orders")
     log.access.allow("clerk", "read", "orders")
     log.access.revoke("bob", "clerk")
-    assert not log.access.permissions().permits("bob", Action.READ, "orders")
+    assert not inner(log).access.permissions().permits("bob", Action.READ, "orders")
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_rule_that_means_nothing_is_refused(
     for call in (log.access.allow, log.access.forbid):
         with pytest.raises(InvalidArgumentError):
             call(role, action, pattern)
-    assert log.access.open
+    assert inner(log).access.open
 
 
 def test_what_is_not_there_cannot_be_taken_away(log: Log) -> None:
@@ -315,7 +315,7 @@ def test_a_log_is_not_opened_to_everybody_without_saying_so(log: Log) -> None:
     with pytest.raises(InvalidArgumentError, match="open to everybody"):
         log.access.revoke("bob", "clerk")
     log.access.revoke("bob", "clerk", force=True)
-    assert log.access.open
+    assert inner(log).access.open
 
 
 # What survives
@@ -343,9 +343,9 @@ def test_tokens_rules_and_grants_survive_by_snapshot_and_by_replay(
     assert (log.access.tokens(), log.access.rules(), log.access.grants()) == listed
     assert identified(log, text) == "alice"
     with pytest.raises(UnauthenticatedError, match="revoked"):
-        log.access.authenticate(gone)
-    assert log.access.permissions().permits("bob", Action.READ, "orders")
-    assert not log.access.permissions().permits("bob", Action.WRITE, "orders")
+        inner(log).access.authenticate(gone)
+    assert inner(log).access.permissions().permits("bob", Action.READ, "orders")
+    assert not inner(log).access.permissions().permits("bob", Action.WRITE, "orders")
 
 
 def test_a_closed_log_changes_nothing(log: Log) -> None:
@@ -362,11 +362,11 @@ def test_many_threads_may_ask_and_change(tmp_path: Path) -> None:
             for turn in range(20):
                 log.access.allow(f"role{number}", "read", f"t{turn}*")
                 log.access.grant(f"p{number}", f"role{number}")
-                allowed = log.access.permissions().permits(f"p{number}", Action.READ, f"t{turn}")
+                allowed = inner(log).access.permissions().permits(f"p{number}", Action.READ, f"t{turn}")
                 assert allowed
                 assert identified(log, text) == "alice"
                 log.access.revoke(f"p{number}", f"role{number}")
-                assert not log.access.permissions().permits(f"p{number}", Action.READ, "t0")
+                assert not inner(log).access.permissions().permits(f"p{number}", Action.READ, "t0")
 
         assert in_threads(4, work) == [None] * 4
         assert len(log.access.rules()) == 80

@@ -172,12 +172,18 @@ def test_a_log_is_restored_to_a_folder_of_its_own(backup: Path, tmp_path: Path) 
 # Killed
 
 CHILD = """
-import sys
+import os, signal, sys
 from lakebed import LakeConfig, Log, LogConfig
 from lakebed.engine.restore import restore
 what, source, target = sys.argv[1:]
 if what == "restore":
     restore(source, target)
+elif what == "purge":
+    with Log.open(source, LogConfig(lake=LakeConfig(iceberg=False))) as log:
+        def meanwhile(*_):
+            log.purge_topic("t")
+            os.kill(os.getpid(), signal.SIGKILL)
+        log.backup(target, progress=meanwhile)
 else:
     with Log.open(source, LogConfig(lake=LakeConfig(iceberg=False))) as log:
         log.append("t", b"last", partition=0)
@@ -185,11 +191,11 @@ else:
 """
 
 
-def killed(what: str, source: Path, target: Path, point: str) -> None:
-    """Have a process die at a failpoint."""
+def killed(what: str, source: Path, target: Path, point: str = "") -> None:
+    """Have a process die, at a failpoint if one is named."""
     done = subprocess.run(
         [sys.executable, "-c", CHILD, what, source, target],
-        env={**os.environ, failpoints.VARIABLE: f"{point}=kill"},
+        env={**os.environ, failpoints.VARIABLE: f"{point}=kill" if point else ""},
         cwd=ROOT,
         check=False,
         capture_output=True,
@@ -218,6 +224,19 @@ def test_a_process_killed_while_it_takes_a_backup(tmp_path: Path, point: str) ->
         with pytest.raises(InvalidArgumentError, match="not empty"):
             log.backup(tmp_path / "backup")
         assert log.backup(tmp_path / "second").records == 21
+
+
+def test_what_waited_for_a_backup_that_was_killed_goes_when_the_log_is_opened(
+    tmp_path: Path,
+) -> None:
+    with filled(tmp_path / "log") as log:
+        log.checkpoint()
+    killed("purge", tmp_path / "log", tmp_path / "backup")
+    assert len(files(tmp_path / "log" / "lake")) == 4
+    with Log.open(tmp_path / "log", PLAIN) as log:
+        assert (log.stats().files_removed, log.stats().files_quarantined) == (4, 0)
+        assert everything(log, "t") == []
+    assert files(tmp_path / "log" / "lake") == []
 
 
 @pytest.mark.parametrize("point", ["copied", "founded"])

@@ -25,7 +25,7 @@ from lakebed.errors import (
 from lakebed.host import Fault, FaultyDisk, ManualClock, Mode, OsDisk, SimDisk
 from lakebed.limits import KIB, MERGE_SEGMENTS_MIN
 from lakebed.state.values import BOTH, STORE
-from tests.engine.support import PRICE, armed, inner, quiet, rows, until
+from tests.engine.support import PRICE, armed, inner, opened, quiet, rows, until
 
 HOUR = 3600.0
 
@@ -309,7 +309,7 @@ def test_setting_write_timeout_ms(tmp_path: Path) -> None:
     """A writer waits so long for room, then is told why there is none; room lets it go on."""
     config = LogConfig(memtable_bytes=64 * KIB, write_timeout_ms=50)
     disk = FaultyDisk(OsDisk())
-    with Log.open(tmp_path, config, disk=disk) as log:
+    with opened(tmp_path, config, disk=disk) as log:
         log.create_topic("t")
         disk.fault = Fault("make_folder", disk.calls["make_folder"] + 1, 5, lasting=True)
         written = 0
@@ -432,16 +432,16 @@ def test_setting_local_bytes(tmp_path: Path) -> None:
 
 def test_setting_lake(tmp_path: Path) -> None:
     """It reaches the lake; `test_lake_settings.py` shows what each setting of it does."""
-    with Log.open(tmp_path / "on") as log:
+    with lakebed.open(tmp_path / "on") as log:
         assert log.lake.stats().iceberg
-    with Log.open(tmp_path / "off", LogConfig(lake=LakeConfig(iceberg=False))) as log:
+    with lakebed.open(tmp_path / "off", LogConfig(lake=LakeConfig(iceberg=False))) as log:
         assert not log.lake.stats().iceberg
 
 
 def test_setting_serve(tmp_path: Path) -> None:
     """It is there for whoever serves the log; `tests/test_config.py` has its bounds."""
-    with Log.open(tmp_path, LogConfig(serve=ServeConfig(port=1))) as log:
-        assert log.config.serve.port == 1
+    with lakebed.open(tmp_path, LogConfig(serve=ServeConfig(port=1))) as log:
+        assert inner(log).config.serve.port == 1
 
 
 def test_setting_default_partitions() -> None:
@@ -471,7 +471,7 @@ def test_each_setting_has_its_test(setting: str) -> None:
 
 def test_a_failing_checkpoint_is_a_typed_error_and_the_log_goes_on(tmp_path: Path) -> None:
     disk = FaultyDisk(OsDisk())
-    with Log.open(tmp_path, disk=disk) as log:
+    with opened(tmp_path, disk=disk) as log:
         log.create_topic("t")
         log.append("t", b"x")
         for kind in ("make_folder", "sync", "rename", "sync_folder"):

@@ -398,6 +398,14 @@ def test_a_purge_or_the_end_of_a_topic_ends_a_scan_in_an_orderly_way() -> None:
         log.delete_topic("t")
         with pytest.raises(TopicNotFoundError):
             scan.read_all()
+
+
+def test_a_table_is_not_that_of_a_topic_made_later_under_its_name() -> None:
+    with quiet() as log:
+        log.create_topic("t", schema=PRICE)
+        table = log.table("t")
+        append_prices(log, 0, 30)
+        log.delete_topic("t")
         log.create_topic("t")
         for use in uses(table):
             with pytest.raises(TopicNotFoundError):

@@ -28,6 +28,8 @@ ENGINE_DAMAGE = "tests/proof/test_engine_damage.py"
 ENGINE_REGRESSIONS = "tests/proof/test_engine_regressions.py"
 LAKE = "tests/engine/test_lake.py"
 TIERING = "tests/engine/test_tiering.py"
+BACKUP = "tests/engine/test_backup.py"
+BACKUP_FAILURES = "tests/engine/test_backup_failures.py"
 LAKE_KILLS = (
     "tests/proof/test_lake_kills.py::test_a_kill_at_any_step_leaves_tables_that_agree_with_the_log"
 )
@@ -642,5 +644,38 @@ MUTANTS = (
         old="                _check(self._disk, path, segment)\n        except LakebedError:\n",
         new="                entry.whole = True\n        except LakebedError:\n",
         tests=(f"{TIERING}::test_a_fetched_copy_that_was_damaged_meanwhile_is_fetched_again",),
+    ),
+    Mutant(
+        name="backup-without-a-hold",
+        breaks="a backup has every file that its snapshot names",
+        file="lake/holds.py",
+        old="        return any(hold.covers(name) for hold in self._holds)\n",
+        new="        return False\n",
+        tests=(f"{BACKUP}::test_what_the_log_drops_meanwhile_stays_until_it_is_copied",),
+        quick=True,
+    ),
+    Mutant(
+        name="backup-manifest-before-names-are-synced",
+        breaks="a backup is whole or not there",
+        file="engine/backup.py",
+        old="                self._disk.sync_folder(each)\n",
+        new="                pass\n",
+        tests=(f"{BACKUP_FAILURES}::test_a_power_cut_leaves_a_whole_backup_or_none",),
+    ),
+    Mutant(
+        name="backup-files-not-synced",
+        breaks="a backup is whole or not there",
+        file="engine/backup_files.py",
+        old="                    writing.sync()\n",
+        new="                    pass\n",
+        tests=(f"{BACKUP_FAILURES}::test_a_power_cut_leaves_a_whole_backup_or_none",),
+    ),
+    Mutant(
+        name="backup-checksums-not-compared",
+        breaks="a damaged backup is refused",
+        file="engine/backup_files.py",
+        old="    if checksum != expected.crc32c:\n",
+        new="    if False:\n",
+        tests=(f"{BACKUP_FAILURES}::test_a_damaged_file_is_named_and_nothing_is_written",),
     ),
 )

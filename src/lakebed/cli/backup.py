@@ -28,7 +28,8 @@ def backup(target: Path, folder: Target, *, as_json: bool) -> None:
 
     The copy is the log at one point: everything acknowledged before, and nothing by halves. Every
     byte of it is verified. Only then it gets the file backup.json, without which nothing takes it
-    for a backup. For a served log, TARGET is a folder of the server.
+    for a backup. For a served log, TARGET is a name; the copy goes to the folder that the server's
+    setting `backups` says.
     """
     with opened(folder, silent=as_json) as log, Meter(silent=as_json) as meter:
         report = log.backup(target, progress=meter)

@@ -71,6 +71,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "tls_cert": "a path",
     "tls_key": "a path",
     "tls_client_ca": "a path",
+    "backups": "a path",
 }
 _FILE: Final = f"{config.CONFIG_NAME} in the log's folder"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,11 @@ from lakebed.client.table import RemoteTable
 from lakebed.client.writing import RemoteCore, RemoteWriting
 from lakebed.config import LogConfig, TopicConfig
 from lakebed.engine.acks import Ack
+from lakebed.engine.backup import BackupReport
 from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup import CleanupReport
 from lakebed.engine.consumer import Callback, Consumer, checked_start
-from lakebed.engine.log import Log, checked_consumer, checked_wait
+from lakebed.engine.log import Log, Progress, checked_consumer, checked_wait
 from lakebed.engine.producer import Producer
 from lakebed.engine.reading import checked_bounds, microseconds
 from lakebed.engine.stats import LogStats
@@ -277,6 +279,15 @@ class RemoteLog(Log):
     def checkpoint(self) -> CheckpointReport:
         """Put what is in memory into segments, write a snapshot, free WAL files."""
         report: CheckpointReport = self._call("checkpoint")
+        return report
+
+    def backup(
+        self, target: str | os.PathLike[str], *, progress: Progress | None = None
+    ) -> BackupReport:
+        """Have the server back the log up under a name, in the folder that its settings say."""
+        report: BackupReport = self._call("backup", name=os.fspath(target))
+        if progress is not None:
+            progress("copying files", report.files, report.files)
         return report
 
     def retain(self, topic: str | None = None) -> CleanupReport:

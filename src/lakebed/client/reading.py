@@ -51,7 +51,7 @@ class Waiting:
     def wake(self, name: str) -> None:
         """Have a request answered now, if it waits."""
         with contextlib.suppress(LakebedError):  # a server that is gone has woken everybody
-            self._connection.call("wake", waiter=name)
+            self._connection.call_once("wake", waiter=name)
 
     def wake_all(self) -> None:
         """Have every request answered now."""
@@ -83,6 +83,8 @@ class RemoteReading:
         deadline = None if seconds is None else time.monotonic() + seconds
         with self.waiting.under_a_name() as name:
             while True:
+                if self.closed:
+                    raise ClosedError("the log is closed")
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 wait_ms = _WAIT_MS_MAX if left is None else min(_WAIT_MS_MAX, int(left * 1000))
                 table, said = self._connection.get(
@@ -100,8 +102,6 @@ class RemoteReading:
                 )
                 if table.num_rows or (left is not None and left * 1000 <= wait_ms):
                     return table
-                if self.closed:
-                    raise ClosedError("the log is closed")
                 offset = said["following"]
 
     # What a consumer looks up

@@ -58,11 +58,14 @@ class ServeConfig:
     stop_timeout_ms: int = 30_000
     """How long a stopping server waits for the requests that it has begun."""
 
+    backups: str = ""
+    """The folder in which the server puts backups that a client asks for; empty for none."""
+
     log_format: str = "text"
     """How the server's own log lines are written: `text` or `json`, one object a line."""
 
     audit: bool = True
-    """Whether refused calls and administrative acts are written to the server's log."""
+    """Whether refused calls and administrative acts are written to the topic `__audit`."""
 
     def __post_init__(self) -> None:
         """Refuse values out of bounds, naming setting, value and bounds."""
@@ -70,7 +73,7 @@ class ServeConfig:
         for name in ("insecure", "audit"):
             if not isinstance(getattr(self, name), bool):
                 refuse(name, getattr(self, name), "true or false")
-        for name in ("host", "tls_cert", "tls_key", "tls_client_ca"):
+        for name in ("host", "tls_cert", "tls_key", "tls_client_ca", "backups"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value.isprintable():
                 refuse(name, value, "text")

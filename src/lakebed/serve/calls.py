@@ -10,11 +10,12 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lakebed.engine.groups import Offsets
 from lakebed.engine.writing import no_topic
-from lakebed.errors import FencedError, LakebedError, ProtocolError
+from lakebed.errors import FencedError, InvalidArgumentError, LakebedError, ProtocolError
 from lakebed.serve.guard import Action, Need
 from lakebed.serve.protocol import VERSION
 from lakebed.state.commands import (
@@ -25,7 +26,7 @@ from lakebed.state.commands import (
     RegisterProducer,
 )
 from lakebed.state.machine import Written
-from lakebed.types import GroupName, ProducerName, TopicPartition
+from lakebed.types import BackupName, GroupName, ProducerName, TopicPartition
 from lakebed.version import __version__
 
 if TYPE_CHECKING:
@@ -45,13 +46,20 @@ class Session:
     """What a call works on: the log, who calls, and which producers belong to whom."""
 
     def __init__(
-        self, log: Log, principal: Principal, owners: Owners, wake: Callable[[str], None]
+        self,
+        log: Log,
+        principal: Principal,
+        owners: Owners,
+        wake: Callable[[str], None],
+        backups: str,
     ) -> None:
         self.log = log
         self.principal = principal
         self.owners = owners
         self.wake = wake
         """Wakes a stream that waits under a name."""
+        self.backups = backups
+        """The folder that backups go to; empty for none."""
 
 
 class Owners:
@@ -346,6 +354,15 @@ def _offset_for_time(session: Session, request: Any) -> Any:
     )
 
 
+def _backup(session: Session, request: Any) -> Any:
+    """Back the log up into the folder that is set for it: a client names no other path."""
+    if not session.backups:
+        raise InvalidArgumentError(
+            "the server takes no backups for clients: it has no setting `backups`"
+        )
+    return session.log.backup(Path(session.backups) / BackupName(request["name"]))
+
+
 def _sync(session: Session, request: Any) -> Any:
     return session.log.lake.sync(
         request.get("topic"), take_over=bool(request.get("take_over", False))
@@ -452,6 +469,7 @@ _CALLS: Final = (
     Call("checkpoint", _ADMIN, {}, _method("checkpoint")),
     Call("retain", _ADMIN, {"topic": _MAYBE_TEXT}, _method("retain"), _topic_or_all),
     Call("verify", _ADMIN, {"topic": _MAYBE_TEXT}, _method("verify"), _topic_or_all),
+    Call("backup", _ADMIN, {"name": _GIVEN}, _backup, _named, safe=False),
     Call("stats", _ADMIN, {}, _method("stats")),
     Call("tick", _ADMIN, {}, _method("tick")),
     Call(
@@ -470,7 +488,7 @@ _CALLS: Final = (
     Call(
         "create_token",
         _ADMIN,
-        {"principal": _GIVEN, "expires_ms": _MAYBE, "roles": _GIVEN},
+        {"principal": _GIVEN, "expires_ms": _MAYBE, "roles": (tuple, str)},
         _create_token,
         _about("principal"),
         safe=False,

@@ -37,7 +37,7 @@ from lakebed.errors import (
 from lakebed.serve.calls import CALLS, STREAMS, Call, Owners, Session, checked
 from lakebed.serve.gets import Gets, Ticket
 from lakebed.serve.guard import Action, Need
-from lakebed.serve.protocol import pack, pack_error, unpack
+from lakebed.serve.protocol import cut, pack, pack_error, unpack
 from lakebed.serve.puts import AckPool, PutStream
 
 if TYPE_CHECKING:
@@ -132,7 +132,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         names = call.names(request)
         if not call.open or names:
             self._guard.check(principal, call.name, call.need, names)
-        session = Session(self._log, principal, self._owners, self._gets.waiters.wake)
+        session = Session(
+            self._log, principal, self._owners, self._gets.waiters.wake, self._config.backups
+        )
         administrative = call.need.action in _ADMINISTRATIVE and call.name not in _LOOKS
         try:
             reply = call.run(session, request)
@@ -165,6 +167,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 parsed = Ticket(ticket.ticket)
                 name = parsed.call
                 self._guard.check(principal, name, STREAMS[name], parsed.topics())
+                group = parsed.group()
+                if group is not None:  # it is the heartbeat of a member too
+                    self._guard.check(principal, name, CALLS["heartbeat"].need, [group])
                 stack.enter_context(self._quotas.stream(principal))
                 stack.enter_context(self._quotas.admitted(principal, len(ticket.ticket)))
                 answer = self._gets.stream(parsed, lambda: self.stopping or _is_gone(context))
@@ -475,5 +480,5 @@ def _flight_error(error: LakebedError) -> Exception:
         kind = fl.FlightUnauthorizedError
     elif isinstance(error, ServerUnavailableError):
         kind = fl.FlightUnavailableError
-    flight: Exception = kind(str(error).encode("utf8", "replace").decode(), pack_error(error))
+    flight: Exception = kind(cut(str(error)), pack_error(error))
     return flight

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +48,9 @@ WAIT_MS_MAX: Final = 30_000
 """The longest that an answer waits for a record; a client that waits longer asks again."""
 _LOOK_SECONDS: Final = 0.5
 """How often a waiting stream looks whether its client is still there."""
+_EARLY_MAX: Final = 256
+"""So many names that were woken before they waited are remembered."""
+_NAME_MAX: Final = 64
 _BATCH: Final = Bounds(65_536, 8 * 1024 * 1024)
 """What a stream reads at a time."""
 
@@ -59,12 +63,20 @@ class Waiters:
 
     def __init__(self) -> None:
         self._events: dict[str, threading.Event] = {}
+        self._early: deque[str] = deque(maxlen=_EARLY_MAX)
+        """Names that were woken and do not wait: their request may still be on its way."""
         self._guard = threading.Lock()
 
     def begin(self, name: str) -> threading.Event:
-        """Let a stream be woken under a name."""
+        """Let a stream be woken under a name; without one, it is alone."""
+        if not name:
+            return threading.Event()
         with self._guard:
-            return self._events.setdefault(name, threading.Event())
+            event = self._events.setdefault(name, threading.Event())
+            if name in self._early:
+                self._early.remove(name)
+                event.set()
+            return event
 
     def end(self, name: str) -> None:
         """End that."""
@@ -72,9 +84,11 @@ class Waiters:
             self._events.pop(name, None)
 
     def wake(self, name: str) -> None:
-        """Wake a stream, if it waits."""
+        """Wake a stream that waits, or is about to."""
         with self._guard:
             event = self._events.get(name)
+            if event is None and len(name) <= _NAME_MAX:
+                self._early.append(name)
         if event is not None:
             event.set()
 
@@ -101,6 +115,10 @@ class Ticket:
         if self.call == "fetch":
             return sorted({place[0] for place in self.places()})
         return [self.text("topic")]
+
+    def group(self) -> str | None:
+        """Give the group in which a fetch speaks for a member."""
+        return self.text("group") if self.given.get("member") else None
 
     def text(self, name: str) -> str:
         """Give a parameter that is text."""

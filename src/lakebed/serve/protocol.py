@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from lakebed import errors, limits
 from lakebed.engine.access import GrantInfo, RuleInfo, TokenInfo
+from lakebed.engine.backup import BackupReport
 from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup import CleanupReport
 from lakebed.engine.groups import GroupInfo, GroupPartition
@@ -38,11 +39,14 @@ from lakebed.wal.stats import Counters, RecoveryStats
 VERSION: Final = 1
 MESSAGE_BYTES_MAX: Final = 16 * limits.MIB
 """The largest request, reply or ticket; records travel as Arrow batches and are not in it."""
+_FACT_BYTES_MAX: Final = 400
+_FACTS_MAX: Final = 10
 
 _REPORT, _SCHEMA, _TIME, _ERROR = 1, 2, 3, 4
 _REPORTS: Final[dict[str, Any]] = {
     kind.__name__: kind
     for kind in (
+        BackupReport,
         CheckpointReport,
         CleanupReport,
         Counters,
@@ -158,14 +162,27 @@ def _classes(kind: type[LakebedError]) -> Iterator[type[LakebedError]]:
 
 
 def pack_error(error: LakebedError) -> bytes:
-    """Give an error as bytes: its code, its message, its facts."""
+    """Give an error as bytes: its code, its message, its facts, none of them long.
+
+    What a client sent may be a fact; an error travels in headers, which have little room.
+    """
     facts = {
-        name: value if isinstance(value, str | int | float | bool | None) else str(value)
-        for name, value in error.facts.items()
+        name: value if isinstance(value, int | float | bool | None) else cut(str(value))
+        for name, value in list(error.facts.items())[:_FACTS_MAX]
     }
-    given = {"code": error.code, "message": error.message, "facts": facts}
-    packed: bytes = msgpack.packb(given, unicode_errors="replace")
+    given = {"code": error.code, "message": cut(error.message), "facts": facts}
+    packed: bytes = msgpack.packb(given, unicode_errors="replace", default=str)
     return packed
+
+
+def cut(text: str) -> str:
+    """Give a text as an error may carry it: not long, and valid Unicode."""
+    data = text.encode("utf8", "replace")
+    return data.decode() if len(data) <= _FACT_BYTES_MAX else f"{_head(data)}..."
+
+
+def _head(data: bytes) -> str:
+    return data[:_FACT_BYTES_MAX].decode("utf8", "ignore")
 
 
 def unpack_error(data: bytes) -> LakebedError:

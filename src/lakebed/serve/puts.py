@@ -57,6 +57,8 @@ _log = logging.getLogger("lakebed.serve")
 
 UNDER_WAY_MAX: Final = 64
 """Requests of one stream that are not acknowledged yet; it is not read beyond them."""
+_ANSWERS_MAX: Final = 4096
+"""Answers that wait until a client reads; beyond them its stream is not read either."""
 _STUCK_SECONDS: Final = 0.2
 """A thread that has been writing one acknowledgement for longer is not counted on any more."""
 
@@ -158,7 +160,7 @@ class PutStream:
         """Submit a message; wait first if too many are under way."""
         number, kind, rest = self._message(metadata)
         with self._guard:
-            while self._under_way >= UNDER_WAY_MAX and self.gone is None:
+            while self._is_full() and self.gone is None:
                 self._changed.wait(1.0)
                 self._pool.watch()
             self._under_way += 1
@@ -171,7 +173,15 @@ class PutStream:
             stack.close()
             self._settle(number, error)
             return
+        except BaseException:
+            stack.close()
+            self._settle(number, RejectedError("the server failed"))  # or it would be waited for
+            raise
         answered.add_done_callback(lambda future: self._answer(number, future, stack))
+
+    def _is_full(self) -> bool:
+        """Tell whether too much is under way, or too many answers wait for the client to read."""
+        return self._under_way >= UNDER_WAY_MAX or len(self._acks) >= _ANSWERS_MAX
 
     def _message(self, metadata: Any) -> tuple[int, str, Any]:
         if metadata is None or not len(metadata):
@@ -313,6 +323,7 @@ class PutStream:
         while True:
             with self._guard:
                 acks, self._acks = self._acks, []
+                self._changed.notify_all()
                 if not acks or self.gone is not None:
                     self._offered = False
                     self._changed.notify_all()

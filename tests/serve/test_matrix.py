@@ -1,0 +1,350 @@
+"""Every call and stream of a server, made over the wire by every kind of caller.
+
+What each caller may do is written here once more, by hand, and compared with what the server does.
+A call or a stream that is not in these tables fails the test.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+
+from lakebed import Log, ServeConfig
+from lakebed.errors import AccessDeniedError, LakebedError, UnauthenticatedError
+from lakebed.serve.calls import CALLS, STREAMS
+from lakebed.serve.protocol import pack, unpack, unpack_error
+from lakebed.serve.server import Server
+
+TARGETS = ("apple", "berry")
+"""Each request is made for both of these topics, or groups, of which one fits the pattern `a*`."""
+
+# What each call needs, and a request for it. Of `{}` stands the topic or the group.
+ANYONE, LOG = "anyone", "the log"
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "hello": (ANYONE, {}),
+    "wake": (ANYONE, {"waiter": "nobody"}),
+    "topics": (ANYONE, {}),
+    "create_topic": ("manage", {"name": "{}"}),
+    "get_or_create_topic": ("manage", {"name": "{}"}),
+    "describe_topic": ("read", {"name": "{}"}),
+    "topic": ("write", {"name": "{}"}),
+    "alter_topic": ("manage", {"name": "{}", "config": {"segment_ms": 100_000}}),
+    "add_partitions": ("manage", {"name": "{}", "partitions": 2}),
+    "purge_topic": ("manage", {"name": "{}-gone"}),
+    "delete_topic": ("manage", {"name": "{}-gone"}),
+    "offsets": ("read", {"topic": "{}"}),
+    "offset_for_time": ("read", {"topic": "{}", "partition": 0, "timestamp": 0}),
+    "plan": ("read", {"topic": "{}"}),
+    "register_producer": (ANYONE, {}),
+    "forget_producer": (ANYONE, {"producer": 1_000_000, "epoch": 1}),
+    "begin_transaction": (ANYONE, {"timeout_ms": 10}),
+    "commit_transaction": (
+        "group",
+        {"producer": 1_000_000, "epoch": 1, "offsets": [("{}", "", 1, 0, 0)]},
+    ),
+    "abort_transaction": (ANYONE, {"producer": 1_000_000, "epoch": 1}),
+    "join": (
+        "group",
+        {"group": "{}", "topics": ["apple"], "session_seconds": 1, "strategy": "sticky"},
+    ),
+    "heartbeat": ("group", {"group": "{}", "member": "x", "held": []}),
+    "leave": ("group", {"group": "{}", "member": "x"}),
+    "commit": ("group", {"group": "{}", "member": "x", "offsets": [("apple", 0, 0)]}),
+    "commit_offsets": ("group", {"group": "{}", "offsets": [("apple", 0, 0)]}),
+    "committed": ("group", {"group": "{}"}),
+    "groups": (ANYONE, {}),
+    "describe_group": ("group", {"name": "{}"}),
+    "reset_group": ("group", {"name": "{}-gone", "offsets": [("apple", 0, 0)]}),
+    "delete_group": ("group", {"name": "{}-gone"}),
+    "checkpoint": (LOG, {}),
+    "retain": (LOG, {"topic": "{}"}),
+    "verify": (LOG, {"topic": "{}"}),
+    "stats": (LOG, {}),
+    "tick": (LOG, {}),
+    "lake_sync": (LOG, {"topic": "{}"}),
+    "lake_gc": (LOG, {"now": False}),
+    "lake_tables": (LOG, {}),
+    "lake_describe": ("read", {"topic": "{}"}),
+    "lake_history": ("read", {"topic": "{}"}),
+    "lake_stats": (LOG, {}),
+    "tokens": (LOG, {}),
+    "create_token": (LOG, {"principal": "made", "expires_ms": 60_000, "roles": []}),
+    "revoke_token": (LOG, {"token_id": "0" * 16, "force": False}),
+    "rules": (LOG, {}),
+    "allow": (LOG, {"role": "made", "action": "read", "pattern": "made"}),
+    "forbid": (LOG, {"role": "made", "action": "read", "pattern": "made", "force": False}),
+    "grants": (LOG, {}),
+    "grant": (LOG, {"principal": "made", "role": "made"}),
+    "revoke": (LOG, {"principal": "made", "role": "made", "force": False}),
+}
+_PLACE = {"topic": "{}", "partition": 0, "offset": 0}
+TICKETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "put": ("write", {}),
+    "read": ("read", {**_PLACE, "max_records": 10, "max_bytes": 1000}),
+    "range": ("read", _PLACE),
+    "follow": ("read", _PLACE),
+    "fetch": ("read", {"places": [("{}", 0, 0)], "max_records": 10, "max_bytes": 1000}),
+    "scan": ("read", {"topic": "{}"}),
+    "record": ("read", {"topic": "{}", "key": b"k"}),
+    "latest": ("read", {"topic": "{}"}),
+    "as_of": ("read", {"topic": "{}", "offset": 0}),
+}
+
+CALLERS: dict[str, dict[str, str]] = {
+    # what each may do, and on which names
+    "nobody": {},
+    "reader": {"read": "", "group": ""},
+    "writer": {"write": ""},
+    "manager": {"manage": ""},
+    "grouper": {"group": ""},
+    "partial": {"read": "a", "write": "a", "group": "a", "manage": "a"},
+    "admin": {"read": "", "write": "", "group": "", "manage": "", LOG: ""},
+}
+"""An empty text stands for every name, any other one for the names that begin with it."""
+ROLES = ("reader", "writer", "admin")
+"""Those that every log has; the others are made by rules."""
+
+
+def _may(caller: str, need: str, target: str) -> bool:
+    if need == ANYONE:
+        return True
+    prefix = CALLERS[caller].get(need)
+    return prefix is not None and target.startswith(prefix)
+
+
+def _filled(value: Any, target: str) -> Any:
+    if isinstance(value, str):
+        return value.replace("{}", target)
+    if isinstance(value, list | tuple):
+        return [_filled(each, target) for each in value]
+    if isinstance(value, dict):
+        return {name: _filled(each, target) for name, each in value.items()}
+    return value
+
+
+class Caller:
+    """Makes calls of the protocol, with a token or without one."""
+
+    def __init__(self, server: Server, token: str | None) -> None:
+        self._client = fl.connect(f"grpc://127.0.0.1:{server.port}")
+        headers = [] if token is None else [(b"authorization", b"Bearer " + token.encode())]
+        self._options = fl.FlightCallOptions(headers=headers, timeout=60)
+
+    def call(self, name: str, request: dict[str, Any]) -> Any:
+        """Make a call; give its reply, or the error that it gave."""
+        try:
+            (reply,) = self._client.do_action(fl.Action(name, pack(request)), self._options)
+            return unpack(reply.body.to_pybytes())
+        except pa.ArrowException as error:
+            return _error(error)
+
+    def stream(self, name: str, ticket: dict[str, Any], target: str) -> Any:
+        """Begin a stream and take the first of it; give the error, if there is one."""
+        try:
+            if name == "put":
+                return self._put(target)
+            reader = self._client.do_get(
+                fl.Ticket(pack({"call": name, **ticket})), self._options
+            )
+            try:
+                reader.read_chunk()
+            except StopIteration:
+                return None
+            reader.cancel()
+        except pa.ArrowException as error:
+            return _error(error)
+
+    def _put(self, topic: str) -> Any:
+        batch = pa.record_batch({"value": pa.array([b"v"], pa.binary())})
+        descriptor = fl.FlightDescriptor.for_path(topic)
+        writer, reader = self._client.do_put(descriptor, batch.schema, self._options)
+        answer = None
+        try:
+            writer.write_batch(batch)
+            writer.done_writing()
+            acks = reader.read()
+            answer = None if acks is None else unpack(acks.to_pybytes())[0][1]
+        finally:
+            writer.close()
+        return answer
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
+
+
+def _error(error: BaseException) -> LakebedError:
+    info = getattr(error, "extra_info", None)
+    assert info, f"the server failed: {error}"
+    return unpack_error(info)
+
+
+class Served(NamedTuple):
+    """A server, and the tokens of those who call it."""
+
+    server: Server
+    tokens: dict[str, str]
+
+
+def _serve(folder: Path) -> Server:
+    log = Log.open(folder)
+    for topic in TARGETS:
+        log.create_topic(topic)
+        log.append(topic, b"v", b"k")
+        log.commit_offsets(topic, {(topic, 0): 1})
+    return Server(log, ServeConfig(port=0, http_port=-1, stop_timeout_ms=1000)).start()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serve a log that knows its callers."""
+    server = _serve(tmp_path_factory.mktemp("matrix") / "log")
+    access = server.log.access
+    tokens: dict[str, str] = {}
+    tokens["admin"] = str(access.create_token("admin", roles=["admin"]))
+    for caller, powers in CALLERS.items():
+        if caller != "admin":
+            for action, prefix in powers.items() if caller not in ROLES else ():
+                access.allow(caller, action, f"{prefix}*")
+            roles = [] if caller == "nobody" else [caller]
+            tokens[caller] = str(access.create_token(caller, roles=roles))
+    with server:
+        yield Served(server, tokens)
+
+
+def test_every_call_and_every_stream_has_a_row() -> None:
+    """What is added to the server has to be added here, with who may do it."""
+    assert set(REQUESTS) == set(CALLS)
+    assert set(TICKETS) == set(STREAMS)
+    assert all(need in (ANYONE, LOG, *CALLERS["admin"]) for need, _ in REQUESTS.values())
+
+
+def _rows() -> Iterator[tuple[str, str, dict[str, Any], str, bool]]:
+    """Give each request for each target: its name, need, parameters, target, whether a stream."""
+    for target in TARGETS:
+        for name, (need, request) in REQUESTS.items():
+            yield name, need, _filled(request, target), target, False
+        for name, (need, ticket) in TICKETS.items():
+            yield name, need, _filled(ticket, target), target, True
+
+
+def _made(caller: Caller, name: str, given: dict[str, Any], target: str, stream: bool) -> Any:
+    return caller.stream(name, given, target) if stream else caller.call(name, given)
+
+
+@pytest.mark.parametrize("who", CALLERS)
+def test_a_caller_may_do_what_its_roles_allow_and_nothing_else(served: Served, who: str) -> None:
+    """Allowed is what the tables say; the rest is denied, whatever it is about, and audited."""
+    caller = Caller(served.server, served.tokens[who])
+    before = _audited(served.server.log, who)
+    denied: Counter[str] = Counter()
+    for name, need, given, target, stream in _rows():
+        got = _made(caller, name, given, target, stream)
+        assert not isinstance(got, UnauthenticatedError), (name, got)
+        allowed = _may(who, need, target)
+        assert allowed is not isinstance(got, AccessDeniedError), (who, name, target, got)
+        denied[name] += not allowed
+    caller.close()
+    flushed = served.server._guard.flush()
+    assert flushed
+    recorded = _audited(served.server.log, who)
+    recorded.subtract(before)
+    # When many are refused at once, some are only counted, and not by whom.
+    assert recorded.total() == denied.total()
+    assert all(recorded[name] <= denied[name] for name in recorded if name)
+
+
+def _audited(log: Log, who: str) -> Counter[str]:
+    """Count the refusals of a caller that are on record, by call."""
+    found: Counter[str] = Counter()
+    for row in _audit(log):
+        if row["principal"] in (who, "") and row["outcome"] == "denied":
+            more = re.match(r"and (\d+) more", row["reason"])
+            found[row["call"]] += int(more[1]) if more else 1
+    return found
+
+
+def _audit(log: Log) -> list[dict[str, Any]]:
+    try:
+        return [row["value"] for row in log.read("__audit", max_records=100_000).to_pylist()]
+    except LakebedError:
+        return []  # nothing was refused yet
+
+
+@pytest.mark.parametrize("token", [None, "", "lkb_0123456789abcdef_" + "x" * 43, "none"])
+def test_nobody_comes_in_without_a_valid_token(served: Served, token: str | None) -> None:
+    """Every call and stream is refused as such, and a refusal is on record."""
+    caller = Caller(served.server, token)
+    for name, _, given, target, stream in _rows():
+        got = _made(caller, name, given, target, stream)
+        assert isinstance(got, UnauthenticatedError), (name, got)
+    caller.close()
+    assert served.server._guard.flush()
+    assert any(row["outcome"] == "unauthenticated" for row in _audit(served.server.log))
+
+
+def test_everybody_may_do_everything_while_a_log_has_no_rules(tmp_path: Path) -> None:
+    """Nobody is known, so nobody is refused; the topics of the log's own are still out of reach."""
+    server = _serve(tmp_path / "log")
+    with server:
+        caller = Caller(server, None)
+        for name, _, given, target, stream in _rows():
+            if name in ("create_token", "allow", "grant"):
+                continue  # the first of them closes the log to everybody
+            got = _made(caller, name, given, target, stream)
+            refused = isinstance(got, AccessDeniedError | UnauthenticatedError)
+            assert not refused, (name, got)
+        assert isinstance(caller.call("topic", {"name": "__audit"}), AccessDeniedError)
+        assert isinstance(caller.stream("put", {}, "__audit"), AccessDeniedError)
+        caller.close()
+
+
+def test_a_list_shows_only_what_its_reader_may_see(served: Served) -> None:
+    """Names are told to those who may read them."""
+    for who, seen in (("nobody", []), ("writer", []), ("partial", ["apple"])):
+        caller = Caller(served.server, served.tokens[who])
+        assert [name for name in caller.call("topics", {}) if name in TARGETS] == seen, who
+        assert [name for name in caller.call("groups", {}) if name in TARGETS] == seen, who
+        flights = [info.descriptor.path[0].decode() for info in _flights(caller)]
+        assert [name for name in flights if name in TARGETS] == seen, who
+        caller.close()
+
+
+def _flights(caller: Caller) -> list[Any]:
+    return list(caller._client.list_flights(options=caller._options))
+
+
+def test_a_member_of_a_group_needs_the_group_also_to_fetch(served: Served) -> None:
+    """A fetch that speaks for a member is a heartbeat, and is let through as one."""
+    for who, allowed in (("reader", True), ("partial", True), ("readonly", False)):
+        token = served.tokens.get(who)
+        if token is None:
+            served.server.log.access.allow(who, "read", "*")
+            token = str(served.server.log.access.create_token(who, roles=[who]))
+        caller = Caller(served.server, token)
+        ticket = {**_filled(TICKETS["fetch"][1], "apple"), "group": "apple", "member": "x"}
+        got = caller.stream("fetch", ticket, "apple")
+        assert isinstance(got, LakebedError)
+        assert allowed is not isinstance(got, AccessDeniedError), (who, got)
+        caller.close()
+
+
+def test_a_flight_is_described_to_its_readers_only(served: Served) -> None:
+    """GetFlightInfo and GetSchema are calls like any other."""
+    for who, allowed in (("reader", True), ("writer", False), ("nobody", False)):
+        caller = Caller(served.server, served.tokens[who])
+        descriptor = fl.FlightDescriptor.for_path("berry")
+        for look in (caller._client.get_flight_info, caller._client.get_schema):
+            if allowed:
+                look(descriptor, caller._options)
+            else:
+                with pytest.raises(pa.ArrowException, match="not allowed"):
+                    look(descriptor, caller._options)
+        caller.close()
