@@ -64,9 +64,9 @@ def gets(options: argparse.Namespace, rows: Rows) -> None:
         work = f"get of {state} data, 0.5 M x 100 B"
         each = {name: rates[state, name] for name in _WAYS}
         best = max(each, key=lambda name: float(np.median(each[name])))
-        rows.figure(work, f"MB of records per second, {best}", each[best], "MB/s", 300)
+        rows.figure(work, f"MB of records, {best}", each[best], "MB/s", 300)
         for name in sorted(set(each) - {best}):
-            rows.figure(work, f"MB of records per second, {name}", each[name], "MB/s")
+            rows.figure(work, f"MB of records, {name}", each[name], "MB/s")
         for name in peers:
             rows.ratio(work, each[best], scans[name], name, 3)
 
@@ -123,7 +123,7 @@ def _scan(served: Served, low: int, end: int) -> int:
 _WAYS: dict[str, Way] = {
     "log.read": _read,
     "consumer.poll": _poll,
-    "Flight's DoGet of a range": _range,
+    "DoGet of a range": _range,
     "table.scan": _scan,
 }
 
@@ -137,7 +137,7 @@ def end_to_end(options: argparse.Namespace, rows: Rows) -> None:
     peers = served_peers(options.folder, 1)
     kinds: dict[str, tuple[str, str, Callable[[], Records]]] = {
         "consumer.poll": ("lakebed", served.url, lambda: _polled(served)),
-        "Flight's DoGet that follows": ("lakebed", served.url, lambda: _followed(served)),
+        "DoGet that follows": ("lakebed", served.url, lambda: _followed(served)),
     }
     for name, peer in peers.items():
         kind = "nats" if isinstance(peer, JetStream) else "redis"
@@ -151,7 +151,7 @@ def end_to_end(options: argparse.Namespace, rows: Rows) -> None:
         peer.close()
     for name, given in found.items():
         ours = name not in peers
-        work = f"one record from append to a waiting {name}" if ours else f"the same with {name}"
+        work = f"append to a waiting {name}, one record" if ours else f"the same, {name}"
         for part, target in ((50, 5), (99, 20)):
             figures = [float(np.percentile(each, part)) for each in given]
             rows.figure(work, f"p{part}", figures, "ms", target if ours else None, at_most=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ class Served(Closing):
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True
             )
+        atexit.register(self._process.kill)  # a benchmark that fails leaves nothing running
         assert self._process.stdout is not None
         said = self._process.stdout.readline()
         if not said.startswith("serving "):

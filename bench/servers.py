@@ -6,6 +6,7 @@ They are measured where their programs are installed (Debian: `redis-server`, `n
 from __future__ import annotations
 
 import asyncio
+import atexit
 import shutil
 import socket
 import subprocess
@@ -178,6 +179,7 @@ def _free_port() -> int:
 def _started(*command: str, port: int) -> subprocess.Popen[bytes]:
     """Start a server and wait until it takes connections."""
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    atexit.register(server.kill)  # a benchmark that fails leaves nothing running
     deadline = time.monotonic() + _STARTS_WITHIN
     while True:
         try:

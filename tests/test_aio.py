@@ -477,7 +477,7 @@ def test_a_producer_gives_each_record_its_place(tmp_path: Path, run_on: Run) -> 
     run_on(tmp_path / "log", body)
 
 
-def test_a_fenced_producer_is_told_so(tmp_path: Path) -> None:
+def test_a_fenced_producer_is_told_so(tmp_path: Path, run_on: Run) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders")
         old = await log.producer("till-7")
@@ -491,7 +491,7 @@ def test_a_fenced_producer_is_told_so(tmp_path: Path) -> None:
             await new.send("orders", b"three")
         assert values(await log.read("orders")) == [b"one", b"three"]
 
-    run(tmp_path / "log", body)
+    run_on(tmp_path / "log", body)
 
 
 def test_a_transaction_is_seen_whole_or_not_at_all(tmp_path: Path, run_on: Run) -> None:
@@ -916,3 +916,48 @@ def test_access_is_looked_after(tmp_path: Path) -> None:
 
     run(tmp_path / "log", with_token)
     run(tmp_path / "rules", body)
+
+
+def test_a_token_is_shown_to_the_server(tmp_path: Path) -> None:
+    async def body(log: AsyncLog) -> None:
+        assert isinstance(log, AsyncRemoteLog)
+        assert log.principal == "ann"
+        with pytest.raises(errors.UnauthenticatedError):
+            await lakebed.aio.open(log.url)
+        secret = await log.access.create_token("bob", roles=["reader"])
+        async with lakebed.aio.open(log.url, lakebed.ClientConfig(token=str(secret))) as other:
+            with pytest.raises(errors.AccessDeniedError):
+                await other.create_topic("orders")
+
+    with serving(tmp_path / "log") as server:
+        token = server.log.access.create_token("ann", roles=["admin"])
+        run(server.url, body, lakebed.ClientConfig(token=str(token)))
+
+
+def test_tasks_go_on_when_the_server_is_started_again(tmp_path: Path) -> None:
+    """Those that wait for records, and those that append meanwhile."""
+
+    def start_again(port: int) -> Server:
+        server.stop()
+        return Server(lakebed.Log.open(tmp_path / "log"), ServeConfig(port=port, http_port=-1))
+
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("orders")
+        async with log.consumer("billing", ["orders"]) as consumer:
+            waiting: list[asyncio.Task[Any]] = [
+                asyncio.create_task(consumer.poll(None)),
+                asyncio.create_task(log.read("orders", wait_ms=None)),
+            ]
+            await until(lambda: waiters(server) == 2)
+            again = await asyncio.to_thread(start_again, server.port)
+            appending = asyncio.create_task(log.append("orders", b"after"))
+            with await asyncio.to_thread(again.start):
+                assert [values(await task) for task in waiting] == [[b"after"]] * 2
+                assert (await appending).offset == 0
+                await consumer.commit()
+                assert await log.committed("billing") == {TopicPartition("orders", 0): 1}
+                await consumer.close()
+                await log.close()
+
+    with serving(tmp_path / "log") as server:
+        run(server.url, body, lakebed.ClientConfig(retry_ms=SECONDS * 1000))

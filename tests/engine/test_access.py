@@ -362,7 +362,9 @@ def test_many_threads_may_ask_and_change(tmp_path: Path) -> None:
             for turn in range(20):
                 log.access.allow(f"role{number}", "read", f"t{turn}*")
                 log.access.grant(f"p{number}", f"role{number}")
-                allowed = inner(log).access.permissions().permits(f"p{number}", Action.READ, f"t{turn}")
+                allowed = (
+                    inner(log).access.permissions().permits(f"p{number}", Action.READ, f"t{turn}")
+                )
                 assert allowed
                 assert identified(log, text) == "alice"
                 log.access.revoke(f"p{number}", f"role{number}")

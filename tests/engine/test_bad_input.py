@@ -69,7 +69,9 @@ def test_bad_input_is_a_typed_error_and_changes_nothing(
         with pytest.raises(error) as caught:
             call(log)
         assert caught.value.advice
-        before.numbers["applied"] = inner(log)._core.state.numbers["applied"]  # it may be in the log
+        before.numbers["applied"] = inner(log)._core.state.numbers[
+            "applied"
+        ]  # it may be in the log
         assert inner(log)._core.state == before
         assert log.append("t", b"y", partition=0).offset == 1
 

@@ -33,6 +33,10 @@ BACKUP_FAILURES = "tests/engine/test_backup_failures.py"
 LAKE_KILLS = (
     "tests/proof/test_lake_kills.py::test_a_kill_at_any_step_leaves_tables_that_agree_with_the_log"
 )
+MATRIX = "tests/serve/test_matrix.py"
+BAD_CLIENTS = "tests/serve/test_bad_clients.py"
+SILENT_CLIENTS = "tests/serve/test_silent_clients.py"
+SERVER_KILLS = "tests/serve/test_kills.py"
 
 
 @dataclass(frozen=True)
@@ -677,5 +681,97 @@ MUTANTS = (
         old="    if checksum != expected.crc32c:\n",
         new="    if False:\n",
         tests=(f"{BACKUP_FAILURES}::test_a_damaged_file_is_named_and_nothing_is_written",),
+    ),
+    # The server
+    Mutant(
+        name="put-acknowledged-before-it-is-durable",
+        breaks="acknowledged over the wire means on disk",
+        file="serve/puts.py",
+        old="answered.add_done_callback(lambda future: self._answer(number, future, stack))\n",
+        new=(
+            "answered.add_done_callback(lambda _: stack.close())\n"
+            "        self._settle(number, [(1, 0, 0, 1, 0)])\n"
+        ),
+        tests=("tests/serve/test_acknowledgements.py",),
+        quick=True,
+    ),
+    Mutant(
+        name="calls-not-checked",
+        breaks="deny by default: whatever no rule allows is refused",
+        file="serve/flight.py",
+        old="        if not call.open or names:\n",
+        new="        if False:\n",
+        tests=(f"{MATRIX}::test_a_caller_may_do_what_its_roles_allow_and_nothing_else[writer]",),
+        quick=True,
+    ),
+    Mutant(
+        name="puts-not-checked",
+        breaks="deny by default: whatever no rule allows is refused",
+        file="serve/flight.py",
+        old='            self._guard.check(principal, "put", STREAMS["put"], [topic])\n',
+        new="",
+        tests=(f"{MATRIX}::test_a_caller_may_do_what_its_roles_allow_and_nothing_else[reader]",),
+    ),
+    Mutant(
+        name="heartbeat-of-a-fetch-not-checked",
+        breaks="whoever speaks for a member of a group may do so",
+        file="serve/flight.py",
+        old="                if group is not None:  # it is the heartbeat of a member too\n",
+        new="                if False:\n",
+        tests=(f"{MATRIX}::test_a_member_of_a_group_needs_the_group_also_to_fetch",),
+    ),
+    Mutant(
+        name="batch-not-validated",
+        breaks="received data is validated in full",
+        file="serve/puts.py",
+        old="            batch.validate(full=True)\n",
+        new="            batch.validate()\n",
+        tests=(f"{BAD_CLIENTS}::test_data_that_is_not_what_it_says_is_refused",),
+    ),
+    Mutant(
+        name="sent-again-as-something-new",
+        breaks="what is sent again is written once",
+        file="client/puts.py",
+        old="                again = list(self._flying.items())\n",
+        new="                again, self._known = list(self._flying.items()), None\n",
+        tests=(
+            f"{SERVER_KILLS}::test_what_was_written_and_not_acknowledged_is_not_written_twice[3]",
+        ),
+        quick=True,
+    ),
+    Mutant(
+        name="single-records-wait-for-ever",
+        breaks="every call on a server that is gone ends in time",
+        file="client/puts.py",
+        old="        self._gathered.refuse(gone)\n",
+        new="",
+        tests=(f"{SERVER_KILLS}::test_a_client_of_a_server_that_is_gone_is_told_so_in_time",),
+    ),
+    Mutant(
+        name="secret-of-a-token-not-compared",
+        breaks="nobody comes in without a valid token",
+        file="engine/access.py",
+        old="        if token is None or not same:\n",
+        new="        if token is None:\n",
+        tests=(f"{MATRIX}::test_a_token_with_another_secret_is_none",),
+        quick=True,
+    ),
+    Mutant(
+        name="producer-of-somebody-else-accepted",
+        breaks="a producer belongs to whoever it was given to",
+        file="serve/calls.py",
+        old="        if owner != name:\n",
+        new="        if False:\n",
+        tests=(f"{BAD_CLIENTS}::test_somebody_elses_producer_cannot_be_used",),
+    ),
+    Mutant(
+        name="answers-pile-up",
+        breaks="a client that does not read costs little memory",
+        file="serve/puts.py",
+        old="        return self._under_way >= UNDER_WAY_MAX or len(self._acks) >= _ANSWERS_MAX\n",
+        new="        return self._under_way >= UNDER_WAY_MAX\n",
+        tests=(
+            f"{SILENT_CLIENTS}::test_a_client_that_does_not_read_its_acknowledgements_is_not_read",
+        ),
     ),
 )

@@ -18,6 +18,7 @@ from typing import Any
 import lakebed
 from lakebed.client.config import ClientConfig
 from lakebed.config import CONFIG_NAME
+from lakebed.host.failpoints import VARIABLE
 
 WAIT_SECONDS = 60.0
 """How long anything may take on a noisy machine before a test says that it does not happen."""
@@ -68,8 +69,8 @@ class ServerProcess:
 
     # Life
 
-    def start(self) -> ServerProcess:
-        """Start it and wait until it serves."""
+    def start(self, failpoints: str = "") -> ServerProcess:
+        """Start it and wait until it serves; have failpoints act in it (see `host.failpoints`)."""
         options = [f"--set={each}" for each in self._settings]
         with self.errors.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -78,6 +79,7 @@ class ServerProcess:
                     *("--port", str(self.port), "--http-port", "-1", *options),
                 ],
                 cwd=_ROOT,
+                env={**os.environ, VARIABLE: failpoints} if failpoints else None,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -108,6 +110,10 @@ class ServerProcess:
         """Kill it, which leaves it no time for anything."""
         self.send(signal.SIGKILL)
         self._wait()
+
+    def died(self) -> None:
+        """Wait until it is killed by what it was started with."""
+        assert self._wait() == -signal.SIGKILL, self.said
 
     def stop(self) -> int:
         """Stop it in good order; give its exit code."""

@@ -11,6 +11,7 @@ import pytest
 
 from lakebed import Log
 from lakebed.errors import DiskFullError, LakebedError, ServerUnavailableError, UnknownOutcomeError
+from tests.engine.support import everything
 from tests.proof.mounts import needs_mounts, run_privately
 from tests.serve.support import ServerProcess, eventually
 from tests.serve.writers import Ledger, Writers, make_topics
@@ -49,6 +50,31 @@ def test_a_server_killed_again_and_again_has_every_acknowledged_record_once(
         ledger.check(embedded)
     # Of an open transaction nobody can tell what the lost part of it was; all else is sent again.
     assert not [each for each in ledger.failures if "refused: Fenced" in each], ledger.failures
+
+
+@pytest.mark.parametrize("nth", [2, 3, 4, 6])
+def test_what_was_written_and_not_acknowledged_is_not_written_twice(
+    tmp_path: Path, nth: int
+) -> None:
+    """The server dies right after a sync, so nobody is told; what is sent again is recognised."""
+    with ServerProcess(tmp_path / "log", toml=QUICK) as server, server.open() as log:
+        log.create_topic("t", 2)
+        server.kill()
+        server.start(f"wal.group.synced=kill@{nth}")
+
+        def write() -> None:
+            log.append("t", b"one")
+            log.append_batch("t", [{"value": b"two"}, {"value": b"three"}])
+            with log.producer("p") as producer:
+                producer.send("t", b"four")
+
+        writing = threading.Thread(target=write, daemon=True)
+        writing.start()
+        server.died()
+        server.start()
+        writing.join(60)
+        assert not writing.is_alive()
+        assert sorted(everything(log, "t")) == [b"four", b"one", b"three", b"two"]
 
 
 def test_a_server_that_is_restarted_in_good_order_shows_its_clients_no_error(

@@ -66,6 +66,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "checkpoint": (LOG, {}),
     "retain": (LOG, {"topic": "{}"}),
     "verify": (LOG, {"topic": "{}"}),
+    "backup": (LOG, {"name": "{}"}),
     "stats": (LOG, {}),
     "tick": (LOG, {}),
     "lake_sync": (LOG, {"topic": "{}"}),
@@ -150,9 +151,7 @@ class Caller:
         try:
             if name == "put":
                 return self._put(target)
-            reader = self._client.do_get(
-                fl.Ticket(pack({"call": name, **ticket})), self._options
-            )
+            reader = self._client.do_get(fl.Ticket(pack({"call": name, **ticket})), self._options)
             try:
                 reader.read_chunk()
             except StopIteration:
@@ -288,6 +287,13 @@ def test_nobody_comes_in_without_a_valid_token(served: Served, token: str | None
     caller.close()
     assert served.server._guard.flush()
     assert any(row["outcome"] == "unauthenticated" for row in _audit(served.server.log))
+
+
+def test_a_token_with_another_secret_is_none(served: Served) -> None:
+    """Who knows the id of a token, which is no secret, does not have the token."""
+    caller = Caller(served.server, served.tokens["admin"][: len("lkb_") + 17] + "A" * 43)
+    assert isinstance(caller.call("hello", {}), UnauthenticatedError)
+    caller.close()
 
 
 def test_everybody_may_do_everything_while_a_log_has_no_rules(tmp_path: Path) -> None:

@@ -128,13 +128,13 @@ class AsyncConsumer(AsyncClosing):
         consumer = self._consumer
         lost = sorted(held - allowed)
         if lost:
-            await _tell(self._on_revoke, lost)
+            await tell(self._on_revoke, lost)
             consumer._give_up(lost)
             allowed = await self._run(consumer._beat)
         gained = sorted(allowed - held)
         if gained:
             consumer._positions.update(await self._run(consumer._starts, gained))
-            await _tell(self._on_assign, gained)
+            await tell(self._on_assign, gained)
 
     async def assignment(self) -> list[TopicPartition]:
         """List the partitions that this consumer reads."""
@@ -181,7 +181,8 @@ class AsyncConsumer(AsyncClosing):
         return f"<Async{repr(self._consumer)[1:]}"
 
 
-async def _tell(callback: AsyncCallback | None, places: list[TopicPartition]) -> None:
+async def tell(callback: AsyncCallback | None, places: list[TopicPartition]) -> None:
+    """Call a callback, and await it if it is a coroutine function."""
     if callback is not None:
         answer = callback(places)
         if inspect.isawaitable(answer):

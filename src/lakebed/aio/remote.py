@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 import weakref
 from collections import deque
@@ -311,6 +312,11 @@ class _LateTable(RemoteTable):
         check_named(name)
         self._connection = connection
         self.name: Final = name  # type: ignore[misc]  # final in the base, and set once here too
+
+    @functools.cached_property
+    def _id(self) -> int:  # type: ignore[override]  # looked up when it is first needed
+        number: int = self._connection.call("describe_topic", name=self.name).id
+        return number
 
 
 class AsyncRemoteProducer(AsyncProducer):

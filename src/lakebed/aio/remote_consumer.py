@@ -16,12 +16,12 @@ from typing import Final, cast
 
 import pyarrow as pa
 
-from lakebed.aio.consumer import AsyncCallback, AsyncConsumer, Run
+from lakebed.aio.consumer import AsyncCallback, AsyncConsumer, Run, tell
 from lakebed.aio.loop import Threads
 from lakebed.client.reading import RemoteConsumer
 from lakebed.engine.consumer import Consumer, Fetched, check_wait
 from lakebed.engine.groups import Offsets
-from lakebed.errors import ClosedError
+from lakebed.errors import ClosedError, FencedError
 from lakebed.types import TopicPartition
 
 _WAKE_SECONDS: Final = 0.05
@@ -64,7 +64,26 @@ class AsyncRemoteConsumer(AsyncConsumer):
         consumer._check_open()
         check_wait(wait_ms)
         deadline = None if wait_ms is None else time.monotonic() + wait_ms / 1000
-        await self._settle()
+        while True:
+            await self._settle()
+            try:
+                return await self._poll(deadline)
+            except FencedError:
+                if not await self._rejoined():
+                    raise
+
+    async def _rejoined(self) -> bool:
+        """Join the group again if it was only lost because the server was started anew."""
+        consumer = self._remote
+        if not consumer.member or await self._run(consumer._reading.server) == consumer._server:
+            return False
+        held = consumer.assignment()
+        if held:
+            await tell(self._on_revoke, held)
+        return bool(await self._run(consumer._rejoined))
+
+    async def _poll(self, deadline: float | None) -> pa.Table:
+        consumer = self._remote
         if consumer.member and not consumer._positions:
             await self.heartbeat()
         while True:
@@ -72,6 +91,8 @@ class AsyncRemoteConsumer(AsyncConsumer):
             fetched, allowed = await self._request(0.0 if consumer._stopping else left)
             if allowed is not None and allowed != frozenset(consumer._positions):
                 await self.heartbeat()
+                if fetched.table is None:  # it was not looked what others' partitions hold
+                    fetched, _ = await self._request(0.0)
             table = consumer._give(fetched)
             if table is not None:
                 return table

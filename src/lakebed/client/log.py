@@ -31,6 +31,7 @@ from lakebed.engine.reading import checked_bounds, microseconds
 from lakebed.engine.stats import LogStats
 from lakebed.engine.table import Table
 from lakebed.engine.topics import TopicInfo
+from lakebed.engine.transaction import Transaction
 from lakebed.errors import ClosedError, InvalidArgumentError, ProtocolError
 from lakebed.serve.protocol import VERSION
 from lakebed.state.commands import Command
@@ -48,6 +49,19 @@ class RemoteProducer(Producer):
             super().close()
         finally:
             self._writing.end_lanes((self.id, self.epoch))
+
+
+class RemoteTransaction(Transaction):
+    """A transaction of a served log."""
+
+    _writing: RemoteWriting
+
+    def append_batch(self, topic: str, rows: Any, *, partition: int | None = None) -> None:
+        """Add a batch; it is visible when the transaction is committed."""
+        self._writing.fresh(
+            topic,
+            lambda: super(RemoteTransaction, self).append_batch(topic, rows, partition=partition),
+        )
 
 
 class RemoteLog(Log):
@@ -201,6 +215,11 @@ class RemoteLog(Log):
         """Open a producer: it batches what is sent one by one, and writes each batch once."""
         self._check_open()
         return self._producer(RemoteProducer, name, linger_ms, batch_bytes, memory_bytes)
+
+    def transaction(self, name: str | None = None, *, timeout_ms: int = 60_000) -> Transaction:
+        """Begin a transaction: records and consumer offsets that become visible together."""
+        self._check_open()
+        return self._transaction(RemoteTransaction, name, timeout_ms)
 
     # Reading
 

@@ -23,6 +23,7 @@ from lakebed.client.puts import Item, Lane, Runs, check_may_wait, future_item, i
 from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.writing import Encoded, Record, Rows, Target, Writing
 from lakebed.errors import (
+    FencedError,
     InvalidArgumentError,
     LakebedError,
     PartitionNotFoundError,
@@ -32,7 +33,7 @@ from lakebed.errors import (
     TransactionClosedError,
     UnknownOutcomeError,
 )
-from lakebed.host import SystemClock
+from lakebed.host import Clock, SystemClock
 from lakebed.state.commands import (
     AbortTransaction,
     BeginTransaction,
@@ -83,7 +84,7 @@ class RemoteCore:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.clock = SystemClock()
+        self.clock: Clock = SystemClock()
         self.state = State()
         self.broken: LakebedError | None = None
         self._schemas: dict[tuple[int, int], pa.Schema] = {}
@@ -188,6 +189,7 @@ class _Gathered:
         name = taken[0][0].target.topic.name
 
         def settle(runs: Runs | None, error: LakebedError | None) -> None:
+            self._writing.doubt(name, error)
             if runs is None:
                 _refuse(futures, error or InvalidArgumentError("nothing was written"))
                 return
@@ -244,7 +246,7 @@ class RemoteWriting(Writing):
         item, future = future_item(
             encoded.body.batch(), encoded.part.runs, lambda runs: Acks(name, placed(runs), order)
         )
-        self._own_lane(target).submit(item)
+        self._own_lane(target).submit(self._doubting(name, item))
         return future
 
     def fresh(self, topic: str, attempt: Callable[[], Result]) -> Result:
@@ -255,6 +257,23 @@ class RemoteWriting(Writing):
             if not isinstance(topic, str) or not self._remote.changed(topic):
                 raise
             return attempt()
+
+    def doubt(self, topic: str | int, error: LakebedError | None) -> None:
+        """Look at a topic anew before the next record, if a refusal may come from a change."""
+        if isinstance(error, _STALE):
+            known = self._remote.state.topics.get(topic) if isinstance(topic, int) else None
+            self._remote.state.names.pop(str(topic) if known is None else known.name, None)
+
+    def _doubting(self, topic: str | int, item: Item) -> Item:
+        """Have a topic doubted before whoever waits for a batch is told that it was refused."""
+        tell = item.settle
+
+        def settle(runs: Runs | None, error: LakebedError | None) -> None:
+            self.doubt(topic, error)
+            tell(runs, error)
+
+        item.settle = settle
+        return item
 
     def encode_routed(self, target: Target, routed: Routed) -> Encoded:
         """Take a batch whose rows stand partition by partition; the connection encodes it."""
@@ -287,7 +306,7 @@ class RemoteWriting(Writing):
         """Append one record; the future is told its place."""
         lane = self._own_lane(record.target)
         gathered = self._gathering_lanes[self._own_key(record.target)]
-        if gathered.crowded():
+        if gathered.crowded() and not in_callback():  # there, waiting would make no room
             lane.pump()
             lane.wait_while(gathered.crowded)
         gathered.add(record, future)
@@ -326,14 +345,14 @@ class RemoteWriting(Writing):
                 lambda runs: answer(Written((placed(runs),))),
                 command.sequences,
             )
-            self._lane("producer", identity, part).submit(item)
+            self._lane("producer", identity, part).submit(self._doubting(part.topic, item))
             return future
         if isinstance(command, TransactionWrite):
             (part,) = command.parts
             item, future = future_item(bodies[0].batch(), part.runs, lambda _: answer(None))
             identity = (command.producer, command.epoch)
             self._written.setdefault(identity, []).append((part.topic, future))
-            self._lane("transaction", identity, part).submit(item)
+            self._lane("transaction", identity, part).submit(self._doubting(part.topic, item))
             return future
         raise InvalidArgumentError("a client does not write this", command=type(command).__name__)
 
@@ -361,9 +380,11 @@ class RemoteWriting(Writing):
 
         try:
             return attempt()
-        except UnknownOutcomeError:
+        except UnknownOutcomeError as unknown:
             try:
                 return attempt()
+            except FencedError:
+                raise unknown from None  # a transaction without a name is forgotten at its end
             except TransactionClosedError as closed:
                 if closed.facts.get("outcome") == "committed":
                     return None  # it had happened; only where the records are is not known

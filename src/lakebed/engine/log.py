@@ -389,11 +389,16 @@ class Log(Closing):
         An open one of the same `name` is aborted and its owner fenced.
         """
         self._check_open()
+        return self._transaction(Transaction, name, timeout_ms)
+
+    def _transaction(
+        self, kind: type[Transaction], name: str | None, timeout_ms: int
+    ) -> Transaction:
         _check_range("timeout_ms", timeout_ms, 1, 86_400_000)
         chosen = "" if name is None else str(ProducerName(name))
         time_us = self._core.clock.time_us()
         identity = self._submit(BeginTransaction(chosen, int(timeout_ms) * 1000, time_us))
-        return Transaction(self._core, self._writing, self._groups, self._admit, identity, chosen)
+        return kind(self._core, self._writing, self._groups, self._admit, identity, chosen)
 
     # Reading
 

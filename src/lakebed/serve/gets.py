@@ -141,7 +141,7 @@ class Ticket:
         value = self.given.get("columns")
         if value is None:
             return None
-        if not isinstance(value, tuple):
+        if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
             raise InvalidArgumentError(
                 "columns are a list of " + ", ".join(COLUMNS), got=repr(value)[:200]
             )

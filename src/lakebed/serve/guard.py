@@ -147,7 +147,7 @@ class Guard:
     def _record(
         self, principal: Principal, call: str, names: Sequence[str], outcome: str, reason: str
     ) -> AuditRecord:
-        shown = [_cut(name) for name in names[:_NAMES_MAX]]
+        shown = [_cut(str(name)) for name in names[:_NAMES_MAX]]
         if len(names) > _NAMES_MAX:
             shown.append(f"... and {len(names) - _NAMES_MAX} more")
         return AuditRecord(

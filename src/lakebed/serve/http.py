@@ -92,7 +92,7 @@ def start_http(
     async def run() -> None:
         door = Door(log, guard, quotas, meters, config)
         try:
-            server = _server(make_app(door, ready), config, context)
+            server = _server(make_app(door, ready), door, config, context)
             server.on_start = lambda: begun.set_result(
                 _Parts(asyncio.get_running_loop(), door, server)
             )
@@ -120,10 +120,16 @@ def _run(run: Callable[[], Coroutine[Any, Any, None]], begun: Future[_Parts]) ->
         begun.set_exception(error)
 
 
-def _server(app: Any, config: ServeConfig, context: ssl.SSLContext | None) -> Any:
+def _server(app: Any, door: Door, config: ServeConfig, context: ssl.SSLContext | None) -> Any:
     import uvicorn
 
     from lakebed.serve.http_protocol import Connection
+    from lakebed.serve.record_socket import Letters, RecordSocket
+
+    class Writer(RecordSocket):
+        """WebSockets of this server."""
+
+    Writer.door, Writer.letters = door, Letters(asyncio.get_running_loop())
 
     class Limited(Connection):
         """Connections of this server."""
@@ -143,7 +149,7 @@ def _server(app: Any, config: ServeConfig, context: ssl.SSLContext | None) -> An
         app,
         loop="asyncio",
         http=Limited,
-        ws="none",
+        ws=Writer,
         lifespan="off",
         interface="asgi3",
         log_config=None,

@@ -104,13 +104,7 @@ def parsed(body: bytes) -> Any:
     """Give the value of a JSON text; what other readers may take otherwise is refused."""
     try:
         text = body.decode()
-        value = json.loads(
-            text,
-            object_pairs_hook=_object,
-            parse_constant=_no_constant,
-            parse_int=_whole,
-            parse_float=_finite,
-        )
+        value = _JSON.decode(text)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()  # raises at one that stands alone
     except RecursionError:
@@ -144,3 +138,8 @@ def _finite(digits: str) -> float | int:
     # 1.0 is a whole number, as JSON Schema has it; minus zero is not the whole number 0.
     exact = value.is_integer() and 0 < abs(value) < 2**53
     return int(value) if exact or digits == "0.0" else value
+
+
+_JSON: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_no_constant, parse_int=_whole, parse_float=_finite
+)

@@ -28,6 +28,7 @@ class Connection(H11Protocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._deadline: asyncio.TimerHandle | None = None
+        self._upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, or refuse to."""
@@ -41,10 +42,18 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what came, and see whether it is a whole head."""
         super().data_received(data)
+        if self._upgraded:
+            return  # it is somebody else's connection now
         if self.cycle is not None and not self.cycle.response_complete:
             self._head_came()
         elif self._deadline is None:
             self._expect_head()
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        """Hand the connection over."""
+        self._upgraded = True
+        self._head_came()
+        super().handle_websocket_upgrade(event)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""

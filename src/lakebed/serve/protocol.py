@@ -42,6 +42,8 @@ MESSAGE_BYTES_MAX: Final = 16 * limits.MIB
 _FACT_BYTES_MAX: Final = 400
 _FACTS_MAX: Final = 10
 
+_DEPTH_MAX: Final = 8
+"""So deep may reports stand in reports."""
 _REPORT, _SCHEMA, _TIME, _ERROR = 1, 2, 3, 4
 _REPORTS: Final[dict[str, Any]] = {
     kind.__name__: kind
@@ -105,12 +107,19 @@ def unpack(data: Any) -> Any:
     size = len(data)
     if size > MESSAGE_BYTES_MAX:
         raise ProtocolError("a message is too large", bytes=size, bytes_max=MESSAGE_BYTES_MAX)
+    return _unpacked(data, 0)
+
+
+def _unpacked(data: Any, depth: int) -> Any:
+    """Take a message apart that stands in so many others; each of them takes much of the stack."""
+    if depth > _DEPTH_MAX:
+        raise ProtocolError("a message is nested too deeply", depth_max=_DEPTH_MAX)
     try:
         return msgpack.unpackb(
             data,
             use_list=False,
             strict_map_key=False,
-            ext_hook=_from_extension,
+            ext_hook=lambda code, inner: _from_extension(code, inner, depth),
         )
     except ProtocolError:
         raise
@@ -118,7 +127,7 @@ def unpack(data: Any) -> Any:
         raise ProtocolError("a message cannot be read", reason=str(error)[:200]) from error
 
 
-def _from_extension(code: int, data: bytes) -> Any:
+def _from_extension(code: int, data: bytes, depth: int) -> Any:
     if code == _SCHEMA:
         return _schema(data)
     if code == _TIME:
@@ -129,7 +138,7 @@ def _from_extension(code: int, data: bytes) -> Any:
     if code == _ERROR:
         return unpack_error(data)
     if code == _REPORT:
-        return _report(unpack(data))
+        return _report(_unpacked(data, depth + 1))
     raise ProtocolError("a message holds something unknown", extension=code)
 
 
@@ -146,8 +155,14 @@ def _report(value: Any) -> Any:
     try:
         name, fields = value
         kind = _REPORTS[name]
-        known = {each.name for each in dataclasses.fields(kind)}
-        return kind(**{field: given for field, given in fields.items() if field in known})
+        known = {each.name: str(each.type) for each in dataclasses.fields(kind)}
+        return kind(
+            **{
+                field: list(given) if known[field].startswith("list[") else given
+                for field, given in fields.items()
+                if field in known
+            }
+        )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ProtocolError("not a report", reason=str(error)[:200]) from error
 
@@ -191,7 +206,8 @@ def unpack_error(data: bytes) -> LakebedError:
         given = msgpack.unpackb(data)
         code, message, facts = given["code"], str(given["message"]), dict(given["facts"])
         facts.pop("message", None)
-        kind = {each.code: each for each in _classes(LakebedError)}.get(code)
+        # Of those with the same code the first, which is the one that callers know.
+        kind = next((each for each in _classes(LakebedError) if each.code == code), None)
         if kind is None:
             return LakebedError(message, unknown_code=code, **facts)
         return kind(message, **facts)

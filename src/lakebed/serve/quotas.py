@@ -153,7 +153,7 @@ class Quotas:
     def _take(self, name: str, nbytes: int, now: float) -> None:
         self._bytes[name] = self._bytes.get(name, 0) + nbytes
         self._bytes_all += nbytes
-        if self._limits_rates:
+        if self.limits_rates:
             requests, size = self._buckets(name, now)
             requests.take(1)
             size.take(nbytes)
@@ -173,13 +173,14 @@ class Quotas:
         )
 
     @property
-    def _limits_rates(self) -> bool:
+    def limits_rates(self) -> bool:
+        """Whether principals may only do so much in a second."""
         config = self._config
         return bool(config.principal_requests_per_second or config.principal_bytes_per_second)
 
     def _rate_wait(self, name: str, now: float) -> float:
         """Give how many seconds a principal has to wait for its rates."""
-        if not self._limits_rates:
+        if not self.limits_rates:
             return 0.0
         return max(bucket.wait(now) for bucket in self._buckets(name, now))
 

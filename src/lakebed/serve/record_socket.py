@@ -1,0 +1,369 @@
+"""Writing by WebSocket: one record a message, one acknowledgement for each, in their order.
+
+    GET /v1/topics/{topic}/writer        Upgrade: websocket, Authorization: Bearer TOKEN
+
+A message is the JSON of a record, as the gateway takes it: `{"value": ..., "key": ...}`. Its answer
+comes when it is on disk: `{"partition": 0, "offset": 7}`, or `{"error": {...}}` if it was refused;
+the connection goes on then. Several messages may be under way.
+
+This is for many writers that have little to say: thousands of connections are served by one thread,
+their records share entries and syncs, and nothing waits in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import deque
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from websockets.exceptions import InvalidHandshake
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from lakebed.engine.acks import Ack
+from lakebed.errors import InvalidArgumentError, LakebedError, SchemaMismatchError
+from lakebed.serve.calls import STREAMS
+from lakebed.serve.http_body import parsed
+from lakebed.serve.http_errors import body_of, status_of
+from lakebed.topic.json_records import TROUBLE, RecordRows, reason
+from lakebed.topic.json_values import UnfitError
+from lakebed.topic.schema import decode_schema
+
+if TYPE_CHECKING:
+    from websockets.http11 import Request
+
+    from lakebed.engine.writing import Target
+    from lakebed.serve.guard import Principal
+    from lakebed.serve.http_door import Door
+
+_logger: Final = logging.getLogger("lakebed.serve")
+
+_PREFIX: Final = "/v1/topics/"
+_SUFFIX: Final = "/writer"
+_UNDER_WAY_MAX: Final = 16
+"""Messages of a connection that are not answered yet; it is not read beyond them."""
+_RECHECK_SECONDS: Final = 1.0
+"""How often a connection looks again whether its client may still write."""
+_MESSAGE_BYTES_MAX: Final = 1024 * 1024
+
+
+class Letters:
+    """Answers on their way from the committing thread to the connections, many at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._letters: list[tuple[RecordSocket, _Slot, Any]] = []
+        self._called = False
+
+    def put(self, socket: RecordSocket, slot: _Slot, answer: Any) -> None:
+        """Have a connection told what came of a record. Any thread."""
+        self._letters.append((socket, slot, answer))
+        if not self._called:
+            self._called = True
+            self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._called = False  # before looking: what is put from here on rings again
+        letters, self._letters = self._letters, []
+        for socket, slot, answer in letters:
+            slot.answer = answer
+            socket.answer()
+
+
+class _Slot:
+    """A message that waits for its answer; the log tells it what came of the record."""
+
+    __slots__ = ("_letters", "_socket", "answer")
+
+    def __init__(self, socket: RecordSocket, letters: Letters) -> None:
+        self._socket = socket
+        self._letters = letters
+        self.answer: Any = None
+
+    def done(self) -> bool:
+        """Say no: it is told once."""
+        return False
+
+    def set_result(self, ack: Ack) -> None:
+        """Take where the record is. Called by the committing thread."""
+        self._letters.put(self._socket, self, ack)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Take why it was refused. Called by the committing thread."""
+        self._letters.put(self._socket, self, error)
+
+
+class RecordSocket(asyncio.Protocol):
+    """One connection; the HTTP server hands it over when it asks for an upgrade."""
+
+    door: Door
+    letters: Letters
+    """Both set in a class of its own for each server."""
+
+    def __init__(
+        self,
+        config: Any,
+        server_state: Any,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        del config
+        self._connections: set[Any] = server_state.connections
+        self._certificate = str(app_state.get("certificate", ""))
+        self._protocol = ServerProtocol(max_size=_MESSAGE_BYTES_MAX, logger=_logger)
+        self._transport: asyncio.Transport
+        self._stack = ExitStack()
+        self._principal: Principal
+        self._token: str | None = None
+        self._peer = ""
+        self._topic = ""
+        self._checked_at = 0.0
+        self._begun = 0.0
+        self._rows: tuple[Target, RecordRows] | None = None
+        self._parts: list[bytes] = []
+        self._parts_bytes = 0
+        self._messages: deque[bytes] = deque()
+        self._slots: deque[_Slot] = deque()
+        self._waiting = False
+        self._paused = False
+        self._limited = True
+
+    # The connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = transport  # type: ignore[assignment]  # that of a stream
+        peer = transport.get_extra_info("peername")
+        self._peer = "" if not peer else f"{peer[0]}:{peer[1]}"
+        self._connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came: the upgrade first, then frames."""
+        protocol = self._protocol
+        self.door.meters.received(len(data))
+        protocol.receive_data(data)
+        for event in protocol.events_received():
+            if type(event) is Frame:
+                self._frame(event)
+            else:
+                self._accept(event)  # type: ignore[arg-type]  # a request is all that is left
+        self._work()
+        self._flush()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """End; what was submitted is written all the same."""
+        self._connections.discard(self)
+        self._messages.clear()
+        self._stack.close()
+
+    def eof_received(self) -> None:
+        """Take the end of what comes."""
+        self._protocol.receive_eof()
+        self._flush()
+
+    def shutdown(self) -> None:
+        """Close: the server is stopping. What is under way is answered first."""
+        self._messages.clear()
+        if not self._slots:
+            self._close(CloseCode.SERVICE_RESTART, "the server is stopping")
+
+    def _flush(self) -> None:
+        for data in self._protocol.data_to_send():
+            if data:
+                self._transport.write(data)
+            else:
+                self._transport.close()
+        if self._protocol.state is State.CLOSED or self._protocol.handshake_exc is not None:
+            self._transport.close()
+
+    def _close(self, code: int, why: str) -> None:
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_close(code, why)
+        self._flush()
+
+    # The upgrade
+
+    def _accept(self, request: Request) -> None:
+        """Let a client in, or say why not."""
+        protocol = self._protocol
+        try:
+            self._enter(request)
+            response = protocol.accept(request)
+        except InvalidHandshake as error:
+            response = protocol.reject(400, str(error))
+        except LakebedError as error:
+            self.door.meters.request("http.writer", error.code, 0.0)
+            response = protocol.reject(status_of(error), f"{error}\n{error.advice}\n")
+        protocol.send_response(response)
+
+    def _enter(self, request: Request) -> None:
+        path = request.path
+        topic = path.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+        if path != f"{_PREFIX}{topic}{_SUFFIX}" or "/" in topic:
+            raise InvalidArgumentError(
+                "a WebSocket writes to /v1/topics/TOPIC/writer", path=path[:200]
+            )
+        _check_origin(request)
+        given = request.headers.get("Authorization")
+        if given is not None:
+            scheme, _, token = given.partition(" ")
+            self._token = token.strip() if scheme.lower() == "bearer" else ""
+        self._topic = topic
+        if self.door.stopping.is_set():
+            raise InvalidArgumentError("the server is stopping")
+        self._check()
+        self.door.log._writing.target(topic)
+        self._stack.enter_context(self.door.quotas.stream(self._principal))
+        self._begun = time.monotonic()
+        self.door.meters.streams(1)
+        self._stack.callback(self._count_out)
+        # What a connection has under way is bounded by itself; only rates need to be asked for.
+        self._limited = self.door.quotas.limits_rates
+
+    def _count_out(self) -> None:
+        self.door.meters.streams(-1)
+        self.door.meters.request("http.writer", "ok", time.monotonic() - self._begun)
+
+    def _check(self) -> None:
+        """See who this is, and whether it may write."""
+        guard = self.door.guard
+        self._principal = guard.authenticate(
+            self._token, certificate=self._certificate, peer=self._peer
+        )
+        guard.check(self._principal, "put", STREAMS["put"], [self._topic])
+        self._checked_at = time.monotonic()
+
+    # Messages
+
+    def _frame(self, frame: Frame) -> None:
+        if frame.opcode in (Opcode.PING, Opcode.PONG, Opcode.CLOSE):
+            return  # the protocol answers these itself
+        self._parts_bytes += len(frame.data)
+        if self._parts_bytes > _MESSAGE_BYTES_MAX:
+            self._close(CloseCode.MESSAGE_TOO_BIG, "a message is too large")
+            return
+        self._parts.append(bytes(frame.data))
+        if not frame.fin:
+            return
+        self._messages.append(b"".join(self._parts) if len(self._parts) > 1 else self._parts[0])
+        self._parts, self._parts_bytes = [], 0
+
+    def _work(self) -> None:
+        """Submit what may be submitted now; read no further while there is too much."""
+        while self._messages and len(self._slots) < _UNDER_WAY_MAX and not self._waiting:
+            if self._must_wait():
+                self._waiting = True
+                task = asyncio.get_running_loop().create_task(self._wait())
+                task.add_done_callback(lambda _: None)
+                break
+            self._submit(self._messages.popleft())
+        self._pause(len(self._messages) + len(self._slots) >= _UNDER_WAY_MAX or self._waiting)
+
+    def _pause(self, wanted: bool) -> None:
+        if wanted == self._paused or self._transport.is_closing():
+            return
+        self._paused = wanted
+        if wanted:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _must_wait(self) -> bool:
+        log = self.door.log
+        return bool(log._core.broken or log._budget.pause() or log._wal.queue_is_full)
+
+    async def _wait(self) -> None:
+        """Wait for room in the log; if there is none in time, the next record is refused."""
+        try:
+            await self.door.threads.run(self.door.log._admit)
+        except LakebedError as error:
+            if self._messages:
+                self._messages.popleft()
+                self._refuse(error)
+        finally:
+            self._waiting = False
+        self._work()
+        self._flush()
+
+    def _submit(self, message: bytes) -> None:
+        """Append the record of a message."""
+        slot = _Slot(self, self.letters)
+        try:
+            if time.monotonic() - self._checked_at > _RECHECK_SECONDS:
+                self._check()
+            if self._limited:
+                with self.door.quotas.admitted(self._principal, len(message)):
+                    record = self._record(message)
+            else:
+                record = self._record(message)
+            self._slots.append(slot)
+            self.door.log._writing.post(record, slot)  # type: ignore[arg-type]  # what it calls
+        except LakebedError as error:
+            if self._slots and self._slots[-1] is slot:
+                self._slots.pop()
+            self._refuse(error)
+
+    def _record(self, message: bytes) -> Any:
+        given = parsed(message)
+        writing = self.door.log._writing
+        target = writing.target(self._topic)
+        if self._rows is None or self._rows[0] is not target:
+            schemas = target.topic.schemas
+            self._rows = (target, RecordRows(decode_schema(schemas[-1]) if schemas else None))
+        try:
+            row = self._rows[1](given)
+        except (UnfitError, *TROUBLE) as error:
+            raise SchemaMismatchError("a message is no record", why=reason(error)[:200]) from error
+        return writing.record(
+            self._topic,
+            row["value"],
+            row.get("key"),
+            row.get("headers"),
+            row.get("partition"),
+            row.get("timestamp"),
+        )
+
+    # Answers
+
+    def _refuse(self, error: LakebedError) -> None:
+        slot = _Slot(self, self.letters)
+        slot.answer = error
+        self._slots.append(slot)
+        self.answer()
+
+    def answer(self) -> None:
+        """Send the answers that are due, in the order of their messages."""
+        slots, protocol = self._slots, self._protocol
+        while slots and slots[0].answer is not None:
+            found = slots.popleft().answer
+            if protocol.state is State.OPEN:
+                protocol.send_text(_text(found))
+        if self._messages:
+            self._work()
+        elif self._paused and len(slots) < _UNDER_WAY_MAX:
+            self._pause(wanted=False)
+        if not slots and self.door.stopping.is_set():
+            self._close(CloseCode.SERVICE_RESTART, "the server is stopping")
+            return
+        self._flush()
+
+
+def _text(answer: Any) -> bytes:
+    if isinstance(answer, Ack):
+        return b'{"partition":%d,"offset":%d}' % (answer.partition, answer.offset)
+    if not isinstance(answer, LakebedError):
+        _logger.error("a record failed in an unforeseen way", exc_info=answer)
+        answer = LakebedError("the server failed")
+    return json.dumps({"error": body_of(answer)}, separators=(",", ":")).encode()
+
+
+def _check_origin(request: Request) -> None:
+    """Refuse pages of other places: a browser would connect for them without asking anybody."""
+    origin = request.headers.get("Origin")
+    if origin is not None and origin.partition("://")[2] != request.headers.get("Host"):
+        raise InvalidArgumentError("a page of another place may not write", origin=origin[:200])

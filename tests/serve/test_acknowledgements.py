@@ -1,0 +1,50 @@
+"""A client is told of a write when it is durable, and not before."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from lakebed import Log, ServeConfig
+from lakebed.serve.protocol import unpack
+from lakebed.serve.server import Server
+from tests.wal.test_promises import PATIENCE_SECONDS, HeldDisk
+
+_LOOK_SECONDS = 0.3
+"""How long to look for an acknowledgement that must not come."""
+
+
+def test_nothing_is_acknowledged_over_the_wire_while_its_sync_is_under_way(tmp_path: Path) -> None:
+    """The acknowledgement of a put comes when the batch is on disk, with its place."""
+    disk = HeldDisk()
+    config = ServeConfig(port=0, http_port=-1, stop_timeout_ms=1000)
+    log = Log.open(tmp_path / "log", disk=disk)
+    log.create_topic("t")
+    with Server(log, config).start() as server:
+        client = fl.connect(f"grpc://127.0.0.1:{server.port}")
+        batch = pa.record_batch({"value": pa.array([b"v"], pa.binary())})
+        writer, reader = client.do_put(fl.FlightDescriptor.for_path("t"), batch.schema)
+        answers: list[Any] = []
+        answered = threading.Event()
+
+        def read() -> None:
+            answers.extend(unpack(reader.read().to_pybytes()))
+            answered.set()
+
+        with disk.holding():
+            writer.write_batch(batch)
+            assert disk.arrived.wait(PATIENCE_SECONDS)
+            reading = threading.Thread(target=read, daemon=True)
+            reading.start()
+            assert not answered.wait(_LOOK_SECONDS), answers
+            assert log.offsets("t") == {0: (0, 0)}
+        assert answered.wait(PATIENCE_SECONDS)
+        ((number, runs),) = answers
+        assert (number, [run[1:] for run in runs]) == (1, [(0, 0, 1, 0)])
+        reading.join(PATIENCE_SECONDS)
+        writer.close()
+        client.close()

@@ -1,0 +1,190 @@
+"""Writing by WebSocket: every record is answered in its turn, and nobody gets in unasked."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from tests.engine.support import PRICE, in_threads, rows, until
+from tests.serve.over_http import Served, served
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path / "log") as server:
+        server.log.create_topic("t")
+        yield server
+
+
+def writer(here: Served, topic: str = "t", **given: Any) -> connect:
+    headers = {"Authorization": f"Bearer {here.token}"} if here.token else {}
+    given.setdefault("additional_headers", headers)
+    return connect(f"ws://127.0.0.1:{here.port}/v1/topics/{topic}/writer", **given)
+
+
+def told(connection: ClientConnection, message: Any) -> Any:
+    connection.send(message if isinstance(message, str | list) else json.dumps(message))
+    return json.loads(connection.recv())
+
+
+def turned_away(here: Served, topic: str = "t", **given: Any) -> tuple[int, str]:
+    with pytest.raises(InvalidStatus) as caught, writer(here, topic, **given):
+        pass
+    body = caught.value.response.body
+    return caught.value.response.status_code, bytes(body or b"").decode()
+
+
+def test_a_record_is_answered_when_it_is_in_the_log(here: Served) -> None:
+    with writer(here) as connection:
+        assert told(connection, {"value": "a", "key": "k"}) == {"partition": 0, "offset": 0}
+        assert rows(here.log, "t") == [b"a"]
+        assert told(connection, {"value": {"base64": "AAE="}}) == {"partition": 0, "offset": 1}
+    assert rows(here.log, "t") == [b"a", b"\0\1"]
+
+
+def test_answers_come_in_the_order_of_the_messages(here: Served) -> None:
+    with writer(here) as connection:
+        for number in range(200):
+            bad = number % 10 == 3
+            connection.send("{" if bad else json.dumps({"value": str(number)}))
+        answers = [json.loads(connection.recv()) for _ in range(200)]
+    offsets = [answer["offset"] for answer in answers if "offset" in answer]
+    assert [number for number, answer in enumerate(answers) if "error" in answer] == list(
+        range(3, 200, 10)
+    )
+    assert offsets == list(range(180))
+    assert rows(here.log, "t") == [str(number).encode() for number in range(200) if number % 10 - 3]
+
+
+def test_many_connections_write_at_once(here: Served) -> None:
+    def work(number: int) -> list[int]:
+        with writer(here) as connection:
+            return [told(connection, {"value": f"{number}"})["offset"] for _ in range(20)]
+
+    found = in_threads(40, work)
+    assert sorted(offset for offsets in found for offset in offsets) == list(range(800))
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("", "invalid_argument"),
+        ("{", "invalid_argument"),
+        ("[1]", "schema_mismatch"),
+        ('{"valu": 1}', "schema_mismatch"),
+        ('{"value": null}', "schema_mismatch"),
+        ('{"value": "a", "value": "b"}', "invalid_argument"),
+        ('{"value": "a", "partition": 9}', "partition_not_found"),
+        ('{"value": "a", "timestamp": "yesterday"}', "schema_mismatch"),
+        ('{"value": NaN}', "invalid_argument"),
+        ("[" * 100_000, "invalid_argument"),
+    ],
+)
+def test_a_bad_message_is_refused_and_the_next_one_is_taken(
+    here: Served, message: str, code: str
+) -> None:
+    with writer(here) as connection:
+        answer = told(connection, message)["error"]
+        assert answer["code"] == code and answer["advice"]
+        assert told(connection, {"value": "good"}) == {"partition": 0, "offset": 0}
+
+
+def test_a_typed_topic_takes_its_fields(here: Served) -> None:
+    here.log.create_topic("prices", schema=PRICE)
+    with writer(here, "prices") as connection:
+        assert told(connection, {"value": {"item": "tea", "price": 3}})["offset"] == 0
+        assert told(connection, {"value": {"item": "tea", "price": "3"}})["error"]
+    assert rows(here.log, "prices") == [{"item": "tea", "price": 3}]
+
+
+def test_a_message_may_come_in_pieces_and_has_a_limit(here: Served) -> None:
+    with writer(here) as connection:
+        assert told(connection, ['{"val', 'ue": ', '"a"}'])["offset"] == 0
+        with pytest.raises(ConnectionClosed) as caught:
+            told(connection, {"value": "x" * 2_000_000})
+        assert caught.value.rcvd is not None and caught.value.rcvd.code == 1009
+    with writer(here) as connection, pytest.raises(ConnectionClosed):
+        told(connection, ['{"value": "'] + ["x" * 900_000] * 3 + ['"}'])
+    assert rows(here.log, "t") == [b"a"]
+
+
+def test_who_may_not_write_is_turned_away(here: Served) -> None:
+    assert turned_away(here, "none")[0] == 404
+    assert turned_away(here, "a/b")[0] == 400
+    assert turned_away(here, "__audit")[0] in (403, 404)
+    admin = here.log.access.create_token("root", roles=["admin"])
+    assert turned_away(here)[0] == 401
+    here.token = str(here.log.access.create_token("eyes", roles=["reader"]))
+    assert turned_away(here)[0] == 403
+    here.token = "lkb_nonsense"
+    assert turned_away(here)[0] == 401
+    here.token = str(admin)
+    with writer(here) as connection:
+        assert told(connection, {"value": "a"})["offset"] == 0
+
+
+def test_a_page_of_another_place_may_not_write(here: Served) -> None:
+    status, body = turned_away(here, origin="http://elsewhere.example")
+    assert status == 400 and "another place" in body
+    with writer(here, origin=f"http://127.0.0.1:{here.port}") as connection:
+        assert told(connection, {"value": "a"})["offset"] == 0
+
+
+def test_a_token_that_is_revoked_ends_an_open_connection_too(here: Served) -> None:
+    here.log.access.create_token("root", roles=["admin"])
+    here.token = str(here.log.access.create_token("till", roles=["writer"]))
+    (till,) = (each.id for each in here.log.access.tokens() if each.principal == "till")
+    with writer(here) as connection:
+        assert told(connection, {"value": "a"})["offset"] == 0
+        here.log.access.revoke_token(till)
+        answers: list[Any] = []
+
+        def is_refused() -> bool:
+            answers.append(told(connection, {"value": "b"}))
+            return "error" in answers[-1]
+
+        until(is_refused)
+        assert answers[-1]["error"]["code"] == "unauthenticated"
+
+
+def test_a_limit_on_requests_is_told_record_by_record(tmp_path: Path) -> None:
+    with served(tmp_path / "log", principal_requests_per_second=5) as here:
+        here.log.create_topic("t")
+        with writer(here) as connection:
+            answers = [told(connection, {"value": "a"}) for _ in range(30)]
+    refused = [answer["error"]["code"] for answer in answers if "error" in answer]
+    assert refused and set(refused) == {"quota_exceeded"}
+    assert "offset" in answers[0]
+
+
+def test_garbage_instead_of_frames_ends_the_connection_alone(here: Served) -> None:
+    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as raw:
+        raw.sendall(
+            b"GET /v1/topics/t/writer HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n"
+            b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        assert b"101" in raw.recv(4096)
+        raw.sendall(b"\xff" * 100)
+        while raw.recv(4096):
+            pass
+    with writer(here) as connection:
+        assert told(connection, {"value": "a"})["offset"] == 0
+
+
+def test_stopping_answers_what_is_under_way_and_says_so(tmp_path: Path) -> None:
+    with served(tmp_path / "log") as here:
+        here.log.create_topic("t")
+        with writer(here) as connection:
+            assert told(connection, {"value": "a"})["offset"] == 0
+            here.server.stop()
+            with pytest.raises(ConnectionClosed) as caught:
+                connection.recv()
+        assert caught.value.rcvd is not None and caught.value.rcvd.code == 1012
