@@ -4,7 +4,7 @@ What is measured shares two cores with this, so this does little: one thread, so
 block, and of each protocol only what one record needs. Of gRPC that is an HTTP/2 stream with a
 message in a frame; a thousand Flight clients of pyarrow need more of the two cores than the server.
 
-    python -m bench.crowd KIND PORT CONNECTIONS SECONDS TOPIC
+    python -m bench.crowd KIND PORT CONNECTIONS SECONDS
 
 It prints `ready` when all connections have had a record acknowledged, begins when a line comes,
 and prints its figures as JSON.
@@ -19,13 +19,11 @@ import socket
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import Any
 
 import msgpack
 import numpy as np
 import pyarrow as pa
-import pyarrow.flight as fl
 
 from bench.peers import RECORD_BYTES
 from lakebed.topic.schema import storage_schema
@@ -177,25 +175,48 @@ def _acks(payload: bytes) -> int:
     return len(answers)
 
 
-class FlightProducer(Flight):
-    """A put stream that sends batches of one row under a producer."""
+# WebSocket (RFC 6455): one text frame for a record, one for its acknowledgement
 
-    def __init__(self, port: int, number: int, topic: int, producer: tuple[int, int]) -> None:
-        super().__init__(port, number)
-        self._head = [*producer, topic, 0]
-        schema = storage_schema(pa.binary())
-        given = {"value": self._value, "timestamp": 1}
-        row = pa.RecordBatch.from_arrays(
-            [pa.array([given.get(each.name)], each.type) for each in schema], schema=schema
+
+class Socket(Caller):
+    """A WebSocket of the gateway that writes JSON records."""
+
+    def __init__(self, port: int, _number: int) -> None:
+        super().__init__(port)
+        self._frame = _masked(json.dumps({"value": "v" * RECORD_BYTES}).encode())
+        self.socket.sendall(
+            b"GET /v1/topics/events/writer HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         )
-        header, body = _ipc(row.serialize())
-        self._before, self._behind = _field(2, header), _field(1000, body)
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += self.socket.recv(_RECV_BYTES)
+        if b" 101 " not in answer[:20]:
+            raise ConnectionError(f"the server did not upgrade: {answer!r}")
 
-    def record(self, number: int) -> bytes:
-        """Give a batch with its metadata."""
-        runs = [(self._partition, 1, number - 1)]
-        metadata = _field(3, msgpack.packb([number, "producer", *self._head, runs]))
-        return _message(self._before + metadata + self._behind)
+    def record(self, _number: int) -> bytes:
+        """Give the frame."""
+        return self._frame
+
+    def acknowledged(self) -> int:
+        """Count the frames; each is short."""
+        count, at, data = 0, 0, self._buffer
+        while len(data) - at >= 2 and len(data) - at >= 2 + data[at + 1]:
+            size = data[at + 1]
+            if size > 125 or b"offset" not in data[at + 2 : at + 2 + size]:
+                raise RuntimeError(f"the server refused a record: {data!r}")
+            at += 2 + size
+            count += 1
+        self._buffer = data[at:]
+        return count
+
+
+def _masked(payload: bytes) -> bytes:
+    mask = os.urandom(4)
+    size = len(payload)
+    head = bytes((0x81, 0x80 | size)) if size < 126 else b"\x81\xfe" + size.to_bytes(2, "big")
+    return head + mask + bytes(each ^ mask[at & 3] for at, each in enumerate(payload))
 
 
 # Peers
@@ -252,28 +273,21 @@ class NatsPublish(Caller):
 # The crowd
 
 
-def _callers(kind: str, port: int, count: int, topic: int) -> Iterator[Caller]:
-    if kind == "producer":
-        client = fl.connect(f"grpc+tcp://127.0.0.1:{port}")
-        for number in range(count):
-            (answer,) = client.do_action(
-                fl.Action("register_producer", msgpack.packb({"name": None}))
-            )
-            yield FlightProducer(port, number, topic, msgpack.unpackb(answer.body))
-        client.close()
-        return
-    made: Any = {"record": Flight, "redis": RedisAdd, "nats": NatsPublish}[kind]
-    for number in range(count):
-        yield made(port, number)
+_KINDS: dict[str, Any] = {
+    "socket": Socket,
+    "record": Flight,
+    "redis": RedisAdd,
+    "nats": NatsPublish,
+}
 
 
-def crowd(kind: str, port: int, count: int, seconds: float, topic: int) -> dict[str, float]:
+def crowd(kind: str, port: int, count: int, seconds: float) -> dict[str, float]:
     """Keep a record of each connection on its way; give the rate and the latencies in ms.
 
     And how much of a core was spent here.
     """
     selector = selectors.DefaultSelector()
-    callers = list(_callers(kind, port, count, topic))
+    callers: list[Caller] = [_KINDS[kind](port, number) for number in range(count)]
     for caller in callers:
         selector.register(caller.socket, selectors.EVENT_READ, caller)
         caller.send()
@@ -316,7 +330,7 @@ def _ready(selector: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey
 
 
 if __name__ == "__main__":
-    _kind, _port, _count, _seconds, _topic = sys.argv[1:]
-    print(json.dumps(crowd(_kind, int(_port), int(_count), float(_seconds), int(_topic))))
+    _kind, _port, _count, _seconds = sys.argv[1:]
+    print(json.dumps(crowd(_kind, int(_port), int(_count), float(_seconds))))
     sys.stdout.flush()
     os._exit(0)  # a thousand connections need not be closed one by one

@@ -62,37 +62,36 @@ def puts(options: argparse.Namespace, rows: Rows) -> None:
 def connections(options: argparse.Namespace, rows: Rows) -> None:
     """Have many connections with one record on its way each, and wait for its acknowledgement."""
     served = Served(options.folder / "connections", PARTITIONS)
-    topic = served.log.describe_topic(TOPIC).id
     peers = served_peers(options.folder, 1)
-    ports = {"record": served.port, "producer": served.port}
+    ports = {"socket": served.http_port, "record": served.port}
     ports |= {_kind(peer): peer.port for peer in peers.values()}
     found: dict[str, list[Mapping[str, float]]] = {kind: [] for kind in ports}
     for _ in range(options.rounds):
         for kind, port in ports.items():
-            found[kind].append(_crowd(kind, port, options.connections, options.seconds, topic))
+            found[kind].append(_crowd(kind, port, options.connections, options.seconds))
             settle(served.log)
     served.close()
     for peer in peers.values():
         peer.close()
     rates = {kind: [each["rate"] for each in given] for kind, given in found.items()}
-    forms = {"record": "one 100 B record", "producer": "one batch of a 100 B record"}
-    for kind, form in forms.items():
-        work = f"{options.connections:,} connections, {form} at a time"
-        rows.figure(work, "records per second", rates[kind], "/s", 10_000)
-        rows.figure(work, "p50", [each["p50_ms"] for each in found[kind]], "ms")
-        p99 = [each["p99_ms"] for each in found[kind]]
-        rows.figure(work, "p99", p99, "ms", 200, at_most=True)
-        for name, peer in peers.items():
-            rows.ratio(work, rates[kind], rates[_kind(peer)], name, 3)
+    work = f"{options.connections:,} connections, one 100 B record at a time"
+    rows.figure(f"{work}, WebSocket", "records per second", rates["socket"], "/s", 10_000)
+    p99 = [each["p99_ms"] for each in found["socket"]]
+    rows.figure(f"{work}, WebSocket", "p50", [each["p50_ms"] for each in found["socket"]], "ms")
+    rows.figure(f"{work}, WebSocket", "p99", p99, "ms", 200, at_most=True)
+    for name, peer in peers.items():
+        rows.ratio(f"{work}, WebSocket", rates["socket"], rates[_kind(peer)], name, 3)
+    rows.figure(f"{work}, Flight", "records per second", rates["record"], "/s")
+    rows.figure(f"{work}, Flight", "p99", [each["p99_ms"] for each in found["record"]], "ms")
 
 
 def _kind(peer: object) -> str:
     return "nats" if isinstance(peer, JetStream) else "redis"
 
 
-def _crowd(kind: str, port: int, count: int, seconds: float, topic: int) -> Mapping[str, float]:
+def _crowd(kind: str, port: int, count: int, seconds: float) -> Mapping[str, float]:
     """Run the connections in a process of their own; give what it found."""
-    command = [sys.executable, "-m", "bench.crowd", kind, *map(str, (port, count, seconds, topic))]
+    command = [sys.executable, "-m", "bench.crowd", kind, *map(str, (port, count, seconds))]
     done = subprocess.run(command, input="begin\n", capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr}")

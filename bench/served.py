@@ -24,7 +24,7 @@ class Served(Closing):
         warm_log(folder, partitions).close()
         (folder / "lakebed.toml").write_text(_settings(), encoding="utf8")
         command = [sys.executable, "-m", "lakebed.cli", "serve", "--data", str(folder)]
-        command += ["--port", "0", "--http-port", "-1"]
+        command += ["--port", "0", "--http-port", "0"]
         with (folder.parent / f"{folder.name}-serve.log").open("wb") as errors:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True
@@ -35,8 +35,8 @@ class Served(Closing):
         if not said.startswith("serving "):
             self._process.kill()
             raise RuntimeError(f"the server did not start: {said!r}")
-        self.url = said.split()[-1]
-        self.port = int(self.url.rpartition(":")[2])
+        self.url, http = said.partition(" at ")[2].strip().split(", and ")
+        self.port, self.http_port = (int(each.rpartition(":")[2]) for each in (self.url, http))
         self.log = lakebed.open(self.url)
 
     def close(self) -> None:

@@ -164,9 +164,10 @@ def test_the_certificates_of_the_server_page_serve(tmp_path: Path) -> None:
     client = lakebed.ClientConfig(
         ca=file("authority.pem"), cert=file("till-7.pem"), key=file("till-7.key")
     )
-    with Server(log, config) as server, lakebed.open(server.url, client) as remote:
-        assert remote.topics() == []
-        assert remote.get_or_create_topic("orders").name == "orders"
+    with Server(log, config) as server:
+        for host in ("localhost", "127.0.0.1"):
+            with lakebed.open(f"lakebed+tls://{host}:{server.port}", client) as remote:
+                assert remote.get_or_create_topic("orders").name == "orders"
 
 
 def test_the_demo_finds_everything_again() -> None:

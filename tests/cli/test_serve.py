@@ -273,6 +273,8 @@ def test_a_second_signal_ends_a_server_that_is_held_up(tmp_path: Path) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             server.process.wait(0.5)
         assert server.end() == 128 + signal.SIGTERM
+        with contextlib.suppress(pa.ArrowException):
+            writer.close()
     assert shell(tmp_path / "log").values("orders") == ["acknowledged"]
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +47,7 @@ class Member:
             text=True,
         )
         self.events: list[Event] = []
+        self.paused_at = math.inf
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
@@ -113,6 +116,7 @@ def _play(scene: Scene, done: Callable[[], set[str]]) -> None:
     scene.write()
     scene.settle(done)
     third.process.send_signal(signal.SIGSTOP)
+    third.paused_at = time.monotonic()
     scene.write()
     eventually(lambda: len(scene.log.describe_group("group").members) == 1, "it is not expelled")
     scene.settle(done)
@@ -174,7 +178,7 @@ def _spans(member: Member) -> list[tuple[int, float, float, int]]:
     """Give partition, begin, end and member of each time that a member had a partition.
 
     A partition that was not given up ends with the last thing that the member is known to have
-    done: after it, it was killed, or paused for longer than its session.
+    done before it was killed, or paused for longer than its session.
     """
     spans: list[tuple[int, float, float, int]] = []
     open_since: dict[int, float] = {}
@@ -182,7 +186,7 @@ def _spans(member: Member) -> list[tuple[int, float, float, int]]:
     for event in member.events:
         if event.what in ("revoke", "fenced"):
             for partition in event.rest[0] if event.rest else list(open_since):
-                end = event.at if event.what == "revoke" else alive
+                end = event.at if event.what == "revoke" else min(alive, member.paused_at)
                 spans.append((partition, open_since.pop(partition), end, id(member)))
         elif event.what == "assign":
             for partition in event.rest[0]:

@@ -72,6 +72,11 @@ class AsyncRemoteLog(AsyncLog):
         """Who the server takes this client for."""
         return self._log.principal
 
+    @property
+    def log_id(self) -> str:
+        """The identity of the served log."""
+        return self._log.log_id
+
     async def topics(self) -> list[str]:
         """List the names of the topics."""
         return await self._run(self._log.topics)

@@ -48,6 +48,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
         self._threads = threads
         self._check_log = check_log
         self._asked: Future[Answer] | None = None
+        self._waking: Future[None] | None = None
 
     def ring(self) -> None:
         """Have a waiting task look again at what it waits for. Any thread."""
@@ -135,8 +136,10 @@ class AsyncRemoteConsumer(AsyncConsumer):
         self._bell.ring()
 
     def _wake_request(self) -> None:
-        with contextlib.suppress(ClosedError):  # closing wakes everybody
-            self._threads.waiting(self._remote._wake_request)
+        """Have the request answered now; one call at a time does it."""
+        if self._waking is None or self._waking.done():
+            with contextlib.suppress(ClosedError):  # closing wakes everybody
+                self._waking = self._threads.waiting(self._remote._wake_request)
 
     # The group
 

@@ -171,7 +171,7 @@ class PutStream:
             answered = self._submit(kind, batch, rest)
         except LakebedError as error:
             stack.close()
-            self._settle(number, error)
+            self._settle(number, _bare(error))
             return
         except BaseException:
             stack.close()
@@ -333,6 +333,12 @@ class PutStream:
             except (pa.ArrowException, OSError) as error:
                 with self._guard:
                     self.gone = error
+
+
+def _bare(error: LakebedError) -> LakebedError:
+    """Give an error without what it came from, which would keep its batch in memory."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
 
 
 def _same(result: Any) -> Any:
