@@ -52,6 +52,22 @@ def masked(text: str) -> str:
     return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text)
 
 
+def test_the_websocket_of_the_page_answers_what_it_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = (
+        each for each in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "ws://" in each
+    )
+    with served(tmp_path / "log") as here:
+        here.log.create_topic("orders")
+        here.log.append("orders", b"two apples")
+        exec(code.replace("localhost:4748", f"127.0.0.1:{here.port}"), {})
+    shown = [line.rpartition("# ")[2] for line in code.splitlines() if "# {" in line]
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == shown[0]
+    assert told[1].startswith(shown[1].partition(", ...")[0])
+
+
 def test_every_command_answers_what_the_page_shows(tmp_path: Path) -> None:
     assert len(commands()) > 10
     with served(tmp_path / "log") as here:
