@@ -82,10 +82,12 @@ class Owners:
             if len(self._names) > 2 * len(known) + _OWNERS_MIN:
                 self._names = {key: each for key, each in self._names.items() if key[0] in known}
 
-    def check(self, identity: tuple[int, int], name: str) -> None:
+    def check(self, identity: tuple[int, int], name: str, known: Collection[int]) -> None:
         """Refuse a producer that belongs to somebody else."""
-        owner = self._names.setdefault(identity, name)
-        if owner != name:
+        owner = self._names.get(identity)
+        if owner is None and identity[0] in known:
+            self.take(identity, name, known)
+        elif owner not in (None, name):
             raise FencedError("the producer belongs to somebody else", producer=identity[0])
 
     def drop(self, identity: tuple[int, int]) -> None:
@@ -237,7 +239,7 @@ def _abort_transaction(session: Session, request: Any) -> None:
 
 def _owned(session: Session, request: Any) -> tuple[int, int]:
     identity = (request["producer"], request["epoch"])
-    session.owners.check(identity, session.principal.name)
+    session.owners.check(identity, session.principal.name, session.log._core.state.producers)
     return identity
 
 

@@ -245,7 +245,8 @@ class PutStream:
         if len(rest) != 5 or not all(type(each) is int for each in rest[:4]):
             raise ProtocolError("a routed batch is [number, kind, id, epoch, topic, schema, runs]")
         identity, runs = (rest[0], rest[1]), rest[4]
-        self._owners.check(identity, self._principal.name)
+        producers = self._log._core.state.producers
+        self._owners.check(identity, self._principal.name, producers)
         target = self._log._writing.target(self._topic)
         if target.topic.id != rest[2]:
             raise TopicNotFoundError("the topic was deleted and made anew", topic=self._topic)
