@@ -35,16 +35,18 @@ def test_nothing_is_acknowledged_over_the_wire_while_its_sync_is_under_way(tmp_p
             answers.extend(unpack(reader.read().to_pybytes()))
             answered.set()
 
+        reading = threading.Thread(target=read, daemon=True)
         with disk.holding():
             writer.write_batch(batch)
             assert disk.arrived.wait(PATIENCE_SECONDS)
-            reading = threading.Thread(target=read, daemon=True)
             reading.start()
-            assert not answered.wait(_LOOK_SECONDS), answers
-            assert log.offsets("t") == {0: (0, 0)}
+            early = answered.wait(_LOOK_SECONDS)
+            seen = log.offsets("t")
         assert answered.wait(PATIENCE_SECONDS)
-        ((number, runs),) = answers
-        assert (number, [run[1:] for run in runs]) == (1, [(0, 0, 1, 0)])
         reading.join(PATIENCE_SECONDS)
         writer.close()
         client.close()
+    assert not early, answers
+    assert seen == {0: (0, 0)}
+    ((number, runs),) = answers
+    assert (number, [run[1:] for run in runs]) == (1, [(0, 0, 1, 0)])

@@ -10,6 +10,7 @@ import random
 import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -171,6 +172,22 @@ def _idle(raw: Raw, stack: contextlib.ExitStack) -> LakebedError | None:
         return error_of(error)
     stack.callback(writer.close)
     return None
+
+
+def test_a_client_that_does_not_end_its_stream_does_not_keep_a_server_from_ending(
+    tmp_path: Path,
+) -> None:
+    """It is told that the server stops, and waited for no longer than `stop_timeout_ms`."""
+    toml = "[lake]\niceberg = false\n"
+    with ServerProcess(tmp_path / "log", "stop_timeout_ms=200", toml=toml) as server:
+        check_serves(server)
+        with Raw(server) as raw, contextlib.ExitStack() as stack:
+            assert _idle(raw, stack) is None
+            assert server.stop() == 0
+            server.start()
+            check_serves(server)
+            stack.pop_all()  # the stream is gone with the server that had it
+    assert "calls did not end in time" in server.said
 
 
 def test_more_streams_than_allowed_are_refused_and_the_others_served(

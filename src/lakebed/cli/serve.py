@@ -83,6 +83,10 @@ def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
         pass  # a signal that another thread was given is handled when this one wakes up
     click.echo("stopping", err=True)
     server.stop()
+    if server.abandoned:  # the log is closed; Flight would wait for these clients for ever
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _config(base: ServeConfig, flags: dict[str, Any], given: tuple[str, ...]) -> ServeConfig:
@@ -97,10 +101,12 @@ def _config(base: ServeConfig, flags: dict[str, Any], given: tuple[str, ...]) ->
 
 
 def _http(server: Any, config: ServeConfig) -> str:
+    from lakebed.serve.server import reachable
+
     if server.http_port < 0:
         return ""
     scheme = "https" if config.tls_cert else "http"
-    return f", and {scheme}://{config.host}:{server.http_port}"
+    return f", and {scheme}://{reachable(config.host)}:{server.http_port}"
 
 
 def _signals() -> threading.Event:

@@ -383,13 +383,17 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 self._idle.wait(left)
             return self._under_way
 
-    def end(self) -> None:
-        """Close the port. Calls that did not end in time keep their threads until they do."""
+    def end(self) -> bool:
+        """Close the port; tell whether every call has ended.
+
+        Those that did not end in time keep their threads until they do.
+        """
         self._ended.set()
         self._pool.close()
         ending = threading.Thread(target=self.shutdown, name="lakebed-serve-end", daemon=True)
         ending.start()
         ending.join(2.0 if self._under_way else 10.0)
+        return not ending.is_alive()
 
 
 class _Sent:

@@ -8,6 +8,7 @@ acknowledged is lost.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import threading
@@ -38,6 +39,8 @@ class Server(Closing):
         self._guard: Any = None
         self._stop = threading.Lock()
         self._stopped = False
+        self.abandoned = False
+        """Whether it has stopped while calls of clients went on that did not end in time."""
 
     # Where it is
 
@@ -53,9 +56,9 @@ class Server(Closing):
 
     @property
     def url(self) -> str:
-        """What clients open."""
+        """What clients open; of a server on every address, those on this machine."""
         scheme = "lakebed+tls" if self.config.tls_cert else "lakebed"
-        return f"{scheme}://{_bracketed(self.config.host)}:{self.port}"
+        return f"{scheme}://{reachable(self.config.host)}:{self.port}"
 
     # Life
 
@@ -117,7 +120,7 @@ class Server(Closing):
                 _log.error("the last checkpoint failed; the WAL has everything: %s", error)
             self.log.close()
             if self._flight is not None:
-                self._flight.end()
+                self.abandoned = not self._flight.end()
             _log.info("stopped: log=%s", self.log.folder)
 
     def close(self) -> None:
@@ -166,7 +169,11 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _bracketed(host: str) -> str:
+def reachable(host: str) -> str:
+    """Give a host as it stands in a URL: one that means every address is called localhost."""
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_unspecified:
+            return "localhost"
     return f"[{host}]" if ":" in host else host
 
 
