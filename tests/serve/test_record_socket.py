@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ def here(tmp_path: Path) -> Iterator[Served]:
         yield server
 
 
-def writer(here: Served, topic: str = "t", **given: Any) -> connect:
+def writer(
+    here: Served, topic: str = "t", **given: Any
+) -> AbstractContextManager[ClientConnection]:
     headers = {"Authorization": f"Bearer {here.token}"} if here.token else {}
     given.setdefault("additional_headers", headers)
     return connect(f"ws://127.0.0.1:{here.port}/v1/topics/{topic}/writer", **given)
