@@ -29,7 +29,9 @@ def writer(
 ) -> AbstractContextManager[ClientConnection]:
     headers = {"Authorization": f"Bearer {here.token}"} if here.token else {}
     given.setdefault("additional_headers", headers)
-    return connect(f"ws://127.0.0.1:{here.port}/v1/topics/{topic}/writer", **given)
+    url = f"ws://127.0.0.1:{here.port}/v1/topics/{topic}/writer"
+    made: AbstractContextManager[ClientConnection] = connect(url, **given)
+    return made
 
 
 def told(connection: ClientConnection, message: Any) -> Any:
