@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,7 @@ from lakebed.engine.acks import Ack
 from lakebed.engine.backup import BackupReport
 from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup import CleanupReport
-from lakebed.engine.consumer import Callback, Consumer, checked_start
-from lakebed.engine.log import Log, Progress, checked_consumer, checked_wait
+from lakebed.engine.log import Log, Progress, checked_wait
 from lakebed.engine.producer import Producer
 from lakebed.engine.reading import checked_bounds, microseconds
 from lakebed.engine.stats import LogStats
@@ -35,7 +34,7 @@ from lakebed.engine.transaction import Transaction
 from lakebed.errors import ClosedError, InvalidArgumentError, ProtocolError
 from lakebed.serve.protocol import VERSION
 from lakebed.state.commands import Command
-from lakebed.types import GroupName, TopicName
+from lakebed.types import TopicName
 
 
 class RemoteProducer(Producer):
@@ -67,6 +66,9 @@ class RemoteTransaction(Transaction):
 class RemoteLog(Log):
     """A durable event log that another process serves. Any thread may call any method."""
 
+    _producer_kind = RemoteProducer
+    _transaction_kind = RemoteTransaction
+    _consumer_kind = RemoteConsumer
     _core: RemoteCore  # type: ignore[assignment]  # what is used of it here
     _reading: RemoteReading  # type: ignore[assignment]
     _writing: RemoteWriting
@@ -204,23 +206,6 @@ class RemoteLog(Log):
         )
         return ack
 
-    def producer(
-        self,
-        name: str | None = None,
-        *,
-        linger_ms: float = 5.0,
-        batch_bytes: int = 1 * limits.MIB,
-        memory_bytes: int = 64 * limits.MIB,
-    ) -> Producer:
-        """Open a producer: it batches what is sent one by one, and writes each batch once."""
-        self._check_open()
-        return self._producer(RemoteProducer, name, linger_ms, batch_bytes, memory_bytes)
-
-    def transaction(self, name: str | None = None, *, timeout_ms: int = 60_000) -> Transaction:
-        """Begin a transaction: records and consumer offsets that become visible together."""
-        self._check_open()
-        return self._transaction(RemoteTransaction, name, timeout_ms)
-
     # Reading
 
     def read(
@@ -259,39 +244,6 @@ class RemoteLog(Log):
             "offset_for_time", topic=topic, partition=partition, timestamp=microseconds(timestamp)
         )
         return found
-
-    def consumer(
-        self,
-        group: str | None = None,
-        topics: Collection[str] | None = None,
-        *,
-        partitions: Collection[tuple[str, int]] | None = None,
-        start: str = "earliest",
-        max_records: int = 10_000,
-        max_bytes: int = 16 * limits.MIB,
-        columns: Collection[str] | None = None,
-        session_timeout_ms: int = 60_000,
-        strategy: str = "sticky",
-        on_assign: Callback | None = None,
-        on_revoke: Callback | None = None,
-    ) -> Consumer:
-        """Open a consumer: a member of `group` that reads its share of `topics`."""
-        self._check_open()
-        topics = checked_consumer(group, topics, partitions, session_timeout_ms)
-        return RemoteConsumer(
-            self._reading,
-            self._groups,
-            None if group is None else str(GroupName(group)),
-            topics or (),
-            partitions,
-            start=checked_start(start),
-            bounds=checked_bounds(max_records, max_bytes),
-            columns=columns,
-            session_seconds=session_timeout_ms / 1000,
-            strategy=strategy,
-            on_assign=on_assign,
-            on_revoke=on_revoke,
-        )
 
     # Looking after it
 

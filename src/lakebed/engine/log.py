@@ -63,6 +63,11 @@ class Log(Closing):
     Any thread may call any method. Use it as a context manager, or call `close`.
     """
 
+    _producer_kind: type[Producer] = Producer
+    _transaction_kind: type[Transaction] = Transaction
+    _consumer_kind: type[Consumer] = Consumer
+    """What is made by the methods of these names; a served log has kinds of its own."""
+
     def __init__(
         self, folder: Path, config: LogConfig, disk: Disk, clock: Clock, *, threaded: bool
     ) -> None:
@@ -357,22 +362,12 @@ class Log(Closing):
         later fences this one.
         """
         self._check_open()
-        return self._producer(Producer, name, linger_ms, batch_bytes, memory_bytes)
-
-    def _producer(
-        self,
-        kind: type[Producer],
-        name: str | None,
-        linger_ms: float,
-        batch_bytes: int,
-        memory_bytes: int,
-    ) -> Producer:
         _check_range("linger_ms", linger_ms, 0, 60_000)
         _check_range("batch_bytes", batch_bytes, 1, 32 * limits.MIB)
         _check_range("memory_bytes", memory_bytes, 1, 1024 * limits.GIB)
         chosen = "" if name is None else str(ProducerName(name))
         identity = self._submit(RegisterProducer(chosen, self._core.clock.time_us()))
-        return kind(
+        return self._producer_kind(
             self._core,
             self._writing,
             self._admit,
@@ -389,16 +384,13 @@ class Log(Closing):
         An open one of the same `name` is aborted and its owner fenced.
         """
         self._check_open()
-        return self._transaction(Transaction, name, timeout_ms)
-
-    def _transaction(
-        self, kind: type[Transaction], name: str | None, timeout_ms: int
-    ) -> Transaction:
         _check_range("timeout_ms", timeout_ms, 1, 86_400_000)
         chosen = "" if name is None else str(ProducerName(name))
         time_us = self._core.clock.time_us()
         identity = self._submit(BeginTransaction(chosen, int(timeout_ms) * 1000, time_us))
-        return kind(self._core, self._writing, self._groups, self._admit, identity, chosen)
+        return self._transaction_kind(
+            self._core, self._writing, self._groups, self._admit, identity, chosen
+        )
 
     # Reading
 
@@ -494,7 +486,7 @@ class Log(Closing):
         """
         self._check_open()
         topics = checked_consumer(group, topics, partitions, session_timeout_ms)
-        return Consumer(
+        return self._consumer_kind(
             self._reading,
             self._groups,
             None if group is None else str(GroupName(group)),
