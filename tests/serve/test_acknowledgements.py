@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,12 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from lakebed import Log, ServeConfig
-from lakebed.serve.protocol import unpack
+from lakebed.serve.calls import Owners
+from lakebed.serve.guard import Principal
+from lakebed.serve.protocol import pack, unpack
+from lakebed.serve.puts import AckPool, PutStream
 from lakebed.serve.server import Server
+from tests.engine.support import until
 from tests.wal.test_promises import PATIENCE_SECONDS, HeldDisk
 
 _LOOK_SECONDS = 0.3
@@ -50,3 +55,32 @@ def test_nothing_is_acknowledged_over_the_wire_while_its_sync_is_under_way(tmp_p
     assert seen == {0: (0, 0)}
     ((number, runs),) = answers
     assert (number, [run[1:] for run in runs]) == (1, [(0, 0, 1, 0)])
+
+
+def test_answers_that_nobody_reads_do_not_pile_up(tmp_path: Path) -> None:
+    """A stream whose client does not read is not read either, beyond a bounded number."""
+    reads = threading.Event()
+    count = 20_000
+    with Log.open(tmp_path / "log") as log:
+        principal, pool = Principal("anonymous", "", ""), AckPool()
+        stream = PutStream(
+            *(log, principal, Owners(), "t", pool),
+            lambda _: reads.wait() and None,
+            lambda _: contextlib.nullcontext(),
+        )
+        taken: list[int] = []
+
+        def take() -> None:
+            for number in range(count):
+                stream.take(None, pack([number, "unheard"]))
+                taken.append(number)
+
+        taking = threading.Thread(target=take, daemon=True)
+        taking.start()
+        until(lambda: stream._is_full() or not taking.is_alive())
+        assert len(taken) < count
+        reads.set()
+        taking.join(PATIENCE_SECONDS)
+        stream.finish()
+        assert len(taken) == count
+        pool.close()

@@ -223,7 +223,7 @@ def test_rows_may_be_plain_bytes_and_text_or_dictionaries() -> None:
 def test_rows_carry_times_as_datetimes_or_microseconds() -> None:
     naive = datetime.datetime(2024, 1, 2, 3, 4, 5, 6)
     zone = datetime.timezone(datetime.timedelta(hours=2))
-    batch = normalize(
+    batch = records.normalize(
         [
             {"value": b"", "timestamp": naive},
             {"value": b"", "timestamp": naive.replace(tzinfo=zone)},
@@ -237,7 +237,7 @@ def test_rows_carry_times_as_datetimes_or_microseconds() -> None:
 
 
 def test_rows_carry_headers_as_dictionaries() -> None:
-    batch = normalize(
+    batch = records.normalize(
         [{"value": b"", "headers": {"a": b"1", "b": "2"}}, {"value": b"", "headers": {}}, b""]
     )
     assert column(batch, "headers") == [[("a", b"1"), ("b", b"2")], [], None]
@@ -633,3 +633,34 @@ def test_payload_bytes_follow_what_is_held() -> None:
 def test_arrays_from_numpy_times_are_taken() -> None:
     times = pa.array(np.array([1, 2], "datetime64[ms]"))
     assert micros(normalize(pa.table({"value": ["a", "b"], "timestamp": times}))) == [1000, 2000]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.int64(), 1.5),
+        (pa.int32(), float("nan")),
+        (pa.list_(pa.string()), "abc"),
+        (pa.list_(pa.int64()), [1, 2.5]),
+        (pa.float64(), True),
+        (pa.struct([("n", pa.int64())]), {"n": 0.1}),
+        (pa.map_(pa.string(), pa.int64()), {"a": 0.5}),
+    ],
+)
+def test_nothing_is_changed_on_the_way_in(kind: pa.DataType, value: object) -> None:
+    """Arrow would take each of these, and store something else."""
+    with pytest.raises(SchemaMismatchError) as caught:
+        records.normalize(
+            [{"value": {"f": value}}],
+            pa.struct([("f", kind)]),
+            now_us=0,
+            record_bytes_max=1 << 20,
+        )
+    assert str(caught.value.facts["column"]).startswith("value.f")
+
+
+def test_a_float_that_is_a_whole_number_is_one() -> None:
+    batch = records.normalize(
+        [{"value": {"f": 2.0}}], pa.struct([("f", pa.int64())]), now_us=0, record_bytes_max=1 << 20
+    )
+    assert batch.column("value").to_pylist() == [{"f": 2}]

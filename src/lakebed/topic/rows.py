@@ -132,21 +132,38 @@ def headers_array(headers: Sequence[Any]) -> pa.Array:
 def value_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Give the values of a raw topic (bytes or text) or of a typed one (dictionaries)."""
     if types.is_struct(kind):
-        _check_names(values, kind, "value")
+        _check(values, kind, "value")
     return array(values, kind, "value")
 
 
-def _check_names(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
-    """Refuse names that the schema does not have: Arrow would leave them out without a word."""
+def _check(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
+    """Refuse what Arrow would change or leave out without a word.
+
+    That is names which the schema does not have, fractions of whole numbers, text as a list of its
+    letters, and true as 1.0.
+    """
     if types.is_struct(kind):
         _check_struct(values, kind, path)
     elif types.is_list(kind):
-        _check_names(_elements(values, kind, path), kind.value_type, path)
+        _check(_elements(values, kind, path), kind.value_type, path)
     elif types.is_map(kind):
-        _check_names(_items(values, kind, path), kind.item_type, path)
+        _check(_items(values, kind, path), kind.item_type, path)
+    elif types.is_integer(kind):
+        if float in set(map(type, values)):
+            _check_whole(values, kind, path)
+    elif types.is_floating(kind) and bool in set(map(type, values)):
+        raise mismatch(path, kind, "bool")
+
+
+def _check_whole(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
+    for value in values:
+        if type(value) is float and not value.is_integer():
+            raise mismatch(path, kind, f"float {value}")
 
 
 def _elements(values: Sequence[Any], kind: pa.DataType, path: str) -> list[Any]:
+    if not {str, bytes}.isdisjoint(map(type, values)):
+        raise mismatch(path, kind, "a value that is no list")
     try:
         return [element for value in values if value is not None for element in value]
     except TypeError as error:
@@ -168,24 +185,26 @@ def _check_struct(values: Sequence[Any], kind: pa.StructType, path: str) -> None
     except TypeError:
         got = next(type(value).__name__ for value in present if not isinstance(value, dict))
         raise mismatch(path, f"a dictionary for {kind}", got) from None
-    known, nested = _fields_of(kind)
+    known, careful = _fields_of(kind)
     for name in sorted(names - known, key=str):
         raise mismatch(f"{path}.{name}", "no such field", "a value")
-    for field in nested:
+    for field in careful:
         children = [value.get(field.name) for value in present]
-        _check_names(children, field.type, f"{path}.{field.name}")
+        _check(children, field.type, f"{path}.{field.name}")
 
 
 @functools.lru_cache(maxsize=1024)
 def _fields_of(kind: pa.StructType) -> tuple[frozenset[str], list[pa.Field]]:
-    """Give the names of a struct's fields, and those fields that have structs in them."""
+    """Give the names of a struct's fields, and those fields whose values have to be looked at."""
     names = frozenset(field.name for field in kind)
-    return names, [field for field in kind if _has_struct(field.type)]
+    return names, [field for field in kind if _is_careful(field.type)]
 
 
-def _has_struct(kind: pa.DataType) -> bool:
-    if types.is_list(kind):
-        return _has_struct(kind.value_type)
-    if types.is_map(kind):
-        return _has_struct(kind.item_type)
-    return bool(types.is_struct(kind))
+def _is_careful(kind: pa.DataType) -> bool:
+    return bool(
+        types.is_struct(kind)
+        or types.is_list(kind)
+        or types.is_map(kind)
+        or types.is_integer(kind)
+        or types.is_floating(kind)
+    )
