@@ -61,11 +61,15 @@ def test_answers_that_nobody_reads_do_not_pile_up(tmp_path: Path) -> None:
     """A stream whose client does not read is not read either, beyond a bounded number."""
     reads = threading.Event()
     count = 20_000
+
+    def write(_: Any) -> None:
+        reads.wait()
+
     with Log.open(tmp_path / "log") as log:
         principal, pool = Principal("anonymous", "", ""), AckPool()
         stream = PutStream(
             *(log, principal, Owners(), "t", pool),
-            lambda _: reads.wait() and None,
+            write,
             lambda _: contextlib.nullcontext(),
         )
         taken: list[int] = []
