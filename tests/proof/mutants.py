@@ -758,8 +758,8 @@ MUTANTS = (
         name="producer-of-somebody-else-accepted",
         breaks="a producer belongs to whoever it was given to",
         file="serve/calls.py",
-        old="        elif owner not in (None, name):\n",
-        new="        elif False:\n",
+        old="    if found is not None and found.owner != (",
+        new="    if False and found.owner != (",
         tests=(f"{BAD_CLIENTS}::test_somebody_elses_producer_cannot_be_used",),
     ),
     Mutant(

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from lakebed import Log, ServeConfig
-from lakebed.serve.calls import Owners
 from lakebed.serve.guard import Principal
 from lakebed.serve.protocol import pack, unpack
 from lakebed.serve.puts import AckPool, PutStream
@@ -68,7 +67,7 @@ def test_answers_that_nobody_reads_do_not_pile_up(tmp_path: Path) -> None:
     with Log.open(tmp_path / "log") as log:
         principal, pool = Principal("anonymous", "", ""), AckPool()
         stream = PutStream(
-            *(log, principal, Owners(), "t", pool),
+            *(log, principal, "t", pool),
             write,
             lambda _: contextlib.nullcontext(),
         )

@@ -22,7 +22,7 @@ from lakebed import errors
 from lakebed.errors import InvalidArgumentError, LakebedError, ProtocolError
 from lakebed.limits import SCHEMA_BYTES_MAX
 from lakebed.serve import protocol
-from lakebed.serve.calls import CALLS, Owners, checked
+from lakebed.serve.calls import CALLS, checked
 from lakebed.serve.gets import Ticket
 from lakebed.serve.guard import Principal
 from lakebed.serve.protocol import MESSAGE_BYTES_MAX, pack, pack_error, unpack, unpack_error
@@ -365,7 +365,6 @@ def test_any_put_message_is_answered_once_or_ends_the_stream() -> None:
             stream = PutStream(
                 log,
                 Principal("alice", "", "peer"),
-                Owners(),
                 "t",
                 pool,
                 lambda buffer: written.append(buffer.to_pybytes()),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -64,25 +66,24 @@ def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
     folder is released. A second one ends the process at once; nothing acknowledged is lost.
     """
     import lakebed
-    from lakebed.serve.logs import configure
     from lakebed.serve.server import Server
 
     with Meter(silent=False) as meter:
         log = lakebed.Log.open(os.fspath(folder), progress=meter)
-    try:
-        config = _config(log.config.serve, flags, given)
-        configure(config.log_format, "info", sys.stderr)
-        server = Server(log, config)
-        stopping = _signals()
-        server.start()
-    except BaseException:
-        log.close()
-        raise
-    click.echo(f"serving {folder} at {server.url}" + _http(server, config))
-    while not stopping.wait(_LOOK_SECONDS):
-        pass  # a signal that another thread was given is handled when this one wakes up
-    click.echo("stopping", err=True)
-    server.stop()
+    with contextlib.ExitStack() as stack:
+        try:
+            config = _config(log.config.serve, flags, given)
+            stack.enter_context(_logging(config))
+            stopping = stack.enter_context(_signals())
+            server = Server(log, config).start()
+        except BaseException:
+            log.close()
+            raise
+        click.echo(f"serving {folder} at {server.url}" + _http(server, config))
+        while not stopping.wait(_LOOK_SECONDS):
+            pass  # a signal that another thread was given is handled when this one wakes up
+        click.echo("stopping", err=True)
+        server.stop()
     if server.abandoned:  # the log is closed; Flight would wait for these clients for ever
         sys.stdout.flush()
         sys.stderr.flush()
@@ -109,7 +110,20 @@ def _http(server: Any, config: ServeConfig) -> str:
     return f", and {scheme}://{reachable(config.host)}:{server.http_port}"
 
 
-def _signals() -> threading.Event:
+@contextlib.contextmanager
+def _logging(config: ServeConfig) -> Iterator[None]:
+    """Have what Lakebed logs written to stderr within the block."""
+    from lakebed.serve.logs import configure, unconfigure
+
+    handler = configure(config.log_format, "info", sys.stderr)
+    try:
+        yield
+    finally:
+        unconfigure(handler)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[threading.Event]:
     """Give an event that the first SIGTERM or SIGINT sets; the second ends the process."""
     stopping = threading.Event()
 
@@ -118,6 +132,10 @@ def _signals() -> threading.Event:
             os._exit(128 + number)
         stopping.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
-    return stopping
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, handle) for number in numbers]
+    try:
+        yield stopping
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -97,7 +97,8 @@ class RemoteLog(Log):
         self.config = LogConfig()
         self.folder = Path(url)
         self._core = RemoteCore(self._connection)
-        self._writing = RemoteWriting(self._core, self._connection, hello["entry_bytes_max"])
+        most = min(hello["entry_bytes_max"], hello["request_bytes_max"])
+        self._writing = RemoteWriting(self._core, self._connection, most)
         self._reading = RemoteReading(self._connection)
         self._groups = RemoteGroups(self._core, self._connection, self._reading)
         self.lake: RemoteLake = RemoteLake(self._connection)  # type: ignore[assignment]

@@ -23,6 +23,7 @@ from lakebed.client.puts import Item, Lane, Runs, check_may_wait, future_item, i
 from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.writing import Encoded, Record, Rows, Target, Writing
 from lakebed.errors import (
+    EntryTooLargeError,
     FencedError,
     InvalidArgumentError,
     LakebedError,
@@ -242,6 +243,12 @@ class RemoteWriting(Writing):
             empty: Future[Acks] = Future()
             empty.set_result(Acks(topic, (), None))
             return empty
+        if encoded.body.size_bytes > self._wal.config.entry_bytes_max:
+            raise EntryTooLargeError(
+                "it does not fit into an entry",
+                bytes=encoded.body.size_bytes,
+                bytes_max=self._wal.config.entry_bytes_max,
+            )
         name, order = target.topic.name, encoded.order
         item, future = future_item(
             encoded.body.batch(), encoded.part.runs, lambda runs: Acks(name, placed(runs), order)

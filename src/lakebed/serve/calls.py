@@ -7,9 +7,7 @@ without a line here does not exist; one choke point checks the line's `need` bef
 
 from __future__ import annotations
 
-import threading
-import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,10 +24,11 @@ from lakebed.state.commands import (
     RegisterProducer,
 )
 from lakebed.state.machine import Written
-from lakebed.types import BackupName, GroupName, ProducerName, TopicPartition
+from lakebed.types import ANONYMOUS, BackupName, GroupName, ProducerName, TopicPartition
 from lakebed.version import __version__
 
 if TYPE_CHECKING:
+    from lakebed.config import ServeConfig
     from lakebed.engine.log import Log
     from lakebed.engine.table import Table
     from lakebed.serve.guard import Principal
@@ -43,60 +42,43 @@ _ADMIN: Final = Need(Action.ADMIN, "log")
 
 
 class Session:
-    """What a call works on: the log, who calls, and which producers belong to whom."""
+    """What a call works on: the log, who calls, and the server it came to."""
 
     def __init__(
         self,
         log: Log,
         principal: Principal,
-        owners: Owners,
+        server: str,
         wake: Callable[[str], None],
-        backups: str,
+        config: ServeConfig,
     ) -> None:
         self.log = log
         self.principal = principal
-        self.owners = owners
+        self.server = server
+        """Tells this run of the server from those before it, which clients have to know."""
         self.wake = wake
         """Wakes a stream that waits under a name."""
-        self.backups = backups
+        self.backups = config.backups
         """The folder that backups go to; empty for none."""
+        self.request_bytes_max = config.request_bytes_max
 
 
-class Owners:
-    """Who opened which producer or transaction: nobody else may write or commit under its id.
+def producer_name(principal: str, name: str | None) -> str:
+    """Give the name under which the log keeps a caller's producer or transaction.
 
-    Remembered while the server runs. After a restart the first one to come with an id and its
-    epoch has it: only its owner knows the epoch, unless somebody guesses.
+    That of a known caller bears the caller's name, so nobody else can take it over, and whose it is
+    outlives the server.
     """
-
-    def __init__(self) -> None:
-        self.server: Final = uuid.uuid4().hex
-        """Tells this run of the server from those before it, which clients have to know."""
-        self._names: dict[tuple[int, int], str] = {}
-        self._guard = threading.Lock()
-
-    def take(self, identity: tuple[int, int], name: str, known: Collection[int]) -> None:
-        """Remember who has a producer; `known` are those that the log knows still."""
-        with self._guard:
-            self._names[identity] = name
-            if len(self._names) > 2 * len(known) + _OWNERS_MIN:
-                self._names = {key: each for key, each in self._names.items() if key[0] in known}
-
-    def check(self, identity: tuple[int, int], name: str, known: Collection[int]) -> None:
-        """Refuse a producer that belongs to somebody else."""
-        owner = self._names.get(identity)
-        if owner is None and identity[0] in known:
-            self.take(identity, name, known)
-        elif owner not in (None, name):
-            raise FencedError("the producer belongs to somebody else", producer=identity[0])
-
-    def drop(self, identity: tuple[int, int]) -> None:
-        """Forget a producer that has ended."""
-        with self._guard:
-            self._names.pop(identity, None)
+    chosen = "" if name is None else str(ProducerName(name))
+    return chosen if principal == ANONYMOUS else f"{principal}/{chosen}"
 
 
-_OWNERS_MIN: Final = 1_000
+def check_owner(log: Log, producer: int, principal: str) -> None:
+    """Refuse a producer or transaction that belongs to somebody else."""
+    found = log._core.state.producers.get(producer)
+    if found is not None and found.owner != ("" if principal == ANONYMOUS else principal):
+        raise FencedError("the producer belongs to somebody else", producer=producer)
+
 
 Run = Callable[[Session, Any], Any]
 
@@ -116,6 +98,8 @@ class Call(NamedTuple):
     """Gives the topics or groups that a request is about."""
     safe: bool = True
     """Whether it can be repeated when nobody knows if it happened."""
+    somewhere: tuple[Action, ...] = ()
+    """For a call that names nothing yet: its caller may do one of these on some name."""
     open: bool = False
     """Whether everybody who is known may make it; it shows nothing but what its caller may see."""
 
@@ -189,27 +173,21 @@ def _describe_for_writers(session: Session, request: Any) -> Any:
 
 
 def _register_producer(session: Session, request: Any) -> Any:
-    name = request.get("name")
-    chosen = "" if name is None else str(ProducerName(name))
     log = session.log
-    identity = log._submit(RegisterProducer(chosen, log._core.clock.time_us()))
-    session.owners.take(identity, session.principal.name, log._core.state.producers)
-    return identity
+    name = producer_name(session.principal.name, request.get("name"))
+    return log._submit(RegisterProducer(name, log._core.clock.time_us()))
 
 
 def _forget_producer(session: Session, request: Any) -> None:
     identity = _owned(session, request)
     session.log._submit(ForgetProducer(*identity))
-    session.owners.drop(identity)
 
 
 def _begin_transaction(session: Session, request: Any) -> Any:
-    name, log = request.get("name"), session.log
-    chosen = "" if name is None else str(ProducerName(name))
+    log = session.log
+    name = producer_name(session.principal.name, request.get("name"))
     time_us = log._core.clock.time_us()
-    identity = log._submit(BeginTransaction(chosen, request["timeout_ms"] * 1000, time_us))
-    session.owners.take(identity, session.principal.name, log._core.state.producers)
-    return identity
+    return log._submit(BeginTransaction(name, request["timeout_ms"] * 1000, time_us))
 
 
 def _commit_transaction(session: Session, request: Any) -> Any:
@@ -239,7 +217,7 @@ def _abort_transaction(session: Session, request: Any) -> None:
 
 def _owned(session: Session, request: Any) -> tuple[int, int]:
     identity = (request["producer"], request["epoch"])
-    session.owners.check(identity, session.principal.name, session.log._core.state.producers)
+    check_owner(session.log, identity[0], session.principal.name)
     return identity
 
 
@@ -327,8 +305,9 @@ def _hello(session: Session, _: Any) -> Any:
         "version": __version__,
         "log": str(wal.log_id),
         "principal": session.principal.name,
-        "server": session.owners.server,
+        "server": session.server,
         "entry_bytes_max": wal.config.entry_bytes_max,
+        "request_bytes_max": session.request_bytes_max,
     }
 
 
@@ -412,7 +391,14 @@ _CALLS: Final = (
         _plan,
         _of_topic,
     ),
-    Call("register_producer", _ANY, {"name": _MAYBE_TEXT}, _register_producer, open=True),
+    Call(
+        "register_producer",
+        _ANY,
+        {"name": _MAYBE_TEXT},
+        _register_producer,
+        somewhere=(Action.WRITE,),
+        open=True,
+    ),
     Call(
         "forget_producer", _ANY, {"producer": _WHOLE, "epoch": _WHOLE}, _forget_producer, open=True
     ),
@@ -421,6 +407,7 @@ _CALLS: Final = (
         _ANY,
         {"name": _MAYBE_TEXT, "timeout_ms": _WHOLE},
         _begin_transaction,
+        somewhere=(Action.WRITE, Action.GROUP),
         open=True,
     ),
     Call(

@@ -5,7 +5,6 @@
     DoAction       a call and its request        `calls.py`
     ListFlights    the topics that the caller may read
     GetFlightInfo  path [topic]: its schema, an endpoint for each partition
-    GetSchema      path [topic]
 
 A token travels in the header `authorization: Bearer TOKEN` of each call. Errors of the log cross as
 Flight errors whose extra information is the error itself (`protocol.py`); whoever does not know
@@ -34,7 +33,7 @@ from lakebed.errors import (
     StopError,
     UnauthenticatedError,
 )
-from lakebed.serve.calls import CALLS, STREAMS, Call, Owners, Session, checked
+from lakebed.serve.calls import CALLS, STREAMS, Call, Session, checked
 from lakebed.serve.gets import Gets, Ticket
 from lakebed.serve.guard import Action, Need
 from lakebed.serve.protocol import cut, pack, pack_error, unpack
@@ -56,6 +55,9 @@ _LOOKS: Final = frozenset(
 """Calls of administrators that change nothing, and are not put on record."""
 _RECHECK_SECONDS: Final = 1.0
 """How often a stream looks again whether its client may still do this."""
+_SMALL_BYTES: Final = 64 * 1024
+"""An answer up to this size is handed to gRPC at once; a larger one has a slot until it is sent."""
+_WARNINGS_PER_SECOND: Final = 10
 _ADMIT_SECONDS: Final = 30.0
 """How long a put waits for others' bytes to be written before it is refused."""
 _GOODBYE: Final = ServerUnavailableError("the server is stopping")
@@ -98,7 +100,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self._quotas = quotas
         self._meters = meters
         self._config = config
-        self._owners = Owners()
+        self._run = uuid.uuid4().hex
         self._gets = Gets(log)
         self._pool = AckPool()
         self._puts: dict[int, PutStream] = {}
@@ -132,9 +134,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         names = call.names(request)
         if not call.open or names:
             self._guard.check(principal, call.name, call.need, names)
-        session = Session(
-            self._log, principal, self._owners, self._gets.waiters.wake, self._config.backups
-        )
+        if call.somewhere:
+            self._guard.check_somewhere(principal, call.name, *call.somewhere)
+        session = Session(self._log, principal, self._run, self._gets.waiters.wake, self._config)
         administrative = call.need.action in _ADMINISTRATIVE and call.name not in _LOOKS
         try:
             reply = call.run(session, request)
@@ -176,6 +178,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             except Exception as error:
                 self._meters.request(name, _outcome(error), time.monotonic() - started)
                 raise
+            if isinstance(answer, pa.Table) and answer.nbytes > _SMALL_BYTES:
+                answer = answer.schema, iter(answer.to_batches())  # held until it is sent
             if isinstance(answer, pa.Table):
                 size = answer.nbytes
                 self._meters.request(name, "ok", time.monotonic() - started)
@@ -197,7 +201,6 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 stream = PutStream(
                     self._log,
                     principal,
-                    self._owners,
                     topic,
                     self._pool,
                     writer.write,
@@ -281,13 +284,6 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             topic = _topic_of(descriptor)
             self._guard.check(principal, "describe_topic", STREAMS["range"], [topic])
             return self._info(topic)
-
-    def get_schema(self, context: Any, descriptor: Any) -> Any:
-        """Give the columns of a topic."""
-        with self._served(context, "describe_topic") as principal:
-            topic = _topic_of(descriptor)
-            self._guard.check(principal, "describe_topic", STREAMS["range"], [topic])
-            return fl.SchemaResult(self._log.table(topic).schema)
 
     def _info(self, topic: str) -> Any:
         info = self._log.describe_topic(topic)
@@ -466,10 +462,38 @@ def _outcome(error: Exception) -> str:
     return error.code if isinstance(error, LakebedError) else "failed"
 
 
+class _Limit:
+    """Lets so many warnings pass in a second; the rest are counted, and the count is told."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._guard = threading.Lock()
+        self._second = 0
+        self._told = 0
+        self._untold = 0
+
+    def may_tell(self) -> bool:
+        """Tell whether the next warning may be written."""
+        with self._guard:
+            second = int(time.monotonic())
+            if second != self._second:
+                untold, self._untold, self._told, self._second = self._untold, 0, 0, second
+                if untold:
+                    _log.warning("more requests did not follow the protocol: requests=%d", untold)
+            self._told += 1
+            if self._told <= self._most:
+                return True
+            self._untold += 1
+            return False
+
+
+_warnings: Final = _Limit(_WARNINGS_PER_SECOND)
+
+
 def _tell(name: str, error: LakebedError) -> None:
     if isinstance(error, StopError):
         _log.error("the log has stopped: call=%s %s", name, error)
-    elif isinstance(error, ProtocolError):
+    elif isinstance(error, ProtocolError) and _warnings.may_tell():
         _log.warning("a request does not follow the protocol: call=%s %s", name, error)
 
 

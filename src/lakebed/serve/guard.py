@@ -99,6 +99,22 @@ class Guard:
         self._note(principal, call, names, "denied", error)
         raise error
 
+    def check_somewhere(self, principal: Principal, call: str, *actions: Action) -> None:
+        """Let a call pass if its caller may do one of these actions on anything at all."""
+        permissions = self._access.permissions()
+        if self._access.open or any(
+            permissions.permits_somewhere(principal.name, action) for action in actions
+        ):
+            return
+        error = AccessDeniedError(
+            "not allowed",
+            principal=principal.name,
+            call=call,
+            action=" or ".join(action.value for action in actions),
+        )
+        self._note(principal, call, (), "denied", error)
+        raise error
+
     def permits(self, principal: Principal, need: Need, name: str) -> bool:
         """Tell whether a principal may do something on a name; nothing is audited."""
         if self._access.open:

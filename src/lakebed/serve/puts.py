@@ -40,7 +40,7 @@ from lakebed.errors import (
     SchemaMismatchError,
     TopicNotFoundError,
 )
-from lakebed.serve.calls import Owners, placed
+from lakebed.serve.calls import check_owner, placed
 from lakebed.serve.protocol import pack, unpack
 from lakebed.state.commands import ProducerWrite, TransactionWrite
 from lakebed.state.machine import Written
@@ -132,7 +132,6 @@ class PutStream:
         self,
         log: Log,
         principal: Principal,
-        owners: Owners,
         topic: str,
         pool: AckPool,
         write: Callable[[pa.Buffer], None],
@@ -140,7 +139,6 @@ class PutStream:
     ) -> None:
         self._log = log
         self._principal = principal
-        self._owners = owners
         self._topic = topic
         self._pool = pool
         self._write = write
@@ -245,8 +243,7 @@ class PutStream:
         if len(rest) != 5 or not all(type(each) is int for each in rest[:4]):
             raise ProtocolError("a routed batch is [number, kind, id, epoch, topic, schema, runs]")
         identity, runs = (rest[0], rest[1]), rest[4]
-        producers = self._log._core.state.producers
-        self._owners.check(identity, self._principal.name, producers)
+        check_owner(self._log, identity[0], self._principal.name)
         target = self._log._writing.target(self._topic)
         if target.topic.id != rest[2]:
             raise TopicNotFoundError("the topic was deleted and made anew", topic=self._topic)

@@ -161,7 +161,7 @@ def _state(document: dict[str, Any]) -> State:
     for values in document["producers"]:
         producer = Producer(*values)
         state.producers[producer.id] = producer
-        if producer.name:
+        if producer.named:
             state.producer_names[(producer.transactional, producer.name)] = producer.id
     for producer_id, number, partition, epoch, batches in document["sequences"]:
         state.sequences[(producer_id, number, partition)] = Sequences(epoch, batches)

@@ -306,7 +306,7 @@ def _register(
         number = state.numbers["producer"]
         producer = Producer(number, name, 1, time_us, transactional)
         changes: list[Change] = [(state.numbers, "producer", number + 1)]
-        if name:
+        if producer.named:
             changes.append((state.producer_names, (transactional, name), number))
     else:
         before = state.producers[number]
@@ -367,7 +367,7 @@ def _ended(state: State, transaction: Transaction, outcome: str, time_us: int) -
     producer = state.producers[transaction.producer]
     ended = producer._replace(seen_us=time_us, outcome=outcome)
     # One without a name is not heard of again, unless it has to learn that it was too late.
-    nameless = not producer.name and outcome != TIMED_OUT
+    nameless = not producer.named and outcome != TIMED_OUT
     return [
         (state.transactions, producer.id, GONE),
         (state.producers, producer.id, GONE if nameless else ended),
@@ -420,7 +420,7 @@ def _forgotten(state: State, gone: dict[int, Producer]) -> list[Change]:
     changes: list[Change] = []
     for producer in gone.values():
         changes.append((state.producers, producer.id, GONE))
-        if producer.name:
+        if producer.named:
             changes.append((state.producer_names, (producer.transactional, producer.name), GONE))
     changes += [(state.sequences, key, GONE) for key in state.sequences if key[0] in gone]
     return changes

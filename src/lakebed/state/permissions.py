@@ -83,6 +83,12 @@ class Permissions:
         roles = self._roles.get(principal, ())
         return any((role, action.value) in self._everywhere for role in roles)
 
+    def permits_somewhere(self, principal: str, action: Action) -> bool:
+        """Tell whether there is any name on which a principal may do an action."""
+        return self.permits_everywhere(principal, action) or any(
+            (role, action.value) in self._patterns for role in self._roles.get(principal, ())
+        )
+
     def administrators(self) -> set[str]:
         """Give the principals that may look after access itself."""
         return {each for each in self._roles if self.permits_everywhere(each, Action.ADMIN)}

@@ -67,11 +67,24 @@ class Producer(NamedTuple):
 
     id: int
     name: str
+    """Empty for one without a name. `OWNER/NAME` belongs to a caller of the server, and `OWNER/` is
+    one of it without a name.
+    """
     epoch: int
     seen_us: int
     transactional: bool
     outcome: str = ""
     """Of a transactional one: how the last transaction ended."""
+
+    @property
+    def named(self) -> bool:
+        """Whether somebody may come back to it by its name."""
+        return bool(self.name) and not self.name.endswith("/")
+
+    @property
+    def owner(self) -> str:
+        """Whose it is; empty for one that was not opened by a known caller of a server."""
+        return self.name.rpartition("/")[0]
 
 
 class Sequences(NamedTuple):
