@@ -326,7 +326,7 @@ def test_over_tls_strangers_are_refused_and_certificates_name_their_principal(
     tmp_path: Path,
 ) -> None:
     authority = Authority(tmp_path)
-    pair, ann = authority.sign("localhost"), authority.sign("ann")
+    pair, ann = authority.sign("localhost"), authority.sign("ann", host=None)
     stranger = Authority(tmp_path, "strange").sign("eve")
     client = ssl.create_default_context(cafile=authority.certificate)
     with served(
