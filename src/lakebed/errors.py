@@ -37,6 +37,7 @@
     │   ├── AccessDeniedError      the caller may not do this
     │   ├── QuotaExceededError     the caller does more than it may, for now (retriable)
     │   ├── ServerUnavailableError a server does not answer, or is stopping (retriable)
+    │   ├── TlsError               server and client do not agree on TLS or its certificates
     │   ├── ProtocolError          a request or an answer does not follow the protocol
     │   ├── EntryNotFoundError     the index is beyond the end of the log
     │   └── EntryReleasedError     the index is before the start of the log
@@ -351,6 +352,16 @@ class ServerUnavailableError(RejectedError):
     code = "server_unavailable"
     retriable = True
     advice = "check the address, and that `lakebed serve` runs there; then repeat the call"
+
+
+class TlsError(RejectedError):
+    """Server and client do not agree on TLS, or one does not trust the other's certificate."""
+
+    code = "tls"
+    advice = (
+        "check the URL's scheme and port, LAKEBED_CA, LAKEBED_CERT and LAKEBED_KEY; docs/server.md "
+        "shows how certificates are made"
+    )
 
 
 class ProtocolError(RejectedError):

@@ -212,7 +212,7 @@ def test_a_secret_is_shown_to_whoever_asks_and_by_nothing_else(
 
 
 def test_rules_and_grants_are_listed_as_they_were_made(log: Log) -> None:
-    log.access.allow("clerk", "write", "orders*")
+    log.access.allow("clerk", "write", "orders*", force=True)
     log.access.allow("clerk", "read")
     log.access.allow("clerk", "read")
     log.access.grant("bob", "clerk")
@@ -290,8 +290,8 @@ def test_nobody_locks_everybody_out_without_saying_so(log: Log) -> None:
 
 
 def test_the_rule_that_makes_administrators_is_guarded_too(log: Log) -> None:
-    log.access.allow("ops", "admin")
     log.access.create_token("alice", roles=["ops"])
+    log.access.allow("ops", "admin")
     with pytest.raises(InvalidArgumentError, match="no administrator"):
         log.access.forbid("ops", "admin")
     log.access.forbid("ops", "admin", force=True)
@@ -306,8 +306,32 @@ def test_an_expired_token_of_an_administrator_is_none(log: Log, clock: ManualClo
         log.access.revoke_token(text[4:20])
 
 
-def test_a_log_is_not_opened_to_everybody_without_saying_so(log: Log) -> None:
+def test_the_first_rule_or_grant_closes_an_open_log_only_with_an_administrator(log: Log) -> None:
+    for call in (
+        lambda: log.access.allow("clerk", "read"),
+        lambda: log.access.allow("ops", "admin"),  # a role that nobody has
+        lambda: log.access.grant("bob", "clerk"),
+    ):
+        with pytest.raises(InvalidArgumentError, match="make an administrator first"):
+            call()
+        assert inner(log).access.open
+    log.access.grant("root", "admin")
     log.access.allow("clerk", "read")
+    log.access.grant("bob", "clerk")
+    assert [each.principal for each in log.access.grants()] == ["bob", "root"]
+
+
+@pytest.mark.parametrize("what", ["rule", "grant"])
+def test_force_closes_an_open_log_without_an_administrator(log: Log, what: str) -> None:
+    if what == "rule":
+        log.access.allow("clerk", "read", force=True)
+    else:
+        log.access.grant("bob", "clerk", force=True)
+    assert not inner(log).access.open
+
+
+def test_a_log_is_not_opened_to_everybody_without_saying_so(log: Log) -> None:
+    log.access.allow("clerk", "read", force=True)
     with pytest.raises(InvalidArgumentError, match="open to everybody"):
         log.access.forbid("clerk", "read")
     log.access.grant("bob", "clerk")

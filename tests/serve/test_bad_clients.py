@@ -134,7 +134,7 @@ def test_odd_parameters_of_a_call_are_refused(server: ServerProcess, name: str) 
 
 def _would_close(request: dict[str, Any]) -> bool:
     """Tell whether a request could succeed, and so shut everybody out."""
-    values = [*request.values()]
+    values = [value for name, value in request.items() if name != "force"]
     return not any(type(each) in (float, type(None), bytes, dict, bool) for each in values)
 
 

@@ -84,9 +84,9 @@ def test_from_the_first_token_rule_or_grant_on_nobody_is_anonymous(
     if what == "token":
         log.access.create_token("alice")
     elif what == "rule":
-        log.access.allow("clerk", "read")
+        log.access.allow("clerk", "read", force=True)
     else:
-        log.access.grant("alice", "clerk")
+        log.access.grant("alice", "clerk", force=True)
     with pytest.raises(UnauthenticatedError, match="no token"):
         guard.authenticate(None)
     for action in Action:
@@ -117,7 +117,7 @@ def test_a_bad_token_does_not_make_anybody_anonymous(guard: Guard, log: Log) -> 
 
 def test_a_certificate_names_its_principal(guard: Guard, log: Log) -> None:
     assert guard.authenticate(None, certificate="alice", peer=PEER) == Principal("alice", "", PEER)
-    log.access.grant("alice", "reader")
+    log.access.grant("alice", "reader", force=True)
     alice = guard.authenticate(None, certificate="alice")
     assert allowed(guard, alice, READ, "orders")
     assert not allowed(guard, alice, WRITE, "orders")
@@ -164,7 +164,7 @@ def test_every_action_and_every_built_in_role(
 
 
 def test_every_name_has_to_be_allowed(guard: Guard, log: Log) -> None:
-    log.access.allow("clerk", "read", "orders*")
+    log.access.allow("clerk", "read", "orders*", force=True)
     clerk = called(guard, log, "bob", "clerk")
     assert allowed(guard, clerk, READ, "orders", "orders.eu")
     with pytest.raises(AccessDeniedError) as caught:
@@ -175,7 +175,7 @@ def test_every_name_has_to_be_allowed(guard: Guard, log: Log) -> None:
 
 
 def test_what_has_no_name_needs_the_pattern_for_everything(guard: Guard, log: Log) -> None:
-    log.access.allow("most", "read", "*s")
+    log.access.allow("most", "read", "*s", force=True)
     log.access.allow("all", "read", "*")
     most, everything = called(guard, log, "bob", "most"), called(guard, log, "carol", "all")
     for need, names in ((Need(Action.READ, "log"), ["orders"]), (READ, [])):
@@ -184,7 +184,7 @@ def test_what_has_no_name_needs_the_pattern_for_everything(guard: Guard, log: Lo
 
 
 def test_a_rule_for_names_holds_for_topics_and_groups(guard: Guard, log: Log) -> None:
-    log.access.allow("clerk", "group", "billing*")
+    log.access.allow("clerk", "group", "billing*", force=True)
     clerk = called(guard, log, "bob", "clerk")
     need = Need(Action.GROUP, "group")
     assert allowed(guard, clerk, need, "billing-eu")
@@ -229,7 +229,7 @@ def test_the_logs_own_topics_are_for_administrators_and_written_by_nobody(
 
 @pytest.mark.parametrize("name", ["", "é", "a/b", "x" * 1_000_000, "\ud800", "\0"])
 def test_names_that_nothing_has_are_asked_for_in_vain(guard: Guard, log: Log, name: str) -> None:
-    log.access.allow("clerk", "read", "orders*")
+    log.access.allow("clerk", "read", "orders*", force=True)
     clerk = called(guard, log, "bob", "clerk")
     with pytest.raises(AccessDeniedError) as caught:
         guard.check(clerk, "read", READ, [name])
@@ -464,7 +464,7 @@ def test_a_defect_does_not_end_the_audit(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_many_threads_are_checked_at_once(guard: Guard, log: Log) -> None:
-    log.access.allow("clerk", "read", "orders*")
+    log.access.allow("clerk", "read", "orders*", force=True)
     clerk = called(guard, log, "bob", "clerk")
     text = log.access.create_token("alice")
 

@@ -266,8 +266,8 @@ def test_roles_decide_over_each_call_and_lists_show_what_may_be_seen(here: Serve
     here.log.create_topic("a")
     here.log.create_topic("b")
     here.log.commit_offsets("g", {"a": {0: 0}})
-    here.log.access.allow("team", "read", "a")
     here.log.access.create_token("root", roles=["admin"])
+    here.log.access.allow("team", "read", "a")
     here.token = here.log.access.create_token("ann", roles=["team"])
     assert here.get("/v1/topics").json == {"topics": ["a"]}
     assert here.get("/v1/groups").json == {"groups": []}
@@ -336,8 +336,8 @@ def test_over_tls_strangers_are_refused_and_certificates_name_their_principal(
         tls_key=pair.key,
         tls_client_ca=authority.certificate,
     ) as here:
-        here.log.access.grant("ann", "reader")
         here.log.access.create_token("root", roles=["admin"])
+        here.log.access.grant("ann", "reader")
         here.log.create_topic("a")
         with pytest.raises((ssl.SSLError, ConnectionError)):
             here.get("/health/live")

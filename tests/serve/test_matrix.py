@@ -82,10 +82,10 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "create_token": (LOG, {"principal": "made", "expires_ms": 60_000, "roles": []}),
     "revoke_token": (LOG, {"token_id": "0" * 16, "force": False}),
     "rules": (LOG, {}),
-    "allow": (LOG, {"role": "made", "action": "read", "pattern": "made"}),
+    "allow": (LOG, {"role": "made", "action": "read", "pattern": "made", "force": False}),
     "forbid": (LOG, {"role": "made", "action": "read", "pattern": "made", "force": False}),
     "grants": (LOG, {}),
-    "grant": (LOG, {"principal": "made", "role": "made"}),
+    "grant": (LOG, {"principal": "made", "role": "made", "force": False}),
     "revoke": (LOG, {"principal": "made", "role": "made", "force": False}),
 }
 _PLACE = {"topic": "{}", "partition": 0, "offset": 0}

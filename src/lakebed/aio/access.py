@@ -47,9 +47,11 @@ class AsyncAccess:
         found: list[RuleInfo] = await self._run(self._access.rules)
         return found
 
-    async def allow(self, role: str, action: str, pattern: str = EVERYTHING) -> None:
+    async def allow(
+        self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
+    ) -> None:
         """Let a role do an action on the topics or groups whose names the pattern fits."""
-        await self._run(self._access.allow, role, action, pattern)
+        await self._run(partial(self._access.allow, role, action, pattern, force=force))
 
     async def forbid(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
@@ -62,9 +64,9 @@ class AsyncAccess:
         found: list[GrantInfo] = await self._run(self._access.grants)
         return found
 
-    async def grant(self, principal: str, role: str) -> None:
+    async def grant(self, principal: str, role: str, *, force: bool = False) -> None:
         """Let a principal have a role."""
-        await self._run(self._access.grant, principal, role)
+        await self._run(partial(self._access.grant, principal, role, force=force))
 
     async def revoke(self, principal: str, role: str, *, force: bool = False) -> None:
         """Take a role from a principal."""

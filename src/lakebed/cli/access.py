@@ -8,7 +8,7 @@ import click
 
 from lakebed.cli.data import Target, data_option, opened
 from lakebed.cli.output import json_option, write_json, write_line, write_table
-from lakebed.cli.token import force_option
+from lakebed.cli.token import force_option, show_hints, with_warning, without_rules
 from lakebed.state.permissions import BUILT_IN, EVERYTHING, Action
 
 _role = click.argument("role")
@@ -16,6 +16,11 @@ _action = click.argument(
     "action", metavar="ACTION", type=click.Choice([each.value for each in Action])
 )
 _pattern = click.argument("pattern", default=EVERYTHING)
+_close_option = click.option(
+    "--force",
+    is_flag=True,
+    help="Even if that closes an open log, which nobody administers then.",
+)
 
 
 @click.group()
@@ -57,15 +62,18 @@ def list_command(folder: Target, *, as_json: bool) -> None:
 @_action
 @_pattern
 @data_option
+@_close_option
 @json_option
-def allow_command(role: str, action: str, pattern: str, folder: Target, *, as_json: bool) -> None:
+def allow_command(
+    role: str, action: str, pattern: str, folder: Target, *, force: bool, as_json: bool
+) -> None:
     """Let ROLE do ACTION on the topics or groups whose names PATTERN fits; on all, without one.
 
     ACTION is read, write, group, manage or admin. In PATTERN, * stands for any characters and ? for
     one; what concerns the log as a whole needs the PATTERN * itself.
     """
     with opened(folder, silent=as_json) as log:
-        log.access.allow(role, action, pattern)
+        log.access.allow(role, action, pattern, force=force)
     _said("allowed", f"{role} may {action} on {pattern}", as_json, role, action, pattern)
 
 
@@ -97,15 +105,20 @@ def _said(kind: str, text: str, as_json: bool, role: str, action: str, pattern: 
 @click.argument("principal")
 @_role
 @data_option
+@_close_option
 @json_option
-def grant_command(principal: str, role: str, folder: Target, *, as_json: bool) -> None:
+def grant_command(
+    principal: str, role: str, folder: Target, *, force: bool, as_json: bool
+) -> None:
     """Give PRINCIPAL the role ROLE: admin, reader, writer, or one of your own."""
     with opened(folder, silent=as_json) as log:
-        log.access.grant(principal, role)
+        hints = without_rules(log, [role])
+        log.access.grant(principal, role, force=force)
     if as_json:
-        write_json("granted", {"principal": principal, "role": role})
+        write_json("granted", with_warning({"principal": principal, "role": role}, hints))
     else:
         write_line(f"{principal} has the role {role}")
+        show_hints(hints)
 
 
 @access.command("revoke", short_help="Take a role from a principal.")

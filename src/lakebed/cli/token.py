@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -12,7 +15,8 @@ import lakebed
 from lakebed.cli.data import Target, data_option, opened
 from lakebed.cli.output import flush, json_option, moment, write_json, write_line, write_table
 from lakebed.engine.access import TokenInfo
-from lakebed.state.permissions import ADMIN, EVERYTHING, Action
+from lakebed.errors import LakebedError
+from lakebed.state.permissions import ADMIN, BUILT_IN, EVERYTHING, Action
 
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PREFIX: Final = "lkb_"
@@ -75,32 +79,69 @@ def create_command(
     """
     expires_ms = None if isinstance(expires, str) else expires
     with opened(folder, make=True, silent=as_json) as log:
+        # Asked before: the first token closes an open log to whoever has none, as this command.
+        hints = [*without_rules(log, roles), *_without_administrator(log, roles)]
         text = log.access.create_token(principal, expires_ms=expires_ms, roles=roles)
-        number = text.removeprefix(_PREFIX).partition("_")[0]
-        made = next(each for each in log.access.tokens() if each.id == number)
-        administered = _administered(log)
+        if not as_json:  # whatever happens to the rest, the secret is out
+            write_line(text)
+            flush()
+        made = _made(log, text, principal, expires_ms)
     if as_json:
-        write_json("token", {**asdict(made), "roles": roles, "token": str(text)})
+        values = {**asdict(made), "roles": roles, "token": str(text)}
+        write_json("token", with_warning(values, hints))
         return
-    write_line(text)
-    flush()
     until = "for ever" if made.expires_us is None else f"until {moment(made.expires_us)}"
     click.echo(f"token {made.id} of {made.principal}, valid {until}", err=True)
     click.echo("this was the only time it is shown: keep it where secrets are kept", err=True)
-    if not administered:
-        click.echo(
-            "nobody has the role admin yet: rules and tokens can be changed in the log's folder "
-            "only, while no server owns it",
-            err=True,
-        )
+    show_hints(hints)
 
 
-def _administered(log: lakebed.Log) -> bool:
+def _made(log: lakebed.Log, text: str, principal: str, expires_ms: int | None) -> TokenInfo:
+    """Give a new token as it is listed, or as this command knows it if it may not ask any more."""
+    number = text.removeprefix(_PREFIX).partition("_")[0]
+    with contextlib.suppress(LakebedError):
+        for each in log.access.tokens():
+            if each.id == number:
+                return each
+    now_us = time.time_ns() // 1000
+    expires_us = None if expires_ms is None else now_us + expires_ms * 1000
+    return TokenInfo(number, principal, now_us, expires_us, None, valid=True)
+
+
+def _without_administrator(log: lakebed.Log, new: Collection[str]) -> list[str]:
+    """Give a hint if nobody administers the log, with these roles given to somebody too."""
     rules = {(rule.role, rule.action, rule.pattern) for rule in log.access.rules()}
-    return any(
-        each.role == ADMIN or (each.role, Action.ADMIN.value, EVERYTHING) in rules
-        for each in log.access.grants()
-    )
+    if any(
+        role == ADMIN or (role, Action.ADMIN.value, EVERYTHING) in rules
+        for role in (*new, *(each.role for each in log.access.grants()))
+    ):
+        return []
+    return [
+        "nobody administers this log over the network yet: lakebed token create NAME --role admin, "
+        "in the log's folder while no server owns it"
+    ]
+
+
+def without_rules(log: lakebed.Log, roles: Collection[str]) -> list[str]:
+    """Give a hint for each role that is neither built in nor spoken of by a rule."""
+    own = [role for role in dict.fromkeys(roles) if role not in BUILT_IN]
+    known = {rule.role for rule in log.access.rules()} if own else set()
+    return [
+        f"no rule speaks of the role {role} yet, so it allows nothing"
+        for role in own
+        if role not in known
+    ]
+
+
+def with_warning(values: dict[str, object], hints: list[str]) -> dict[str, object]:
+    """Give the facts of a JSON line with the hints, if there are any."""
+    return {**values, "warning": "; ".join(hints)} if hints else values
+
+
+def show_hints(hints: list[str]) -> None:
+    """Write hints for people to stderr."""
+    for hint in hints:
+        click.echo(f"hint: {hint}", err=True)
 
 
 @token.command("list", short_help="List the tokens.")

@@ -41,9 +41,11 @@ class RemoteAccess:
         """List the rules, sorted."""
         return list(self._call("rules"))
 
-    def allow(self, role: str, action: str, pattern: str = EVERYTHING) -> None:
+    def allow(
+        self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
+    ) -> None:
         """Let a role do an action on the topics or groups whose names the pattern fits."""
-        self._call("allow", role=role, action=action, pattern=pattern)
+        self._call("allow", role=role, action=action, pattern=pattern, force=force)
 
     def forbid(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
@@ -55,9 +57,9 @@ class RemoteAccess:
         """List who has which role, sorted."""
         return list(self._call("grants"))
 
-    def grant(self, principal: str, role: str) -> None:
+    def grant(self, principal: str, role: str, *, force: bool = False) -> None:
         """Let a principal have a role."""
-        self._call("grant", principal=principal, role=role)
+        self._call("grant", principal=principal, role=role, force=force)
 
     def revoke(self, principal: str, role: str, *, force: bool = False) -> None:
         """Take a role from a principal."""

@@ -8,6 +8,7 @@ known: it raises `UnknownOutcomeError`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from lakebed.client.config import ClientConfig
+from lakebed.client.diagnosis import diagnosis
 from lakebed.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -31,12 +33,18 @@ from lakebed.errors import (
 )
 from lakebed.host import OsDisk, read_file
 from lakebed.serve.calls import CALLS
-from lakebed.serve.protocol import pack, unpack, unpack_error
+from lakebed.serve.protocol import VERSION, pack, unpack, unpack_error
+
+_log = logging.getLogger("lakebed.client")
 
 SCHEMES: Final = {"lakebed": "grpc+tcp", "lakebed+tls": "grpc+tls"}
 PORT: Final = 4747
 _PAUSE_SECONDS: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 1.0
+_TELL_SECONDS: Final = 2.0
+"""After so long it is told that a call is being repeated."""
+_CONNECT_SECONDS: Final = 5.0
+"""How long a server is tried for that has never answered this client."""
 _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # every log has a connection of its own
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -55,9 +63,10 @@ class Connection:
     def __init__(self, url: str, config: ClientConfig) -> None:
         self.url = url
         self.config = config = config.resolved()
-        location, tls = _location(url)
+        location, self._port, tls = _location(url)
         self._options: dict[str, Any] = {"generic_options": list(_OPTIONS)}
         if tls:
+            _check_pem(config)
             if config.ca is not None:
                 self._options["tls_root_certs"] = _pem(config.ca)
             if config.cert is not None and config.key is not None:
@@ -94,6 +103,30 @@ class Connection:
 
         return self.repeated(attempt, safe=CALLS[name].safe)
 
+    def hello(self) -> dict[str, Any]:
+        """Ask the server who it is; a mistake that no repetition mends is told at once."""
+        action = fl.Action("hello", pack({}))
+        looked = False
+
+        def attempt() -> Any:
+            nonlocal looked
+            try:
+                (reply,) = self.client.do_action(action, self.options)
+            except (pa.ArrowException, OSError) as failure:
+                if not looked and isinstance(self.error_of(failure), ServerUnavailableError):
+                    looked = True
+                    mistake = diagnosis(self.url, self._port, self.config)
+                    if mistake is not None:
+                        raise mistake from failure
+                raise
+            return unpack(memoryview(reply.body))
+
+        seconds = min(self.config.retry_ms / 1000, _CONNECT_SECONDS)
+        said = self.repeated(attempt, safe=True, seconds=seconds)
+        if not isinstance(said, dict) or said.get("protocol") != VERSION:
+            raise ProtocolError("the server speaks another protocol", url=self.url)
+        return said
+
     def call_once(self, name: str, /, **request: Any) -> None:
         """Make a call that may as well fail: it is not repeated, and its reply is not wanted."""
         try:
@@ -121,9 +154,13 @@ class Connection:
         packed = fl.Ticket(pack(ticket))
         return self.repeated(lambda: self.client.do_get(packed, self.options), safe=True)
 
-    def repeated(self, attempt: Callable[[], Result], *, safe: bool) -> Result:
+    def repeated(
+        self, attempt: Callable[[], Result], *, safe: bool, seconds: float | None = None
+    ) -> Result:
         """Try until it succeeds, is refused, or has been tried for long enough."""
-        deadline = time.monotonic() + self.config.retry_ms / 1000
+        begun = time.monotonic()
+        deadline = begun + (self.config.retry_ms / 1000 if seconds is None else seconds)
+        told = False
         pause = _PAUSE_SECONDS
         while True:
             try:
@@ -141,8 +178,12 @@ class Connection:
                     raise UnknownOutcomeError(
                         "the connection broke under way", url=self.url
                     ) from failure
-                if time.monotonic() + wait > deadline or self.closed:
+                now = time.monotonic()
+                if now + wait > deadline or self.closed:
                     raise error from failure
+                if now - begun > _TELL_SECONDS and not told:
+                    told = True
+                    _log.warning("waiting for the server: url=%s %s", self.url, error)
             self._woken.wait(wait)
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
@@ -185,7 +226,7 @@ def _wait_seconds(error: LakebedError) -> float:
     return wait / 1000 if isinstance(wait, int | float) else 0.0
 
 
-def _location(url: str) -> tuple[str, bool]:
+def _location(url: str) -> tuple[str, int, bool]:
     """Give where a URL leads, as Flight says it, and whether that is by TLS."""
     try:
         parts = urlsplit(url)
@@ -205,13 +246,24 @@ def _location(url: str) -> tuple[str, bool]:
     if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise InvalidArgumentError("a served log's URL is a host and a port", url=url)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{scheme}://{host}:{port}", scheme == "grpc+tls"
+    return f"{scheme}://{host}:{port}", port, scheme == "grpc+tls"
 
 
 def _header(token: str) -> tuple[bytes, bytes]:
     if not token.isascii() or not token.isprintable():
         raise InvalidArgumentError("a token is printable ASCII text")
     return (b"authorization", b"Bearer " + token.encode())
+
+
+def _check_pem(config: ClientConfig) -> None:
+    """Refuse files that hold no certificates: gRPC would only find that nobody answers."""
+    for what, path in (("ca", config.ca), ("cert", config.cert), ("key", config.key)):
+        if path is not None and b"-----BEGIN " not in _pem(path):
+            raise InvalidArgumentError("a file for TLS is not PEM", setting=what, file=path)
+    if (config.cert is None) != (config.key is None):
+        raise InvalidArgumentError(
+            "a client's certificate and its key belong together: LAKEBED_CERT and LAKEBED_KEY"
+        )
 
 
 def _pem(path: str) -> bytes:

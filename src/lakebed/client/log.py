@@ -31,8 +31,7 @@ from lakebed.engine.stats import LogStats
 from lakebed.engine.table import Table
 from lakebed.engine.topics import TopicInfo
 from lakebed.engine.transaction import Transaction
-from lakebed.errors import ClosedError, InvalidArgumentError, ProtocolError
-from lakebed.serve.protocol import VERSION
+from lakebed.errors import ClosedError, InvalidArgumentError
 from lakebed.state.commands import Command
 from lakebed.types import TopicName
 
@@ -84,9 +83,7 @@ class RemoteLog(Log):
         self._connection = Connection(url, config or ClientConfig())
         self._closed = False
         try:
-            hello = self._connection.call("hello")
-            if not isinstance(hello, dict) or hello.get("protocol") != VERSION:
-                raise ProtocolError("the server speaks another protocol", url=url)
+            hello = self._connection.hello()
         except BaseException:
             self._connection.close()
             raise
@@ -97,7 +94,7 @@ class RemoteLog(Log):
         self.config = LogConfig()
         self.folder = Path(url)
         self._core = RemoteCore(self._connection)
-        most = min(hello["entry_bytes_max"], hello["request_bytes_max"])
+        most = min(hello["entry_bytes_max"], hello.get("request_bytes_max", limits.ENTRY_BYTES_MAX))
         self._writing = RemoteWriting(self._core, self._connection, most)
         self._reading = RemoteReading(self._connection)
         self._groups = RemoteGroups(self._core, self._connection, self._reading)

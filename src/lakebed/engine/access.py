@@ -155,9 +155,18 @@ class Access:
         """List the rules, sorted; the roles admin, reader and writer need none."""
         return sorted(RuleInfo(*each) for each in list(self._core.state.rules))
 
-    def allow(self, role: str, action: str, pattern: str = EVERYTHING) -> None:
-        """Let a role do an action on the topics or groups whose names the pattern fits."""
-        self._submit(SetRule(*_checked_rule(role, action, pattern), 1))
+    def allow(
+        self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
+    ) -> None:
+        """Let a role do an action on the topics or groups whose names the pattern fits.
+
+        A log that is open to everybody is closed by it, for want of an administrator only with
+        `force`.
+        """
+        rule = _checked_rule(role, action, pattern)
+        if not force:
+            self._check_first([rule], [])
+        self._submit(SetRule(*rule, 1))
 
     def forbid(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
@@ -181,9 +190,16 @@ class Access:
         """List who has which role, sorted."""
         return sorted(GrantInfo(*each) for each in list(self._core.state.grants))
 
-    def grant(self, principal: str, role: str) -> None:
-        """Let a principal have a role. A role that no rule speaks of allows nothing yet."""
-        self._submit(SetGrant(str(PrincipalName(principal)), str(RoleName(role)), 1))
+    def grant(self, principal: str, role: str, *, force: bool = False) -> None:
+        """Let a principal have a role. A role that no rule speaks of allows nothing yet.
+
+        A log that is open to everybody is closed by it, for want of an administrator only with
+        `force`.
+        """
+        grant = (str(PrincipalName(principal)), str(RoleName(role)))
+        if not force:
+            self._check_first([], [grant])
+        self._submit(SetGrant(*grant, 1))
 
     def revoke(self, principal: str, role: str, *, force: bool = False) -> None:
         """Take a role from a principal.
@@ -220,6 +236,16 @@ class Access:
     def _administers(self, token: Token, now_us: int) -> bool:
         named = self.permissions().permits_everywhere(token.principal, Action.ADMIN)
         return named and token.valid_at(now_us)
+
+    def _check_first(
+        self, rules: list[tuple[str, str, str]], grants: list[tuple[str, str]]
+    ) -> None:
+        """Refuse to close a log that is open to everybody while nobody could administer it."""
+        if self.open and not Permissions(rules, grants).administrators():
+            raise InvalidArgumentError(
+                "the log is open to everybody; the first rule or grant closes it: make an "
+                "administrator first (`lakebed token create NAME --role admin`), or force it"
+            )
 
     def _check_change(
         self, rules: list[tuple[str, str, str]], grants: list[tuple[str, str]]

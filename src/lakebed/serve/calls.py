@@ -350,7 +350,7 @@ def _sync(session: Session, request: Any) -> Any:
     )
 
 
-_RULE: Final = {"role": _GIVEN, "action": _GIVEN, "pattern": _GIVEN}
+_RULE: Final = {"role": _GIVEN, "action": _GIVEN, "pattern": _GIVEN, "force": _FLAG}
 
 _CALLS: Final = (
     Call("hello", _ANY, {}, _hello, open=True),
@@ -494,7 +494,7 @@ _CALLS: Final = (
     Call(
         "forbid",
         _ADMIN,
-        {**_RULE, "force": _FLAG},
+        _RULE,
         _access("forbid"),
         _about("role", "action", "pattern"),
         safe=False,
@@ -503,7 +503,7 @@ _CALLS: Final = (
     Call(
         "grant",
         _ADMIN,
-        {"principal": _GIVEN, "role": _GIVEN},
+        {"principal": _GIVEN, "role": _GIVEN, "force": _FLAG},
         _access("grant"),
         _about("principal", "role"),
     ),

@@ -30,7 +30,6 @@ from lakebed.errors import (
     LakebedError,
     ProtocolError,
     ServerUnavailableError,
-    StopError,
     UnauthenticatedError,
 )
 from lakebed.serve.calls import CALLS, STREAMS, Call, Session, checked
@@ -38,6 +37,8 @@ from lakebed.serve.gets import Gets, Ticket
 from lakebed.serve.guard import Action, Need
 from lakebed.serve.protocol import cut, pack, pack_error, unpack
 from lakebed.serve.puts import AckPool, PutStream
+from lakebed.serve.quiet import quieten
+from lakebed.serve.refusals import tell
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig
@@ -57,7 +58,6 @@ _RECHECK_SECONDS: Final = 1.0
 """How often a stream looks again whether its client may still do this."""
 _SMALL_BYTES: Final = 64 * 1024
 """An answer up to this size is handed to gRPC at once; a larger one has a slot until it is sent."""
-_WARNINGS_PER_SECOND: Final = 10
 _ADMIT_SECONDS: Final = 30.0
 """How long a put waits for others' bytes to be written before it is refused."""
 _GOODBYE: Final = ServerUnavailableError("the server is stopping")
@@ -109,6 +109,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self._idle = threading.Condition()
         self.stopping = False
         self._ended = threading.Event()
+        quieten()
         super().__init__(
             f"{scheme}://{config.host}:{config.port}", middleware={"caller": _Callers()}, **tls
         )
@@ -325,7 +326,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             yield self._principal(context)
         except LakebedError as error:
             outcome = error.code
-            _tell(name, error)
+            tell(name, error, _peer(context))
             raise _flight_error(error) from error
         except fl.FlightError:
             outcome = "transport"
@@ -348,11 +349,10 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         caller = context.get_middleware("caller")
         identity = context.peer_identity()
         certificate = identity.decode(errors="replace") if isinstance(identity, bytes) else identity
-        peer = context.peer()
         return self._guard.authenticate(
             None if caller is None else caller.token,
             certificate=certificate or "",
-            peer=peer.decode(errors="replace") if isinstance(peer, bytes) else str(peer),
+            peer=_peer(context),
         )
 
     # Stopping
@@ -425,6 +425,7 @@ class _Sent:
             raise
         except LakebedError as error:
             self._end(error.code)
+            tell(self._name, error, self._principal.peer)
             raise _flight_error(error) from error
         except Exception:
             self._end("failed")
@@ -454,47 +455,17 @@ def _topic_of(descriptor: Any) -> str:
         raise ProtocolError("a descriptor's path is not text") from error
 
 
+def _peer(context: Any) -> str:
+    peer = context.peer()
+    return peer.decode(errors="replace") if isinstance(peer, bytes) else str(peer)
+
+
 def _is_gone(context: Any) -> bool:
     return bool(context.is_cancelled())
 
 
 def _outcome(error: Exception) -> str:
     return error.code if isinstance(error, LakebedError) else "failed"
-
-
-class _Limit:
-    """Lets so many warnings pass in a second; the rest are counted, and the count is told."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._guard = threading.Lock()
-        self._second = 0
-        self._told = 0
-        self._untold = 0
-
-    def may_tell(self) -> bool:
-        """Tell whether the next warning may be written."""
-        with self._guard:
-            second = int(time.monotonic())
-            if second != self._second:
-                untold, self._untold, self._told, self._second = self._untold, 0, 0, second
-                if untold:
-                    _log.warning("more requests did not follow the protocol: requests=%d", untold)
-            self._told += 1
-            if self._told <= self._most:
-                return True
-            self._untold += 1
-            return False
-
-
-_warnings: Final = _Limit(_WARNINGS_PER_SECOND)
-
-
-def _tell(name: str, error: LakebedError) -> None:
-    if isinstance(error, StopError):
-        _log.error("the log has stopped: call=%s %s", name, error)
-    elif isinstance(error, ProtocolError) and _warnings.may_tell():
-        _log.warning("a request does not follow the protocol: call=%s %s", name, error)
 
 
 def _flight_error(error: LakebedError) -> Exception:

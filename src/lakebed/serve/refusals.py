@@ -1,0 +1,70 @@
+"""What the log lines say of calls that were refused; a flood of them is only counted."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Final
+
+from lakebed.errors import (
+    AccessDeniedError,
+    LakebedError,
+    ProtocolError,
+    StopError,
+    UnauthenticatedError,
+)
+
+_log: Final = logging.getLogger("lakebed.serve")
+
+_LINES_PER_SECOND: Final = 10
+
+
+class _Limit:
+    """Lets so many lines pass in a second; the rest are counted, and the count is told."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._guard = threading.Lock()
+        self._second = 0
+        self._told = 0
+        self._untold = 0
+
+    def may_tell(self) -> bool:
+        """Tell whether the next line may be written."""
+        with self._guard:
+            second = int(time.monotonic())
+            if second != self._second:
+                untold, self._untold, self._told, self._second = self._untold, 0, 0, second
+                if untold:
+                    _log.warning("more calls were refused: calls=%d", untold)
+            self._told += 1
+            if self._told <= self._most:
+                return True
+            self._untold += 1
+            return False
+
+
+_limit: Final = _Limit(_LINES_PER_SECOND)
+
+
+def tell(call: str, error: LakebedError, peer: str) -> None:
+    """Log that a call failed, if those who look after the server should know."""
+    if isinstance(error, StopError):
+        _log.error("the log has stopped: call=%s %s", call, error)
+    elif isinstance(error, ProtocolError):
+        if _limit.may_tell():
+            _log.warning("a request does not follow the protocol: call=%s %s", call, error)
+    elif isinstance(error, AccessDeniedError | UnauthenticatedError) and _limit.may_tell():
+        known = {} if "call" in error.facts else {"call": call}
+        _log.warning("a call was refused: %s", error, extra={**known, "peer": peer})
+
+
+def tell_upgrade(topic: str, principal: str, peer: str, error: LakebedError) -> None:
+    """Log that a WebSocket was turned away."""
+    if _limit.may_tell():
+        caller = {"principal": principal} if principal else {}
+        who = {name: each for name, each in caller.items() if name not in error.facts}
+        _log.info(
+            "a WebSocket was refused: %s", error, extra={"writes_to": topic, **who, "peer": peer}
+        )
