@@ -33,6 +33,8 @@ BACKUP_FAILURES = "tests/engine/test_backup_failures.py"
 LAKE_KILLS = (
     "tests/proof/test_lake_kills.py::test_a_kill_at_any_step_leaves_tables_that_agree_with_the_log"
 )
+GUARD = "tests/serve/test_guard.py"
+ACCESS = "tests/engine/test_access.py"
 MATRIX = "tests/serve/test_matrix.py"
 BAD_CLIENTS = "tests/serve/test_bad_clients.py"
 ACKS = "tests/serve/test_acknowledgements.py"
@@ -769,5 +771,110 @@ MUTANTS = (
         old="        return self._under_way >= UNDER_WAY_MAX or len(self._acks) >= _ANSWERS_MAX\n",
         new="        return self._under_way >= UNDER_WAY_MAX\n",
         tests=(f"{ACKS}::test_answers_that_nobody_reads_do_not_pile_up",),
+    ),
+    # Access
+    Mutant(
+        name="access-check-skipped",
+        breaks="deny by default: one choke point checks every call",
+        file="serve/guard.py",
+        old="        if refused is None:\n            return\n        error = AccessDeniedError(\n",
+        new="        return\n        error = AccessDeniedError(\n",
+        tests=(f"{GUARD}::test_every_action_and_every_built_in_role",),
+        quick=True,
+    ),
+    Mutant(
+        name="only-the-first-name-checked",
+        breaks="every name of a call is checked",
+        file="serve/guard.py",
+        old='    for name in names:\n        if need.on == "topic" and is_internal(name):\n',
+        new='    for name in names[:1]:\n        if need.on == "topic" and is_internal(name):\n',
+        tests=(f"{GUARD}::test_every_name_has_to_be_allowed",),
+    ),
+    Mutant(
+        name="no-names-means-allowed",
+        breaks="a call that names nothing is one on everything",
+        file="serve/guard.py",
+        old='    if need.on == "log" or not names:\n',
+        new='    if need.on == "log":\n',
+        tests=(f"{GUARD}::test_what_has_no_name_needs_the_pattern_for_everything",),
+    ),
+    Mutant(
+        name="audit-topic-like-any-other",
+        breaks="the audit is read by administrators and written by nobody",
+        file="serve/guard.py",
+        old='        if need.on == "topic" and is_internal(name):\n',
+        new="        if False:\n",
+        tests=(f"{GUARD}::test_the_logs_own_topics_are_for_administrators_and_written_by_nobody",),
+    ),
+    Mutant(
+        name="bad-token-falls-back-to-the-certificate",
+        breaks="a token that is shown has to be valid",
+        file="serve/guard.py",
+        old="            if token is not None:\n",
+        new="            if token:\n",
+        tests=(
+            f"{GUARD}::test_a_token_comes_before_the_certificate_and_a_bad_one_is_not_made_good_by_it",
+        ),
+    ),
+    Mutant(
+        name="secret-not-compared",
+        breaks="a token is more than its id",
+        file="engine/access.py",
+        old="        if token is None or not same:\n",
+        new="        if token is None:\n",
+        tests=(f"{ACCESS}::test_whatever_is_not_a_token_is_refused_without_being_repeated",),
+        quick=True,
+    ),
+    Mutant(
+        name="digest-without-the-logs-identity",
+        breaks="a token of one log does not fit another",
+        file="engine/access.py",
+        old="hashlib.sha256(self._log_id.bytes + number.encode()",
+        new="hashlib.sha256(number.encode()",
+        tests=(f"{ACCESS}::test_a_token_of_another_log_does_not_fit_even_under_the_same_id",),
+    ),
+    Mutant(
+        name="revoked-token-accepted",
+        breaks="a revoked token is valid no more",
+        file="engine/access.py",
+        old=(
+            "        if token.revoked_us:\n"
+            '            raise UnauthenticatedError("the token was revoked", token=number)\n'
+            "        if not token.valid_at(self._core.clock.time_us()):\n"
+        ),
+        new="        if token.expires_us and self._core.clock.time_us() >= token.expires_us:\n",
+        tests=(f"{GUARD}::test_revocation_and_expiry_count_at_once",),
+    ),
+    Mutant(
+        name="rules-remembered",
+        breaks="a changed rule counts for the next call",
+        file="engine/access.py",
+        old="        if known is None or known[0] != changes:\n",
+        new="        if known is None:\n",
+        tests=(f"{ACCESS}::test_a_change_counts_at_once",),
+    ),
+    Mutant(
+        name="revoked-tokens-forgotten",
+        breaks="revoking the last token does not open the log to everybody",
+        file="state/machine.py",
+        old="    return Decision(None, [(state.tokens, token.id, revoked)])\n",
+        new="    return Decision(None, [(state.tokens, token.id, GONE)])\n",
+        tests=(f"{ACCESS}::test_a_revoked_token_is_valid_no_more_and_the_log_stays_closed",),
+    ),
+    Mutant(
+        name="audit-without-a-limit",
+        breaks="refused callers cannot fill the disk by trying",
+        file="serve/audit.py",
+        old="            window.written < REFUSALS_PER_SECOND\n            and ",
+        new="            ",
+        tests=(f"{GUARD}::test_many_refusals_of_one_caller_are_counted",),
+    ),
+    Mutant(
+        name="secret-shown-by-repr",
+        breaks="secrets redact themselves",
+        file="types.py",
+        old='        return "<secret>"\n',
+        new="        return super().__repr__()\n",
+        tests=(f"{ACCESS}::test_a_secret_is_shown_to_whoever_asks_and_by_nothing_else",),
     ),
 )

@@ -7,14 +7,16 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
+import pyarrow as pa
 
 import lakebed
 from lakebed.cli.output import Meter
 from lakebed.errors import NotALogError, from_os_error
 from lakebed.host import OsDisk
+from lakebed.topic.schema import decode_schema
 from lakebed.wal.folder import Layout, is_log
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
@@ -94,6 +96,21 @@ def opened(folder: Target, *, make: bool = False, silent: bool) -> Iterator[lake
 def is_served(log: lakebed.Log) -> bool:
     """Tell whether another process owns the log, and serves it."""
     return type(log) is not lakebed.Log
+
+
+class Destination(NamedTuple):
+    """What whoever writes to a topic has to know of it."""
+
+    schema: pa.Schema | None
+    record_bytes_max: int
+
+
+def destination(log: lakebed.Log, topic: str) -> Destination:
+    """Find a topic to write to, which takes no more than leave to write."""
+    # Not `describe_topic`, which tells what a topic holds and so is for those who may read it.
+    target = log._writing.target(topic)
+    schema = None if target.raw else decode_schema(target.topic.schemas[-1])
+    return Destination(schema, target.config.record_bytes_max)
 
 
 def check_log(folder: Path) -> None:

@@ -11,11 +11,10 @@ import pyarrow as pa
 
 import lakebed
 from lakebed.cli.completion import complete_topic
-from lakebed.cli.data import Target, data_option, opened
+from lakebed.cli.data import Destination, Target, data_option, destination, opened
 from lakebed.cli.lines import LineReader, Lines
 from lakebed.cli.output import Meter, counted, json_option, write_json, write_line, write_table
 from lakebed.cli.records import Batch, JsonRecords, JsonValues, Meaning, Plain
-from lakebed.engine.topics import TopicInfo
 from lakebed.errors import LakebedError, RejectedError, from_os_error
 
 _BATCH_RECORDS: Final = 10_000
@@ -71,7 +70,7 @@ def produce(
     _check_usage(key_separator, json_lines=json_lines, whole_files=whole_files, files=files)
     common = _headers(headers)
     with opened(folder, silent=as_json) as log, Meter(silent=as_json) as meter:
-        info = log.describe_topic(topic)
+        info = destination(log, topic)
         writer = _Writer(log, topic, partition, batch, meter)
         try:
             if whole_files:
@@ -107,7 +106,7 @@ def _headers(given: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def _meaning(
-    info: TopicInfo, separator: str | None, headers: dict[str, bytes], *, json_lines: bool
+    info: Destination, separator: str | None, headers: dict[str, bytes], *, json_lines: bool
 ) -> Meaning:
     between = None if separator is None else separator.encode(errors="surrogateescape")
     if json_lines:
@@ -117,11 +116,11 @@ def _meaning(
     return Plain(between, headers)
 
 
-def _lines(files: tuple[str, ...], info: TopicInfo, meaning: Meaning) -> Iterator[Batch]:
+def _lines(files: tuple[str, ...], info: Destination, meaning: Meaning) -> Iterator[Batch]:
     """Give the records of lines, file after file."""
     # The topic refuses what is too large, exactly; this only keeps a file without newlines out of
     # memory. JSON may need many times a record's bytes.
-    limit = _LINE_BYTES_MIN + 8 * int(info.config["record_bytes_max"])
+    limit = _LINE_BYTES_MIN + 8 * info.record_bytes_max
     for name in files:
         try:
             with click.open_file(name, "rb") as file:
@@ -131,7 +130,7 @@ def _lines(files: tuple[str, ...], info: TopicInfo, meaning: Meaning) -> Iterato
             raise from_os_error(error, "reading the input", _shown(name)) from error
 
 
-def _files(files: tuple[str, ...], info: TopicInfo, headers: dict[str, bytes]) -> Iterator[Batch]:
+def _files(files: tuple[str, ...], info: Destination, headers: dict[str, bytes]) -> Iterator[Batch]:
     """Give one record for each file."""
     meaning = _meaning(info, None, headers, json_lines=False)
     for name in files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -24,6 +25,8 @@ from lakebed.config import (
     variable_of,
     with_environment,
 )
+
+_log = logging.getLogger("lakebed.serve")
 
 _LOOK_SECONDS: Final = 0.2
 """How long a signal may be on record before it is looked at."""
@@ -82,7 +85,7 @@ def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
         click.echo(f"serving {folder} at {server.url}" + _http(server, config))
         while not stopping.wait(_LOOK_SECONDS):
             pass  # a signal that another thread was given is handled when this one wakes up
-        click.echo("stopping", err=True)
+        _log.info("stopping")
         server.stop()
     if server.abandoned:  # the log is closed; Flight would wait for these clients for ever
         sys.stdout.flush()

@@ -42,7 +42,8 @@ class ClientConfig:
     def resolved(self) -> ClientConfig:
         """Give it with what the environment says about the rest."""
         return ClientConfig(
-            self.token or os.environ.get("LAKEBED_TOKEN") or None,
+            # A file that holds a token ends with a newline, and no token has space in it.
+            (self.token or os.environ.get("LAKEBED_TOKEN") or "").strip() or None,
             self.ca or os.environ.get("LAKEBED_CA") or None,
             self.cert or os.environ.get("LAKEBED_CERT") or None,
             self.key or os.environ.get("LAKEBED_KEY") or None,

@@ -34,6 +34,7 @@ from lakebed.errors import (
 from lakebed.host import OsDisk, read_file
 from lakebed.serve.calls import CALLS
 from lakebed.serve.protocol import VERSION, pack, unpack, unpack_error
+from lakebed.serve.quiet import quieten
 
 _log = logging.getLogger("lakebed.client")
 
@@ -73,6 +74,7 @@ class Connection:
                 self._options["cert_chain"] = _pem(config.cert)
                 self._options["private_key"] = _pem(config.key)
         self._location = location
+        quieten()
         headers = [] if config.token is None else [_header(config.token)]
         self.options = fl.FlightCallOptions(headers=headers)
         self._client: Any = None

@@ -256,7 +256,7 @@ class RemoteLog(Log):
         """Have the server back the log up under a name, in the folder that its settings say."""
         report: BackupReport = self._call("backup", name=os.fspath(target))
         if progress is not None:
-            progress("copying files", report.files, report.files)
+            progress("copying files", report.size_bytes, report.size_bytes)
         return report
 
     def retain(self, topic: str | None = None) -> CleanupReport:

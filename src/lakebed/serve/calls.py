@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lakebed.engine.groups import Offsets
 from lakebed.engine.writing import no_topic
-from lakebed.errors import FencedError, InvalidArgumentError, LakebedError, ProtocolError
+from lakebed.errors import (
+    FencedError,
+    InvalidArgumentError,
+    InvalidNameError,
+    LakebedError,
+    ProtocolError,
+)
 from lakebed.serve.guard import Action, Need
 from lakebed.serve.protocol import VERSION
 from lakebed.state.commands import (
@@ -339,9 +345,15 @@ def _backup(session: Session, request: Any) -> Any:
     """Back the log up into the folder that is set for it: a client names no other path."""
     if not session.backups:
         raise InvalidArgumentError(
-            "the server takes no backups for clients: it has no setting `backups`"
+            "the server takes no backups for clients: start the server with `--set backups=DIR`,"
+            " or set it below [serve] in its lakebed.toml"
         )
-    return session.log.backup(Path(session.backups) / BackupName(request["name"]))
+    name = request["name"]
+    if isinstance(name, str) and "/" in name:
+        raise InvalidNameError(
+            "give a name only; it goes to the server's folder for backups", got=repr(name[:200])
+        )
+    return session.log.backup(Path(session.backups) / BackupName(name))
 
 
 def _sync(session: Session, request: Any) -> Any:

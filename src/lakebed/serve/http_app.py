@@ -14,7 +14,7 @@ from starlette.routing import Match
 from lakebed.errors import LakebedError
 from lakebed.serve.gateway import add_gateway, answer
 from lakebed.serve.http_door import Caller, Door
-from lakebed.serve.http_errors import Refused, problem, refusal
+from lakebed.serve.http_errors import HEADERS, Refused, problem, refusal
 from lakebed.serve.meters import CONTENT_TYPE
 from lakebed.serve.openapi import document
 
@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 ReadyState = Callable[[], tuple[bool, str]]
 """Tells whether the log can be used, and if not, why."""
 
-_HEADERS: Final = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'none'"),
-)
+_HEADERS: Final = tuple((name.encode(), value.encode()) for name, value in HEADERS.items())
 
 
 def make_app(door: Door, ready: ReadyState) -> ASGIApp:
@@ -113,7 +109,11 @@ class _Unrouted:
             headers = {"Allow": ", ".join(allowed)}
             return refusal(Refused(405, "the path does not have this method", headers=headers))
         return refusal(
-            Refused(error.status_code, "there is no such path", path=request.url.path[:200])
+            Refused(
+                error.status_code,
+                "there is no such path: GET /openapi.json lists those there are",
+                path=request.url.path[:200],
+            )
         )
 
     def _methods(self, scope: Scope) -> set[str]:

@@ -27,6 +27,7 @@ from lakebed.serve.http_body import (
 )
 from lakebed.serve.http_errors import Refused, problem, refusal
 from lakebed.serve.http_threads import HttpThreads
+from lakebed.serve.refusals import tell
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -168,6 +169,7 @@ class Door:
             outcome = "ok"
         except LakebedError as error:
             outcome, response = error.code, problem(error)
+            tell(call, error, _peer(request))
         except Refused as refused:
             outcome, response = refused.error.code, refusal(refused)
         except GoneError:
@@ -190,7 +192,7 @@ class Door:
         return self.guard.authenticate(
             token,
             certificate=request.scope.get("state", {}).get("certificate", ""),
-            peer="" if request.client is None else f"{request.client.host}:{request.client.port}",
+            peer=_peer(request),
         )
 
     def _enter(self, request: Request, call: str, stack: ExitStack) -> Caller:
@@ -231,6 +233,10 @@ class Door:
     def close(self) -> None:
         """Let the threads go."""
         self.threads.close()
+
+
+def _peer(request: Request) -> str:
+    return "" if request.client is None else f"{request.client.host}:{request.client.port}"
 
 
 def _too_many(what: str, most: int) -> QuotaExceededError:

@@ -12,6 +12,13 @@ from lakebed.errors import InvalidArgumentError, LakebedError
 
 MEDIA_TYPE: Final = "application/problem+json"
 
+HEADERS: Final = {
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'",
+}
+"""What every answer has."""
+
 STATUSES: Final[dict[type[LakebedError], int]] = {
     errors.InvalidArgumentError: 400,
     errors.SchemaMismatchError: 400,

@@ -18,30 +18,38 @@ import logging
 import time
 from collections import deque
 from contextlib import ExitStack
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from websockets.exceptions import InvalidHandshake
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from lakebed.engine.acks import Ack
-from lakebed.errors import InvalidArgumentError, LakebedError, SchemaMismatchError
+from lakebed.errors import (
+    InvalidArgumentError,
+    LakebedError,
+    SchemaMismatchError,
+    ServerUnavailableError,
+)
 from lakebed.serve.calls import STREAMS
 from lakebed.serve.http_body import parsed
-from lakebed.serve.http_errors import body_of, status_of
+from lakebed.serve.http_errors import HEADERS, body_of, problem, status_of
+from lakebed.serve.refusals import tell_upgrade
 from lakebed.topic.json_records import TROUBLE, RecordRows, reason
 from lakebed.topic.json_values import UnfitError
 from lakebed.topic.schema import decode_schema
 
 if TYPE_CHECKING:
-    from websockets.http11 import Request
+    from websockets.http11 import Request, Response
 
     from lakebed.engine.writing import Target
     from lakebed.serve.guard import Principal
     from lakebed.serve.http_door import Door
 
 _logger: Final = logging.getLogger("lakebed.serve")
+_protocol_logger: Final = logging.getLogger("lakebed.serve.websocket")
+_protocol_logger.setLevel(logging.WARNING)  # it has a line for each connection otherwise
 
 _PREFIX: Final = "/v1/topics/"
 _SUFFIX: Final = "/writer"
@@ -115,10 +123,11 @@ class RecordSocket(asyncio.Protocol):
         del config
         self._connections: set[Any] = server_state.connections
         self._certificate = str(app_state.get("certificate", ""))
-        self._protocol = ServerProtocol(max_size=_MESSAGE_BYTES_MAX, logger=_logger)
+        self._protocol = ServerProtocol(max_size=_MESSAGE_BYTES_MAX, logger=_protocol_logger)
         self._transport: asyncio.Transport
         self._stack = ExitStack()
         self._principal: Principal
+        self._name = ""
         self._token: str | None = None
         self._peer = ""
         self._topic = ""
@@ -194,12 +203,24 @@ class RecordSocket(asyncio.Protocol):
         try:
             self._enter(request)
             response = protocol.accept(request)
-        except InvalidHandshake as error:
-            response = protocol.reject(400, str(error))
+            if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+                why = str(protocol.handshake_exc)[:200]
+                refused = InvalidArgumentError("the upgrade is not one to a WebSocket", why=why)
+                self._turn_away(refused, response)
         except LakebedError as error:
             self.door.meters.request("http.writer", error.code, 0.0)
-            response = protocol.reject(status_of(error), f"{error}\n{error.advice}\n")
+            response = protocol.reject(status_of(error), "")
+            self._turn_away(error, response)
         protocol.send_response(response)
+
+    def _turn_away(self, error: LakebedError, response: Response) -> None:
+        """Have a response say what every error over HTTP says, and put it on record."""
+        told = problem(error)
+        response.body = bytes(told.body)
+        for name, value in {**told.headers, **HEADERS}.items():
+            del response.headers[name]
+            response.headers[name] = value
+        tell_upgrade(self._topic, self._name, self._peer, error)
 
     def _enter(self, request: Request) -> None:
         path = request.path
@@ -215,7 +236,7 @@ class RecordSocket(asyncio.Protocol):
             self._token = token.strip() if scheme.lower() == "bearer" else ""
         self._topic = topic
         if self.door.stopping.is_set():
-            raise InvalidArgumentError("the server is stopping")
+            raise ServerUnavailableError("the server is stopping")
         self._check()
         self.door.log._writing.target(topic)
         self._stack.enter_context(self.door.quotas.stream(self._principal))
@@ -235,6 +256,7 @@ class RecordSocket(asyncio.Protocol):
         self._principal = guard.authenticate(
             self._token, certificate=self._certificate, peer=self._peer
         )
+        self._name = self._principal.name
         guard.check(self._principal, "put", STREAMS["put"], [self._topic])
         self._checked_at = time.monotonic()
 
