@@ -34,7 +34,7 @@ def test_a_token_is_printed_alone_and_explained_on_stderr(shell: Shell) -> None:
     text = result.stdout.strip()
     assert f"token {text[4:20]} of alice, valid until 2" in result.stderr
     assert "only time it is shown" in result.stderr
-    assert "nobody has the role admin" not in result.stderr
+    assert "nobody administers" not in result.stderr
     assert text[21:] not in result.stderr
     with lakebed.open(shell.folder) as log:
         assert log.access.authenticate(text).principal == "alice"
@@ -42,10 +42,44 @@ def test_a_token_is_printed_alone_and_explained_on_stderr(shell: Shell) -> None:
 
 
 def test_a_token_without_an_administrator_says_so(shell: Shell) -> None:
-    assert "nobody has the role admin" in shell.run("token", "create", "alice").stderr
+    hint = (
+        "nobody administers this log over the network yet: lakebed token create NAME --role admin"
+    )
+    assert f"hint: {hint}" in shell.run("token", "create", "alice").stderr
+    assert created(shell, "alice")["warning"].startswith(hint)
     shell.run("access", "allow", "ops", "admin")
-    shell.run("access", "grant", "alice", "ops")
-    assert "nobody has the role admin" not in shell.run("token", "create", "bob").stderr
+    assert "nobody administers" not in shell.run("token", "create", "bob", "--role", "ops").stderr
+    assert "nobody administers" not in shell.run("token", "create", "eve").stderr
+    assert "warning" not in created(shell, "eve")
+
+
+def test_a_role_that_no_rule_speaks_of_is_pointed_out(shell: Shell) -> None:
+    shell.run("token", "create", "root", "--role", "admin")
+    hint = "no rule speaks of the role raeder yet, so it allows nothing"
+    said = shell.run("token", "create", "eve", "--role", "raeder", "--role", "reader")
+    assert re.fullmatch(TOKEN + "\n", said.stdout)
+    assert said.stderr.splitlines()[2:] == [f"hint: {hint}"]
+    assert created(shell, "eve", "--role", "raeder")["warning"] == hint
+    said = shell.run("access", "grant", "bob", "raeder")
+    assert (said.stdout, said.stderr) == ("bob has the role raeder\n", f"hint: {hint}\n")
+    assert shell.json("access", "grant", "bob", "raeder") == [
+        {"type": "granted", "principal": "bob", "role": "raeder", "warning": hint}
+    ]
+    shell.run("access", "allow", "raeder", "read")
+    assert shell.run("access", "grant", "ann", "raeder").stderr == ""
+    assert "warning" not in created(shell, "eve", "--role", "raeder")
+
+
+def test_the_first_rule_or_grant_needs_an_administrator_or_force(shell: Shell) -> None:
+    shell.run("topic", "create", "orders")
+    for call in (("allow", "clerk", "read"), ("grant", "bob", "clerk")):
+        error = shell.error("access", *call)
+        assert error["code"] == "invalid_argument"
+        assert "lakebed token create NAME --role admin" in error["message"]
+    assert shell.json("access", "list") == []
+    assert shell.text("access", "allow", "clerk", "read", "--force") == "clerk may read on *\n"
+    shell.run("access", "forbid", "clerk", "read", "--force")
+    shell.run("access", "grant", "bob", "reader", "--force")
 
 
 @pytest.mark.parametrize(
@@ -144,6 +178,9 @@ def test_only_a_token_is_made_where_there_is_no_log(shell: Shell) -> None:
 def test_rules_and_grants_are_made_listed_and_taken_away(shell: Shell) -> None:
     shell.run("topic", "create", "orders")
     assert "whoever reaches the server may do everything" in shell.text("access", "list")
+    assert shell.json("access", "grant", "alice", "admin") == [
+        {"type": "granted", "principal": "alice", "role": "admin"}
+    ]
     assert shell.text("access", "allow", "clerk", "read", "orders*") == (
         "clerk may read on orders*\n"
     )
@@ -151,9 +188,6 @@ def test_rules_and_grants_are_made_listed_and_taken_away(shell: Shell) -> None:
         {"type": "allowed", "role": "clerk", "action": "group", "pattern": "*"}
     ]
     assert shell.text("access", "grant", "bob", "clerk") == "bob has the role clerk\n"
-    assert shell.json("access", "grant", "alice", "admin") == [
-        {"type": "granted", "principal": "alice", "role": "admin"}
-    ]
     listed = shell.text("access", "list")
     for row in (
         "alice +admin",

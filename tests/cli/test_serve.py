@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import socket
 import subprocess
@@ -228,8 +229,27 @@ def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
         with served(tmp_path / "log", port=port) as server:
             assert (server.line, server.process.wait(SECONDS)) == ("", 1)
             assert "error: the server cannot listen there" in server.errors()
+            assert "=Address already in use" in server.errors()
+            assert "E0000" not in server.errors()  # gRPC's own way to say it
     with lakebed.open(tmp_path / "log") as log:  # it was released
         assert log.topics() == []
+
+
+def test_a_backup_of_a_served_log_has_a_name_and_goes_to_the_servers_folder(
+    tmp_path: Path, shared: Served
+) -> None:
+    error = shell(shared.url).error("backup", "monday")
+    assert "start the server with `--set backups=DIR`" in error["message"]
+    with served(tmp_path / "log", "--set", f"backups={tmp_path / 'saved'}") as server:
+        remote = shell(server.url)
+        for path in (tmp_path / "monday", "../monday", "a/b"):
+            error = remote.error("backup", path)
+            assert error["code"] == "invalid_name"
+            assert "give a name only" in error["message"]
+        assert remote.error("backup", "..")["code"] == "invalid_name"
+        remote.text("backup", "monday")
+    assert (tmp_path / "saved" / "monday" / "backup.json").exists()
+    assert not (tmp_path / "monday").exists()
 
 
 def test_a_folder_that_is_served_already_is_an_error(shared: Served) -> None:
@@ -257,6 +277,27 @@ def test_a_signal_stops_in_good_order_and_nothing_is_lost(tmp_path: Path) -> Non
     with lakebed.open(tmp_path / "log") as log:
         assert log.stats().memtable_records == 0  # the last checkpoint has everything
         assert log.offsets("orders") == {0: (0, 1000)}
+
+
+def test_everything_on_stderr_is_json_if_asked_for(tmp_path: Path) -> None:
+    """Also when clients are refused and when it stops."""
+    pair = Authority(tmp_path).sign("server")
+    tls = ["--tls-cert", pair.certificate, "--tls-key", pair.key]
+    with lakebed.open(tmp_path / "log") as log:
+        log.access.create_token("ann", roles=["admin"])
+    with served(tmp_path / "log", "--host", "localhost", "--log-format", "json", *tls) as server:
+        url = f"lakebed+tls://localhost:{server.port}"
+        refused = ClientConfig(ca=str(tmp_path / "authority.pem"), retry_ms=1000)
+        with pytest.raises(errors.UnauthenticatedError):
+            lakebed.open(url, refused)
+        with pytest.raises(errors.LakebedError):  # it does not trust that certificate
+            lakebed.open(url, ClientConfig(ca=pair.certificate, retry_ms=200))
+        with pytest.raises(errors.LakebedError):
+            lakebed.open(url.replace("+tls", ""), ClientConfig(retry_ms=200))
+        assert server.end() == 0
+        said = [json.loads(line)["message"] for line in server.errors().splitlines()]
+    assert "a call was refused: the call has no token" in said
+    assert said[-2:] == ["stopping", f"stopped: log={tmp_path / 'log'}"]
 
 
 def test_a_second_signal_ends_a_server_that_is_held_up(tmp_path: Path) -> None:
@@ -336,10 +377,10 @@ def test_tokens_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         for token in (None, "lkb_nonsense", str(expired), str(revoked), str(foreign)):
             assert code(token) == "unauthenticated", token
         stranger = Authority(tmp_path, "stranger")
-        assert code(str(good), stranger.certificate) == "server_unavailable"
+        assert code(str(good), stranger.certificate) == "tls"
         client_environment(monkeypatch, token=str(good))
         plain = shell(server.url.replace("+tls", ""))
-        assert plain.error("topic", "list")["code"] == "server_unavailable"
+        assert plain.error("topic", "list")["code"] == "tls"
         client_environment(monkeypatch, token=str(reader), ca=authority.certificate)
         assert remote.values("orders") == ["secret"]
         found = remote.error("topic", "delete", "orders", "--yes")
@@ -363,9 +404,9 @@ def test_a_certificate_says_who_calls(tmp_path: Path, monkeypatch: pytest.Monkey
         with lakebed.open(server.url) as log:
             assert getattr(log, "principal") == "till-7"  # noqa: B009  # a served log's alone
         client_environment(monkeypatch, ca=ca)
-        assert remote.error("topic", "list")["code"] == "server_unavailable"
+        assert remote.error("topic", "list")["code"] == "tls"
         client_environment(monkeypatch, ca=ca, cert=unknown.certificate, key=unknown.key)
-        assert remote.error("topic", "list")["code"] == "server_unavailable"
+        assert remote.error("topic", "list")["code"] in ("tls", "server_unavailable")
 
 
 @pytest.mark.parametrize("field", ["ca", "cert"])

@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from lakebed.errors import InvalidArgumentError, TopicNotFoundError
+from lakebed.errors import (
+    AccessDeniedError,
+    InvalidArgumentError,
+    TopicNotFoundError,
+    UnauthenticatedError,
+)
+from lakebed.serve import refusals
 from lakebed.serve.logs import MASK, configure, unconfigure
 
 LOG = logging.getLogger("lakebed.serve.test")
@@ -122,6 +128,27 @@ def test_an_error_of_ours_is_told_with_its_code(stream: io.StringIO) -> None:
     configure("text", "info", text := io.StringIO())
     LOG.warning("refused: %s", error)
     assert text.getvalue().endswith(" topic=t error_code=topic_not_found\n")
+
+
+def test_refused_calls_have_a_line_each_up_to_a_limit(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = [100.0]
+    monkeypatch.setattr("lakebed.serve.refusals.time.monotonic", lambda: seconds[0])
+    monkeypatch.setattr(refusals, "_limit", refusals._Limit(2))
+    configure("json", "info", stream)
+    denied = AccessDeniedError("not allowed", principal="ann", call="put", topic="t")
+    for _ in range(5):
+        refusals.tell("put", denied, "ipv4:127.0.0.1:5")
+    refusals.tell("put", TopicNotFoundError("there is no such topic"), "")  # nobody needs to know
+    seconds[0] += 1
+    refusals.tell("hello", UnauthenticatedError("the call has no token"), "ipv4:127.0.0.1:6")
+    first, _, untold, last = lines(stream)
+    assert first["message"] == "a call was refused: not allowed principal=ann call=put topic=t"
+    assert (first["level"], first["error_code"]) == ("warning", "access_denied")
+    assert first["peer"] == "ipv4:127.0.0.1:5"
+    assert untold["message"] == "more calls were refused: calls=3"
+    assert (last["call"], last["error_code"]) == ("hello", "unauthenticated")
 
 
 def test_a_format_or_level_that_does_not_exist_is_refused(stream: io.StringIO) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,8 +15,11 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from lakebed.serve import refusals
+from lakebed.serve.http import HttpServer
 from tests.engine.support import PRICE, in_threads, rows, until
-from tests.serve.over_http import Served, served
+from tests.serve.certificates import Authority
+from tests.serve.over_http import Answer, Served, served
 
 
 @pytest.fixture
@@ -133,6 +138,50 @@ def test_who_may_not_write_is_turned_away(here: Served) -> None:
     here.token = str(admin)
     with writer(here) as connection:
         assert told(connection, {"value": "a"})["offset"] == 0
+
+
+def raw_upgrade(here: Served, **headers: str) -> Answer:
+    """Ask for an upgrade as a client does that knows little of WebSockets."""
+    asked = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    return here.send("GET", "/v1/topics/t/writer", None, asked | headers)
+
+
+def test_a_refusal_has_the_body_of_every_error_and_is_logged_once(
+    here: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "_limit", refusals._Limit(10))  # whatever others have logged
+    caplog.set_level(logging.INFO, "lakebed.serve")
+    with writer(here):
+        pass
+    assert raw_upgrade(here).code == "invalid_argument"
+    here.log.access.create_token("root", roles=["admin"])
+    key = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+    answer = raw_upgrade(here, **key)
+    assert (answer.status, answer.code) == (401, "unauthenticated")
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.headers["cache-control"] == "no-store"
+    here.token = str(here.log.access.create_token("eyes", roles=["reader"]))
+    assert raw_upgrade(here, **key).code == "access_denied"
+    told = [record for record in caplog.records if record.name.startswith("lakebed.serve")]
+    assert [record.levelname for record in told] == ["INFO"] * 3
+    malformed, unknown, denied = (record.getMessage() for record in told)
+    assert "missing Sec-WebSocket-Key" in malformed and "no token" in unknown
+    assert "principal=eyes" in denied and "topic=t" in denied
+    assert vars(told[1])["topic"] == "t" and vars(told[1])["peer"].startswith("127.0.0.1:")
+
+
+def test_what_is_no_upgrade_leaves_nothing_behind_over_tls(tmp_path: Path) -> None:
+    """Also no connection that a stop would wait for."""
+    authority = Authority(tmp_path)
+    pair = authority.sign("server")
+    tls = ssl.create_default_context(cafile=authority.certificate)
+    with served(tmp_path / "log", tls=tls, tls_cert=pair.certificate, tls_key=pair.key) as server:
+        server.log.create_topic("t")
+        for _ in range(3):
+            assert raw_upgrade(server).code == "invalid_argument"
+        assert isinstance(server.server, HttpServer)
+        left = server.server._parts.server.server_state.connections
+        until(lambda: not left)
 
 
 def test_a_page_of_another_place_may_not_write(here: Served) -> None:

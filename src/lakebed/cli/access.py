@@ -107,9 +107,7 @@ def _said(kind: str, text: str, as_json: bool, role: str, action: str, pattern: 
 @data_option
 @_close_option
 @json_option
-def grant_command(
-    principal: str, role: str, folder: Target, *, force: bool, as_json: bool
-) -> None:
+def grant_command(principal: str, role: str, folder: Target, *, force: bool, as_json: bool) -> None:
     """Give PRINCIPAL the role ROLE: admin, reader, writer, or one of your own."""
     with opened(folder, silent=as_json) as log:
         hints = without_rules(log, [role])

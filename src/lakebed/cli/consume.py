@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -12,13 +14,21 @@ import pyarrow.compute as pc
 
 import lakebed
 from lakebed.cli.completion import complete_group, complete_topic
-from lakebed.cli.data import Target, data_option, opened
+from lakebed.cli.data import Target, data_option, is_served, opened
 from lakebed.cli.formats import NAMES, format_of
 from lakebed.cli.output import flush, json_option, write_bytes
 from lakebed.cli.positions import Position, PositionType, check_offset, chosen, offset_of
+from lakebed.errors import GroupNotEmptyError, GroupNotFoundError
 from lakebed.topic.schema import value_type
+from lakebed.types import TopicPartition
 
 _BATCH_RECORDS: Final = 10_000
+_SESSION_MS: Final = 60_000
+"""How long a member may be held up by whoever reads what it writes before others take over."""
+_ALONE_MS: Final = 86_400_000
+_SHARE_SECONDS: Final = 5.0
+"""How long a member waits for partitions before it takes it that there are none for it."""
+_LOOK_SECONDS: Final = 0.05
 
 
 @click.command(short_help="Write records of a topic to stdout.")
@@ -48,7 +58,7 @@ _BATCH_RECORDS: Final = 10_000
     "--group",
     metavar="NAME",
     shell_complete=complete_group,
-    help="Go on where this group is, and commit what was written out.",
+    help="Read as a member of this group, from where it is; commit what was written out.",
 )
 @click.option(
     "--format",
@@ -76,8 +86,10 @@ def consume(
     value: a line for each value. key-value: key, tab, value. table: also place and time, long
     values cut. json: everything, as --json. raw: the bytes of the values, nothing between them.
 
-    With --group, offsets are committed when what was written out is out of our hands; after a crash
-    the last records may be written again.
+    With --group, this is a member of the group: it reads the partitions that the group's other
+    members leave to it, and without --follow ends where those end. With --partition too it reads
+    exactly those, of a group that has no members. Offsets are committed when what was written out
+    is out of our hands; after a crash the last records may be written again.
     """
     if group is not None and start not in ("earliest", "latest"):
         raise click.UsageError("a group begins where it is: see `lakebed group reset`")
@@ -89,9 +101,15 @@ def consume(
         show = format_of(
             "json" if as_json else name, value_type(info.schema), terminal=sys.stdout.isatty()
         )
-        with _consumer(log, topic, numbers, start, group, limit) as consumer:
-            if group is not None and start == "latest":
-                consumer.commit(consumer.positions())  # what "latest" was is remembered
+        if group is None:
+            consumer = _reader(log, topic, numbers, start, limit)
+        elif partitions:
+            consumer = _committer(log, topic, numbers, start, group, limit)
+        else:
+            consumer = _member(log, topic, start, group, limit)
+        with consumer:
+            if group is not None and not partitions and not follow:
+                _await_share(consumer)
             for table in _tables(consumer, limit, follow=follow):
                 write_bytes(show(table))
                 flush()
@@ -99,25 +117,87 @@ def consume(
                     consumer.commit(_behind(topic, table))
 
 
-def _consumer(
+def _reader(
+    log: lakebed.Log, topic: str, partitions: list[int], start: Position, limit: int | None
+) -> lakebed.Consumer:
+    """Open a consumer of exactly these partitions, at its place."""
+    consumer = log.consumer(
+        partitions=[(topic, each) for each in partitions],
+        start=_beginning(start),
+        max_records=_at_once(limit),
+    )
+    if start not in ("earliest", "latest"):
+        for each in partitions:
+            consumer.seek(topic, each, offset_of(log, topic, each, start))
+    return consumer
+
+
+def _committer(
     log: lakebed.Log,
     topic: str,
     partitions: list[int],
     start: Position,
-    group: str | None,
+    group: str,
     limit: int | None,
 ) -> lakebed.Consumer:
-    """Open a consumer of exactly these partitions, at its place."""
+    """Open a consumer of exactly these partitions, for a group without members."""
+    with contextlib.suppress(GroupNotFoundError):
+        members = log.describe_group(group).members
+        if members:
+            raise GroupNotEmptyError(
+                "the group has members, which share its partitions: leave --partition out to be "
+                "one of them",
+                group=group,
+                members=len(members),
+            )
     consumer = log.consumer(
         group,
         partitions=[(topic, each) for each in partitions],
-        start="latest" if start == "latest" else "earliest",
-        max_records=_BATCH_RECORDS if limit is None else min(limit, _BATCH_RECORDS),
+        start=_beginning(start),
+        max_records=_at_once(limit),
     )
-    if group is None and start not in ("earliest", "latest"):
-        for each in partitions:
-            consumer.seek(topic, each, offset_of(log, topic, each, start))
+    if start == "latest":
+        consumer.commit(consumer.positions())  # what "latest" was is remembered
     return consumer
+
+
+def _member(
+    log: lakebed.Log, topic: str, start: Position, group: str, limit: int | None
+) -> lakebed.Consumer:
+    """Join a group."""
+
+    def remember(gained: list[TopicPartition]) -> None:
+        """Commit where it begins, so that what "latest" was is remembered."""
+        positions = consumer.positions()
+        consumer.commit({each: positions[each] for each in gained})
+
+    consumer = log.consumer(
+        group,
+        [topic],
+        start=_beginning(start),
+        max_records=_at_once(limit),
+        # Of an embedded log nobody else can be a member, who would wait for one that is held up.
+        session_timeout_ms=_SESSION_MS if is_served(log) else _ALONE_MS,
+        on_assign=remember if start == "latest" else None,
+    )
+    return consumer
+
+
+def _beginning(start: Position) -> str:
+    return "latest" if start == "latest" else "earliest"
+
+
+def _at_once(limit: int | None) -> int:
+    return _BATCH_RECORDS if limit is None else min(limit, _BATCH_RECORDS)
+
+
+def _await_share(consumer: lakebed.Consumer) -> None:
+    """Give the group's other members the time to leave a member its share, if it is to have any."""
+    deadline = time.monotonic() + _SHARE_SECONDS
+    consumer.heartbeat()
+    while not consumer.assignment() and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+        consumer.heartbeat()
 
 
 def _tables(consumer: lakebed.Consumer, limit: int | None, *, follow: bool) -> Iterator[pa.Table]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,10 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 Target = Path | str
 """A log's folder, or the URL of a served one."""
 
+_ADDRESS: Final = re.compile(
+    r"(?:(lakebed(?:\+tls)?):/*)?((?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5})"
+)
+"""A host and a port, and before them what is left of a URL in which a slash is missing."""
 _CONNECT_MS: Final = 5_000
 """How long a server is looked for before the command gives up."""
 
@@ -85,7 +90,7 @@ def opened(folder: Target, *, make: bool = False, silent: bool) -> Iterator[lake
     """
     if isinstance(folder, str):
         lakebed.open(folder, lakebed.ClientConfig(retry_ms=_CONNECT_MS)).close()
-    elif not make:
+    elif not make or _meant(folder):
         check_log(folder)
     with Meter(silent=silent) as meter:
         log = lakebed.open(os.fspath(folder), progress=meter)
@@ -120,7 +125,15 @@ def check_log(folder: Path) -> None:
     except OSError as error:
         raise from_os_error(error, "looking for the log", folder) from error
     if not found:
-        raise NotALogError("there is no log in this folder", path=folder)
+        url = _meant(folder)
+        asked = f": did you mean {url}?" if url else ""
+        raise NotALogError(f"there is no log in this folder{asked}", path=folder)
+
+
+def _meant(folder: Path) -> str:
+    """Give the URL that a path looks like which was perhaps meant to be one; else nothing."""
+    match = _ADDRESS.fullmatch(os.fspath(folder))
+    return "" if match is None else f"{match[1] or 'lakebed'}://{match[2]}"
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -132,12 +145,12 @@ def confirm(question: str, *, yes: bool) -> None:
     click.confirm(question, abort=True, err=True)
 
 
-def settings(given: tuple[str, ...]) -> dict[str, object]:
+def settings(given: tuple[str, ...], option: str = "--config") -> dict[str, object]:
     """Take `name=value` pairs apart."""
     found: dict[str, object] = {}
     for pair in given:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="'--config'")
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=f"'{option}'")
         found[name] = value
     return found

@@ -17,7 +17,7 @@ from lakebed.cli.output import (
     write_table,
 )
 from lakebed.cli.positions import Position, PositionType, check_offset, chosen, offset_of
-from lakebed.engine.groups import GroupInfo
+from lakebed.engine.groups import GroupInfo, GroupPartition
 from lakebed.errors import OffsetOutOfRangeError
 from lakebed.types import TopicPartition
 
@@ -55,13 +55,17 @@ def _row(info: GroupInfo) -> tuple[str, ...]:
 @data_option
 @json_option
 def describe_command(name: str, folder: Target, *, as_json: bool) -> None:
-    """Show how far the group NAME has come in each partition, and what lies before it."""
+    """Show how far the group NAME has come in each partition, and what lies before it.
+
+    Of each member, which is a consumer that lives, the partitions are shown that it reads.
+    """
     with opened(folder, silent=as_json) as log:
         info = log.describe_group(name)
     if as_json:
         write_json("group", _values(info))
         return
-    write_facts([("group", info.name), ("lag", str(info.lag))])
+    members = str(len(info.members))
+    write_facts([("group", info.name), ("members", members), ("lag", str(info.lag))])
     if info.partitions:
         write_line("")
         columns = ("topic", ">partition", ">committed", ">earliest", ">end", ">lag")
@@ -77,6 +81,18 @@ def describe_command(name: str, folder: Target, *, as_json: bool) -> None:
             for each in info.partitions
         ]
         write_table(columns, rows)
+    if info.members:
+        write_line("")
+        held = [
+            (member, ", ".join(f"{each.topic}/{each.partition}" for each in _held(info, member)))
+            for member in info.members
+        ]
+        write_table(("member", "partitions"), [(member, text or "-") for member, text in held])
+
+
+def _held(info: GroupInfo, member: str) -> list[GroupPartition]:
+    """List the partitions that a member reads."""
+    return [each for each in info.partitions if each.member == member]
 
 
 def _values(info: GroupInfo) -> dict[str, object]:
@@ -84,6 +100,16 @@ def _values(info: GroupInfo) -> dict[str, object]:
         "group": info.name,
         "lag": info.lag,
         "generation": info.generation,
+        "members": [
+            {
+                "member": member,
+                "partitions": [
+                    {"topic": each.topic, "partition": each.partition}
+                    for each in _held(info, member)
+                ],
+            }
+            for member in info.members
+        ],
         "partitions": [asdict(each) for each in info.partitions],
     }
 

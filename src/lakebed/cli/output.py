@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import click
 
-from lakebed.errors import LakebedError
+from lakebed.errors import LakebedError, LockedError
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -90,7 +90,15 @@ class ShownError(click.ClickException):
 
 def advice(error: LakebedError) -> str:
     """Say what to do about an error, and by which code programs know it."""
-    return f"advice: {error.advice} (code: {error.code})"
+    return f"advice: {_advice(error)} (code: {error.code})"
+
+
+def _advice(error: LakebedError) -> str:
+    """Give an error's advice; of a log that a server owns, how to get at it there."""
+    url = error.facts.get("url")
+    if isinstance(error, LockedError) and url is not None:
+        return f"a server owns it: connect to that by --data {url}, or stop it first"
+    return error.advice
 
 
 def warn(problem: str, error: LakebedError) -> None:
@@ -104,7 +112,7 @@ def error_facts(error: LakebedError) -> dict[str, object]:
         "code": error.code,
         "message": error.message,
         "facts": {name: _plain(value) for name, value in error.facts.items()},
-        "advice": error.advice,
+        "advice": _advice(error),
         "retriable": error.retriable,
     }
 

@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -25,9 +24,14 @@ from lakebed.config import (
     variable_of,
     with_environment,
 )
+from lakebed.engine.settings import effective_config
+from lakebed.errors import InvalidArgumentError
+from lakebed.host import OsDisk
+from lakebed.wal.folder import Layout, is_log
 
 _log = logging.getLogger("lakebed.serve")
 
+_OTHER_LOGGERS: Final = ("asyncio", "uvicorn.error")
 _LOOK_SECONDS: Final = 0.2
 """How long a signal may be on record before it is looked at."""
 
@@ -71,11 +75,12 @@ def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
     import lakebed
     from lakebed.serve.server import Server
 
-    with Meter(silent=False) as meter:
+    config = _config(effective_config(OsDisk(), folder, os.environ).serve, flags, given)
+    _check(config, folder)
+    with Meter(silent=config.log_format == "json") as meter:
         log = lakebed.Log.open(os.fspath(folder), progress=meter)
     with contextlib.ExitStack() as stack:
         try:
-            config = _config(log.config.serve, flags, given)
             stack.enter_context(_logging(config))
             stopping = stack.enter_context(_signals())
             server = Server(log, config).start()
@@ -95,13 +100,50 @@ def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
 
 def _config(base: ServeConfig, flags: dict[str, Any], given: tuple[str, ...]) -> ServeConfig:
     """Give the settings with what the command line says, which has the last word."""
-    chosen = {name: value for name, value in flags.items() if value is not None}
-    for name, value in settings(given).items():
-        if name not in setting_names(ServeConfig):
-            raise click.BadParameter(f"there is no setting {name!r}", param_hint="'--set'")
-        as_variable = {variable_of("serve", name): str(value)}
-        base = with_environment(LogConfig(serve=base), as_variable).serve
-    return replace(base, **chosen)
+    known = setting_names(ServeConfig)
+    texts, options = {}, {}
+    for name, value in settings(given, "--set").items():
+        if name not in known:
+            raise click.BadParameter(
+                f"there is no setting {name!r}, but {', '.join(known)}", param_hint="'--set'"
+            )
+        texts[name], options[name] = str(value), f"--set {name}"
+    for name, value in flags.items():
+        if value is not None:
+            texts[name] = str(value).lower() if isinstance(value, bool) else str(value)
+            options[name] = f"--{name.replace('_', '-')}"
+    variables = {variable_of("serve", name): name for name in texts}
+    try:
+        # All at once: a certificate and its key are right only together.
+        return with_environment(
+            LogConfig(serve=base), {each: texts[name] for each, name in variables.items()}
+        ).serve
+    except InvalidArgumentError as error:
+        raise _blamed(error, variables, options) from error
+
+
+def _blamed(
+    error: InvalidArgumentError, variables: dict[str, str], options: dict[str, str]
+) -> InvalidArgumentError:
+    """Give a refusal that names the option it is about, and no variable."""
+    facts = dict(error.facts)
+    variable = str(facts.pop("variable", ""))
+    name = str(facts.pop("setting", variables.get(variable, "")))
+    about = {"option": options[name]} if name in options else {"setting": name}
+    return InvalidArgumentError(error.message.replace(variable or name, name), **about, **facts)
+
+
+def _check(config: ServeConfig, folder: Path) -> None:
+    """Refuse what cannot be served before a log is made for it."""
+    from lakebed.serve.server import check_exposed, check_startable
+
+    try:
+        new = not is_log(OsDisk(), Layout(folder))
+    except OSError:
+        return  # whoever opens it says what is wrong with the folder
+    if new:
+        check_exposed(config, is_open=True)
+        check_startable(config)
 
 
 def _http(server: Any, config: ServeConfig) -> str:
@@ -115,13 +157,17 @@ def _http(server: Any, config: ServeConfig) -> str:
 
 @contextlib.contextmanager
 def _logging(config: ServeConfig) -> Iterator[None]:
-    """Have what Lakebed logs written to stderr within the block."""
+    """Have what Lakebed and its HTTP server log written to stderr within the block."""
     from lakebed.serve.logs import configure, unconfigure
 
     handler = configure(config.log_format, "info", sys.stderr)
+    for name in _OTHER_LOGGERS:
+        logging.getLogger(name).addHandler(handler)
     try:
         yield
     finally:
+        for name in _OTHER_LOGGERS:
+            logging.getLogger(name).removeHandler(handler)
         unconfigure(handler)
 
 

@@ -33,7 +33,7 @@ class ClientConfig:
         """Refuse what cannot be meant."""
         for name in ("token", "ca", "cert", "key"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or not value):
+            if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise InvalidArgumentError(f"{name} must be text", setting=name)
         retry = self.retry_ms
         if not isinstance(retry, int) or isinstance(retry, bool) or not 0 <= retry <= 3_600_000:

@@ -42,6 +42,22 @@ SCHEMES: Final = {"lakebed": "grpc+tcp", "lakebed+tls": "grpc+tls"}
 PORT: Final = 4747
 _PAUSE_SECONDS: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 1.0
+_QUICK_SECONDS: Final = 60.0
+"""A call that a living server answers soon is given up after so long."""
+_ONCE_SECONDS: Final = 2.0
+_SLOW: Final = frozenset(
+    [
+        "backup",
+        "checkpoint",
+        "lake_gc",
+        "lake_sync",
+        "lake_tables",
+        "retain",
+        "tick",
+        "verify",
+    ]
+)
+"""Calls that take as long as they take."""
 _TELL_SECONDS: Final = 2.0
 """After so long it is told that a call is being repeated."""
 _CONNECT_SECONDS: Final = 5.0
@@ -76,6 +92,7 @@ class Connection:
         self._location = location
         quieten()
         headers = [] if config.token is None else [_header(config.token)]
+        self._headers = headers
         self.options = fl.FlightCallOptions(headers=headers)
         self._client: Any = None
         self._guard = threading.Lock()
@@ -96,14 +113,19 @@ class Connection:
         """Make a call and give its reply."""
         body = pack(request)
         action = fl.Action(name, body)
+        options = self.options if name in _SLOW else self._within(_QUICK_SECONDS)
 
         def attempt() -> Any:
-            results = list(self.client.do_action(action, self.options))
+            results = list(self.client.do_action(action, options))
             if len(results) != 1:
                 raise ProtocolError("a call has one reply", call=name, got=len(results))
             return unpack(memoryview(results[0].body))
 
         return self.repeated(attempt, safe=CALLS[name].safe)
+
+    def _within(self, seconds: float) -> Any:
+        """Give the options of a call that a server which lives answers in time."""
+        return fl.FlightCallOptions(headers=self._headers, timeout=seconds)
 
     def hello(self) -> dict[str, Any]:
         """Ask the server who it is; a mistake that no repetition mends is told at once."""
@@ -113,7 +135,7 @@ class Connection:
         def attempt() -> Any:
             nonlocal looked
             try:
-                (reply,) = self.client.do_action(action, self.options)
+                (reply,) = self.client.do_action(action, self._within(_CONNECT_SECONDS))
             except (pa.ArrowException, OSError) as failure:
                 if not looked and isinstance(self.error_of(failure), ServerUnavailableError):
                     looked = True
@@ -132,16 +154,20 @@ class Connection:
     def call_once(self, name: str, /, **request: Any) -> None:
         """Make a call that may as well fail: it is not repeated, and its reply is not wanted."""
         try:
-            list(self.client.do_action(fl.Action(name, pack(request)), self.options))
+            action = fl.Action(name, pack(request))
+            list(self.client.do_action(action, self._within(_ONCE_SECONDS)))
         except (pa.ArrowException, OSError) as failure:
             raise self.error_of(failure) from failure
 
     def get(self, ticket: dict[str, Any]) -> tuple[pa.Table, Any]:
         """Give the table that a ticket stands for, and what the server says beside it."""
         packed = fl.Ticket(pack(ticket))
+        options = self.options
+        if "wait_ms" in ticket:
+            options = self._within(_QUICK_SECONDS + (ticket["wait_ms"] or 0) / 1000)
 
         def attempt() -> pa.Table:
-            return self.client.do_get(packed, self.options).read_all()
+            return self.client.do_get(packed, options).read_all()
 
         table = self.repeated(attempt, safe=True)
         metadata = dict(table.schema.metadata or {})

@@ -7,6 +7,11 @@ was not acknowledged is sent again, in order, on the next one. The server rememb
 
 A batch that the server refuses leaves a gap, for which it refuses the ones sent behind it. These
 are not lost: once all are answered, they are numbered anew and sent again.
+
+A batch that was under way when its stream broke is *doubtful*: it may have been written. It is sent
+again under the same numbers, and only its acknowledgement settles that; whatever else ends the
+waiting for it is an unknown outcome. Numbers that a doubtful batch had are never used for another
+one: the lane then takes a new producer.
 """
 
 from __future__ import annotations
@@ -31,6 +36,8 @@ from lakebed.errors import (
     InvalidArgumentError,
     LakebedError,
     ProtocolError,
+    QuotaExceededError,
+    RejectedError,
     SequenceGapError,
     ServerUnavailableError,
     UnknownOutcomeError,
@@ -42,6 +49,8 @@ _lanes: Final = threading.local()
 """Tells a lane's own thread, which runs the callbacks of those that wait for it."""
 _PAUSE_SECONDS: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 1.0
+_SILENT_SECONDS: Final = 1.0
+"""How long beyond its deadline a batch waits for a server that is there and says nothing."""
 _QUEUED_MAX: Final = 64
 """Batches that wait for their turn; whoever comes with more waits too."""
 
@@ -67,6 +76,15 @@ class Item:
         """The first sequence number of each run; None: the lane gives it."""
         self.deadline = 0.0
         self.sent = False
+        """It is on its way on the stream that is open now."""
+        self.doubtful = False
+        """It was under way on a stream that broke: it may have been written."""
+        self.moved = False
+        """It was sent again under another producer once, because the first was not known."""
+
+    def give_up(self, error: LakebedError, url: str) -> None:
+        """Tell whoever waits that nothing more will be tried."""
+        self.settle(None, _unknown(url) if self.doubtful else error)
 
 
 class Source(Protocol):
@@ -125,7 +143,7 @@ class Lane:
         gathered: Source | None = None,
     ) -> None:
         self._connection = connection
-        self._topic = topic
+        self._topic = self.topic = topic
         self._head = (topic_id, version)
         self._schema = schema
         self._register = register
@@ -143,8 +161,12 @@ class Lane:
         self._again: list[Item] = []
         self._gap = False
         """A batch was refused: those behind it come back, and are then numbered anew."""
-        self._fenced = False
-        """The server does not know the producer any more."""
+        self._renew = False
+        """The producer cannot be used any more: not known, or its numbers are in doubt."""
+        self._generation = 0
+        """Counts the threads: one that was given up ends when it notices."""
+        self._ended = False
+        """Its thread is gone, and there will be no other."""
         self._next: dict[int, int] = {}
         self._acked: dict[int, int] = {}
         self._number = 0
@@ -184,23 +206,30 @@ class Lane:
         """Send what may be sent now."""
         if self._thread is None:
             self._start()
-        while self._sending.acquire(blocking=False):
+        while (sending := self._sending).acquire(blocking=False):
             try:
                 while (flight := self._take()) is not None:
                     self._send(*flight)
             finally:
-                self._sending.release()
+                sending.release()
             if not self._has_more():  # came while nobody could send
                 return
 
     def _start(self) -> None:
         with self._guard:
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"lakebed-puts-{self._topic}", daemon=True
-                )
-                self._thread.start()
+                self._start_thread()
             self._changed.notify_all()
+
+    def _start_thread(self) -> None:
+        self._generation += 1
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(self._generation,),
+            name=f"lakebed-puts-{self._topic}",
+            daemon=True,
+        )
+        self._thread.start()
 
     def _may_send(self) -> bool:
         return self._writer is not None and not self._gap and len(self._flying) < self._window
@@ -240,9 +269,11 @@ class Lane:
             message = pack([number, self._kind, *self._identity(), *self._head, runs])
             writer.write_with_metadata(item.batch, message)
         except LakebedError as error:  # no identity could be had
+            item.sent = False
             with self._guard:
                 self._flying.pop(number, None)
-            item.settle(None, error)
+                self._gap = self._numbered  # its numbers are free again
+            item.give_up(error, self._connection.url)
         except (pa.ArrowException, OSError):
             self._lose(writer)  # the reading thread sees to it
 
@@ -253,25 +284,34 @@ class Lane:
 
     # The lane's thread
 
-    def _run(self) -> None:
+    def _run(self, generation: int) -> None:
         _lanes.here = True
         pause = _PAUSE_SECONDS
         while self._wait_for_work():
+            if generation != self._generation:
+                return  # another thread does this now
             answered = self._number
             try:
                 writer, reader = self._begin()
                 self.pump()
-                self._read(reader)
+                self._read(reader, generation)
+                if generation != self._generation:
+                    return  # it was given up; whoever waited has been told
                 self._close(writer)
             except (LakebedError, pa.ArrowException, OSError) as failure:
-                self._broken(self._connection.error_of(failure), unsent=is_unsent(failure))
+                if generation == self._generation:
+                    self._broken(self._connection.error_of(failure), unsent=is_unsent(failure))
             finally:
-                self._end()
+                if generation == self._generation:
+                    self._end()
             if self._number > answered + len(self._flying):
                 pause = _PAUSE_SECONDS
-            self._expire()
+            self.expire()
             self._pause(pause)
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+        with self._guard:
+            self._ended = True
+        self._gathered.refuse(ClosedError("the log is closed"))
 
     def _wait_for_work(self) -> bool:
         """Wait until there is something to send; False when there never will be."""
@@ -309,11 +349,11 @@ class Lane:
                 self._send(writer, number, item)
         return writer, reader
 
-    def _read(self, reader: Any) -> None:
+    def _read(self, reader: Any, generation: int) -> None:
         """Take acknowledgements until the stream ends."""
         while True:
             buffer = reader.read()
-            if buffer is None:
+            if buffer is None or generation != self._generation:
                 return
             acks = unpack(memoryview(buffer))
             try:
@@ -344,20 +384,37 @@ class Lane:
             item = self._flying.pop(number, None)
             if item is None:
                 return
+            item.sent = False
             failed = isinstance(answer, LakebedError)
-            if failed and self._numbered:
-                if self._gap and isinstance(answer, SequenceGapError):
-                    self._again.append(item)
-                    return
-                self._gap = True
-                self._fenced = self._fenced or isinstance(answer, FencedError)
-            elif not failed and item.sequences is not None:
+            if failed and self._numbered and self._comes_again(item, answer):
+                self._again.append(item)
+                return
+            if not failed and item.sequences is not None:
                 for (each, records), at in zip(item.runs, item.sequences, strict=True):
                     self._acked[each] = at + records
         if failed:
-            item.settle(None, answer)
+            item.give_up(answer, self._connection.url)
         else:
             item.settle(answer, None)
+
+    def _comes_again(self, item: Item, error: LakebedError) -> bool:
+        """Decide on a batch that was refused: whether it is sent again, and under whom."""
+        if self._gap and not self._renew and isinstance(error, SequenceGapError):
+            return True  # because of one before it
+        self._gap = True
+        if isinstance(error, FencedError | SequenceGapError):
+            # The log does not know the producer, or not its numbers: those before were lost.
+            self._renew = True
+            moved, item.moved = item.moved, True
+            return not moved and not item.doubtful
+        if not isinstance(error, RejectedError):
+            self._renew = True  # it may be written, and its numbers used
+            return False
+        if item.doubtful:
+            if error.retriable and item.deadline > time.monotonic():
+                return True
+            self._renew = True
+        return False
 
     def _number_anew(self) -> None:
         """Send again what came back because of a gap, once everything has come back."""
@@ -365,17 +422,27 @@ class Lane:
             if not self._gap or self._flying:
                 return
             self._gap = False
-            if self._fenced:
+            again, self._again = self._again, []
+            lost: list[Item] = []
+            if self._renew:
+                # Under another producer a doubtful one would be written twice.
+                lost = [item for item in again if item.doubtful]
+                again = [item for item in again if not item.doubtful]
                 self._begin_anew()
-                self._fenced = False
+                self._renew = False
             self._next = dict(self._acked)
-            for item in self._again:
-                item.sequences = None
-            self._queue.extendleft(reversed(self._again))
-            for item in self._queue:
-                if self._numbered:
+            self._queue.extendleft(reversed(again))
+            for item in self._queue if self._numbered else ():
+                if item.doubtful and item.sequences is not None:
+                    for (each, records), at in zip(item.runs, item.sequences, strict=True):
+                        self._next[each] = at + records
+                else:
                     item.sequences = None
-            self._again = []
+            waits = any(item.doubtful for item in again)
+        for item in lost:
+            item.settle(None, _unknown(self._connection.url))
+        if waits:
+            time.sleep(_PAUSE_SECONDS_MAX / 10)  # it was refused for now
 
     def _hang_up(self) -> None:
         """Send no more on this stream; what was sent before is still answered."""
@@ -399,10 +466,12 @@ class Lane:
         With `unsent` the server has certainly written nothing that it did not acknowledge.
         """
         lost: list[Item] = []
+        passing = isinstance(error, ServerUnavailableError | QuotaExceededError)
         with self._guard:
-            ended = not isinstance(error, ServerUnavailableError) or self._connection.closed
+            self._settle_doubts(unsent=unsent)
+            ended = not passing or self._connection.closed
             if ended:
-                lost = self._clear(unsent=unsent)
+                lost = self._clear()
             elif self._kind != "producer" and unsent:
                 self._queue.extendleft(reversed(self._flying.values()))
                 self._flying.clear()
@@ -410,24 +479,43 @@ class Lane:
                 # Nothing of an open transaction counts before its commit, which cannot come now.
                 lost, self._flying = list(self._flying.values()), {}
         for item in lost:
-            known = unsent or not item.sent or self._kind != "producer"
-            item.settle(None, error if known else _unknown(self._connection.url))
+            item.give_up(error, self._connection.url)
         if ended:
             self._gathered.refuse(error)
 
-    def _clear(self, *, unsent: bool) -> list[Item]:
+    def _settle_doubts(self, *, unsent: bool) -> None:
+        """Note, of a stream that is over, what may have been written by it."""
+        for item in self._flying.values():
+            # Of a transaction nothing counts before its commit.
+            item.doubtful |= item.sent and not unsent and self._kind == "producer"
+            item.sent = False
+
+    def _clear(self) -> list[Item]:
         """Take away everything that waits for an answer or for its turn."""
         items = [*self._flying.values(), *self._again, *self._queue]
-        if self._numbered and not unsent and any(item.sent for item in items):
+        if self._numbered and (self._renew or any(item.doubtful for item in items)):
             self._begin_anew()
         self._next = dict(self._acked)
         self._flying, self._again = {}, []
         self._queue.clear()
-        self._gap = self._fenced = False
+        self._gap = self._renew = False
         self._changed.notify_all()
         return items
 
-    def _expire(self) -> None:
+    def look_after(self) -> None:
+        """Give up a stream on which nothing comes, so that nobody waits for ever."""
+        with self._guard:
+            late = time.monotonic() - _SILENT_SECONDS
+            if not any(item.deadline < late for item in self._flying.values()):
+                return
+            self._settle_doubts(unsent=False)
+            self._writer = None  # its thread ends when the server speaks again, or is gone
+            self._sending = threading.Lock()  # the other one may be held by who cannot send
+            if not self._closed:
+                self._start_thread()
+        self.expire()
+
+    def expire(self) -> None:
         """Tell those that have waited for too long."""
         now, url = time.monotonic(), self._connection.url
         patience = self._connection.config.retry_ms / 1000
@@ -437,16 +525,29 @@ class Lane:
             if not late and self._gathered.since() + patience >= now:
                 return
             # Once one of them is given up, those numbered behind it are too.
-            lost = self._clear(unsent=False)
+            lost = self._clear()
         gone = ServerUnavailableError("the server does not answer", url=url)
         for item in lost:
-            item.settle(None, _unknown(url) if item.sent else gone)
+            item.give_up(gone, url)
         self._gathered.refuse(gone)
 
     def _pause(self, seconds: float) -> None:
         with self._guard:
             if self._pending():
                 self._changed.wait(seconds)
+
+    def drain(self) -> None:
+        """Wait until everything that was submitted is settled."""
+        with self._guard:
+            while self._pending() and not self._ended:
+                self._changed.wait(_PAUSE_SECONDS_MAX)
+
+    def refuse_late(self) -> None:
+        """Refuse records that were gathered after the lane had ended."""
+        with self._guard:
+            ended = self._ended
+        if ended:
+            self._gathered.refuse(ClosedError("the log is closed"))
 
     @property
     def identity(self) -> tuple[int, int] | None:

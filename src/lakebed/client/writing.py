@@ -24,7 +24,6 @@ from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.writing import Encoded, Record, Rows, Target, Writing
 from lakebed.errors import (
     EntryTooLargeError,
-    FencedError,
     InvalidArgumentError,
     LakebedError,
     PartitionNotFoundError,
@@ -32,6 +31,7 @@ from lakebed.errors import (
     SchemaMismatchError,
     TopicNotFoundError,
     TransactionClosedError,
+    TransactionTimedOutError,
     UnknownOutcomeError,
 )
 from lakebed.host import Clock, SystemClock
@@ -61,6 +61,8 @@ _STALE: Final = (
 """Refusals that a change of the topic, made elsewhere, may explain."""
 _GATHERED_RECORDS_MAX: Final = 65_536
 _RECORD_BYTES: Final = 32
+
+_LOOK_SECONDS: Final = 1.0
 
 Result = TypeVar("Result")
 
@@ -217,6 +219,8 @@ class RemoteWriting(Writing):
         self._lanes: dict[LaneKey, Lane] = {}
         self._gathering_lanes: dict[LaneKey, _Gathered] = {}
         self._lanes_guard = threading.Lock()
+        self._watching: threading.Thread | None = None
+        self._ending = threading.Event()
         self._written: dict[Identity, list[tuple[int, Future[Any]]]] = {}
         """Of open transactions: the topic of each part, in the order in which they were written."""
 
@@ -318,6 +322,7 @@ class RemoteWriting(Writing):
             lane.wait_while(gathered.crowded)
         gathered.add(record, future)
         lane.pump()
+        lane.refuse_late()
 
     # Commands
 
@@ -390,12 +395,15 @@ class RemoteWriting(Writing):
         except UnknownOutcomeError as unknown:
             try:
                 return attempt()
-            except FencedError:
-                raise unknown from None  # a transaction without a name is forgotten at its end
+            except TransactionTimedOutError:
+                raise
             except TransactionClosedError as closed:
                 if closed.facts.get("outcome") == "committed":
                     return None  # it had happened; only where the records are is not known
                 raise
+            except LakebedError:
+                # Also of one without a name, which is forgotten at its end: nobody knows.
+                raise unknown from None
 
     # Lanes
 
@@ -410,6 +418,8 @@ class RemoteWriting(Writing):
             with self._lanes_guard:
                 lane = self._lanes.get(key)
                 if lane is None:
+                    self._retire(target.topic.name)
+                    self._watch()
                     gathered = self._gathering_lanes[key] = _Gathered(self)
                     lane = self._lanes[key] = Lane(
                         self._connection,
@@ -424,6 +434,37 @@ class RemoteWriting(Writing):
                     )
         return lane
 
+    def _retire(self, topic: str) -> None:
+        """Close the lanes of a topic that was changed or made anew, once they are done."""
+        for key in [key for key, lane in self._lanes.items() if lane.topic == topic]:
+            if key[0] == "append":
+                lane = self._lanes.pop(key)
+                threading.Thread(
+                    target=self._end_own, args=(lane,), name="lakebed-retire", daemon=True
+                ).start()
+
+    def _end_own(self, lane: Lane) -> None:
+        """Close a lane of plain appends, and have its producer forgotten."""
+        lane.drain()
+        lane.close()
+        if lane.identity is not None:
+            producer, epoch = lane.identity
+            with contextlib.suppress(LakebedError):  # it is forgotten after a while anyway
+                self._connection.call_once("forget_producer", producer=producer, epoch=epoch)
+
+    def _watch(self) -> None:
+        """Look after lanes now and then: a server may be there and say nothing."""
+        if self._watching is None:
+            self._watching = threading.Thread(
+                target=self._look_after, name="lakebed-puts-watch", daemon=True
+            )
+            self._watching.start()
+
+    def _look_after(self) -> None:
+        while not self._ending.wait(_LOOK_SECONDS):
+            for lane in list(self._lanes.values()):
+                lane.look_after()
+
     def _register(self) -> Identity:
         producer, epoch = self._connection.call("register_producer", name=None)
         return producer, epoch
@@ -433,9 +474,14 @@ class RemoteWriting(Writing):
         key = (kind, identity, part.topic, part.schema)
         lane = self._lanes.get(key)
         if lane is None:
+            # Of one producer, streams of two versions of a schema must not overtake each other.
+            for other, older in list(self._lanes.items()):
+                if other[:3] == key[:3] and other != key:
+                    older.drain()
             with self._lanes_guard:
                 lane = self._lanes.get(key)
                 if lane is None:
+                    self._watch()
                     topic = self._remote.state.topics[part.topic]
                     lane = self._lanes[key] = Lane(
                         self._connection,
@@ -462,8 +508,10 @@ class RemoteWriting(Writing):
         """Send what is left, and close every lane."""
         with self._lanes_guard:
             lanes, self._lanes = dict(self._lanes), {}
-        for key, lane in lanes.items():
+        for lane in lanes.values():
             lane.close()
+        self._ending.set()
+        for key, lane in lanes.items():
             if key[0] == "append" and lane.identity is not None:
                 producer, epoch = lane.identity
                 with contextlib.suppress(LakebedError):  # it is forgotten after a while anyway

@@ -110,6 +110,18 @@ class Call(NamedTuple):
     """Whether everybody who is known may make it; it shows nothing but what its caller may see."""
 
 
+_ADMINISTRATIVE: Final = (Action.MANAGE, Action.ADMIN)
+_LOOKS: Final = frozenset(
+    ["stats", "verify", "tick", "tokens", "rules", "grants", "lake_tables", "lake_stats"]
+)
+"""Calls of administrators that change nothing, and are not put on record."""
+
+
+def is_administrative(call: Call) -> bool:
+    """Tell whether a call is put on record, whether it succeeds or fails."""
+    return call.need.action in _ADMINISTRATIVE and call.name not in _LOOKS
+
+
 _GIVEN: Final = (object,)
 _MAYBE: Final = (object, type(None))
 _TEXT: Final = (str,)

@@ -32,7 +32,7 @@ from lakebed.errors import (
     ServerUnavailableError,
     UnauthenticatedError,
 )
-from lakebed.serve.calls import CALLS, STREAMS, Call, Session, checked
+from lakebed.serve.calls import CALLS, STREAMS, Call, Session, checked, is_administrative
 from lakebed.serve.gets import Gets, Ticket
 from lakebed.serve.guard import Action, Need
 from lakebed.serve.protocol import cut, pack, pack_error, unpack
@@ -49,11 +49,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("lakebed.serve")
 
-_ADMINISTRATIVE: Final = (Action.MANAGE, Action.ADMIN)
-_LOOKS: Final = frozenset(
-    ["stats", "verify", "tick", "tokens", "rules", "grants", "lake_tables", "lake_stats"]
-)
-"""Calls of administrators that change nothing, and are not put on record."""
 _RECHECK_SECONDS: Final = 1.0
 """How often a stream looks again whether its client may still do this."""
 _SMALL_BYTES: Final = 64 * 1024
@@ -138,7 +133,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         if call.somewhere:
             self._guard.check_somewhere(principal, call.name, *call.somewhere)
         session = Session(self._log, principal, self._run, self._gets.waiters.wake, self._config)
-        administrative = call.need.action in _ADMINISTRATIVE and call.name not in _LOOKS
+        administrative = is_administrative(call)
         try:
             reply = call.run(session, request)
         except LakebedError as error:

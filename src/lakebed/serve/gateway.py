@@ -108,7 +108,6 @@ def _add_topics(app: FastAPI, door: Door) -> None:
             given, checked = await caller.body(NewTopic)
             caller.check([checked.topic])
             info = await run(log.create_topic, checked.topic, *_topic_arguments(given))
-            caller.did([checked.topic])
             return answer(_topic(info), 201)
 
         return await door.answer(request, "create_topic", work)
@@ -129,9 +128,7 @@ def _add_topics(app: FastAPI, door: Door) -> None:
         async def work(caller: Caller) -> Response:
             given, _ = await caller.body(TopicChange)
             partitions, schema, config = _topic_arguments(given)
-            info = await run(log.alter_topic, topic, config, schema, partitions)
-            caller.did([topic])
-            return answer(_topic(info))
+            return answer(_topic(await run(log.alter_topic, topic, config, schema, partitions)))
 
         return await door.answer(request, "alter_topic", work, [topic])
 
@@ -139,9 +136,8 @@ def _add_topics(app: FastAPI, door: Door) -> None:
     async def delete_topic(request: Request, topic: TopicPath) -> Response:
         """Remove a topic with everything in it."""
 
-        async def work(caller: Caller) -> Response:
+        async def work(_: Caller) -> Response:
             await run(log.delete_topic, topic)
-            caller.did([topic])
             return Response(status_code=204)
 
         return await door.answer(request, "delete_topic", work, [topic])
@@ -367,9 +363,8 @@ def _add_groups(app: FastAPI, door: Door) -> None:
     async def delete_group(request: Request, group: GroupPath) -> Response:
         """Forget a group that has no members."""
 
-        async def work(caller: Caller) -> Response:
+        async def work(_: Caller) -> Response:
             await run(log.delete_group, group)
-            caller.did([group])
             return Response(status_code=204)
 
         return await door.answer(request, "delete_group", work, [group])

@@ -85,7 +85,7 @@ def start_http(
     from lakebed.serve.http_app import make_app
     from lakebed.serve.http_door import Door
 
-    context = _tls(config)
+    context = tls_context(config)
     listener = _listener(config.host, config.http_port)
     begun: Future[_Parts] = Future()
 
@@ -124,7 +124,8 @@ def _server(app: Any, door: Door, config: ServeConfig, context: ssl.SSLContext |
     import uvicorn
 
     from lakebed.serve.http_protocol import Connection
-    from lakebed.serve.record_socket import Letters, RecordSocket
+    from lakebed.serve.letters import Letters
+    from lakebed.serve.record_socket import RecordSocket
 
     class Writer(RecordSocket):
         """WebSockets of this server."""
@@ -194,7 +195,8 @@ def _cannot_listen(host: str, port: int, error: OSError) -> InvalidArgumentError
     )
 
 
-def _tls(config: ServeConfig) -> ssl.SSLContext | None:
+def tls_context(config: ServeConfig) -> ssl.SSLContext | None:
+    """Give what HTTP shows and asks for, or say why the certificates cannot be used."""
     if not config.tls_cert:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from lakebed import limits
 from lakebed.errors import InvalidArgumentError, LakebedError, QuotaExceededError
-from lakebed.serve.calls import CALLS, STREAMS
+from lakebed.serve.calls import CALLS, STREAMS, is_administrative
 from lakebed.serve.guard import Need, Principal
 from lakebed.serve.http_body import (
     STEP_BYTES,
@@ -26,6 +26,7 @@ from lakebed.serve.http_body import (
     read_body,
 )
 from lakebed.serve.http_errors import Refused, problem, refusal
+from lakebed.serve.http_origin import check_origin
 from lakebed.serve.http_threads import HttpThreads
 from lakebed.serve.refusals import tell
 
@@ -79,6 +80,8 @@ class Caller:
     ) -> None:
         self.principal = principal
         self.call = call
+        self.names: Sequence[str] | None = None
+        """What the call may be made on; None until that was checked."""
         self._door = door
         self._request = request
         self._stack = stack
@@ -86,6 +89,7 @@ class Caller:
     def check(self, names: Sequence[str]) -> None:
         """Raise `AccessDeniedError` unless the call may be made on these names."""
         self._door.guard.check(self.principal, self.call, NEEDS[self.call], names)
+        self.names = names
 
     def check_also(self, call: str, names: Sequence[str]) -> None:
         """Raise `AccessDeniedError` unless another call could be made on these names."""
@@ -95,10 +99,6 @@ class Caller:
         """Give those names on which the call may be made."""
         need, guard = NEEDS[self.call], self._door.guard
         return [name for name in names if guard.permits(self.principal, need, name)]
-
-    def did(self, names: Sequence[str]) -> None:
-        """Put what the call has done on record."""
-        self._door.guard.did(self.principal, self.call, names)
 
     def charge(self, nbytes: int) -> None:
         """Count what is read against what the caller may have in a second."""
@@ -146,6 +146,7 @@ class Door:
         self, log: Log, guard: Guard, quotas: Quotas, meters: Meters, config: ServeConfig
     ) -> None:
         self.log = log
+        self.config = config
         self.guard = guard
         self.quotas = quotas
         self.meters = meters
@@ -160,6 +161,7 @@ class Door:
     ) -> Response:
         """Serve a call; with `names`, only if it may be made on them."""
         began, outcome = time.perf_counter(), "cancelled"
+        caller: Caller | None = None
         try:
             with ExitStack() as stack:
                 caller = self._enter(request, call, stack)
@@ -180,7 +182,21 @@ class Door:
             response = problem(LakebedError("the server could not do this", call=call))
         finally:
             self.meters.request(f"http.{call}", outcome, time.perf_counter() - began)
+            if caller is not None:
+                self._record(caller, outcome)
         return response
+
+    def _record(self, caller: Caller, outcome: str) -> None:
+        """Put an administrative act on record; what was refused before, the guard has recorded."""
+        call = CALLS.get(caller.call)
+        if call is None or caller.names is None or not is_administrative(call):
+            return
+        if outcome == "ok":
+            self.guard.did(caller.principal, call.name, caller.names)
+        else:
+            self.guard.did(
+                caller.principal, call.name, caller.names, outcome="failed", reason=outcome
+            )
 
     def authenticate(self, request: Request) -> Principal:
         """Say who is calling, or raise `UnauthenticatedError`."""
@@ -196,6 +212,8 @@ class Door:
         )
 
     def _enter(self, request: Request, call: str, stack: ExitStack) -> Caller:
+        is_open = self.log.access.open
+        check_origin(request.headers, request.method, self.config, is_open=is_open)
         principal = self.authenticate(request)
         _check_query(request)
         if self._working >= limits.HTTP_REQUESTS_MAX:

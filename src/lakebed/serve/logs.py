@@ -1,6 +1,6 @@
 """Log lines of the process that serves: one line each, for people (`text`) or programs (`json`).
 
-    2026-11-16T05:19:09.123Z warning lakebed.serve a call was refused call=append topic=orders
+    2026-11-16T05:19:09.123Z warning lakebed.serve a call was refused: not allowed principal=ann
 
 Times are UTC. What a caller sends can end up in a message, so line breaks in it are escaped: nobody
 can add a line of their own. Whatever looks like a token is masked, wherever it stands.

@@ -35,6 +35,8 @@ from lakebed.errors import (
 from lakebed.serve.calls import STREAMS
 from lakebed.serve.http_body import parsed
 from lakebed.serve.http_errors import HEADERS, body_of, problem, status_of
+from lakebed.serve.http_origin import check_origin
+from lakebed.serve.letters import Letters, Slot
 from lakebed.serve.refusals import tell_upgrade
 from lakebed.topic.json_records import TROUBLE, RecordRows, reason
 from lakebed.topic.json_values import UnfitError
@@ -58,52 +60,9 @@ _UNDER_WAY_MAX: Final = 16
 _RECHECK_SECONDS: Final = 1.0
 """How often a connection looks again whether its client may still write."""
 _MESSAGE_BYTES_MAX: Final = 1024 * 1024
-
-
-class Letters:
-    """Answers on their way from the committing thread to the connections, many at a time."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._letters: list[tuple[RecordSocket, _Slot, Any]] = []
-        self._called = False
-
-    def put(self, socket: RecordSocket, slot: _Slot, answer: Any) -> None:
-        """Have a connection told what came of a record. Any thread."""
-        self._letters.append((socket, slot, answer))
-        if not self._called:
-            self._called = True
-            self._loop.call_soon_threadsafe(self._deliver)
-
-    def _deliver(self) -> None:
-        self._called = False  # before looking: what is put from here on rings again
-        letters, self._letters = self._letters, []
-        for socket, slot, answer in letters:
-            slot.answer = answer
-            socket.answer()
-
-
-class _Slot:
-    """A message that waits for its answer; the log tells it what came of the record."""
-
-    __slots__ = ("_letters", "_socket", "answer")
-
-    def __init__(self, socket: RecordSocket, letters: Letters) -> None:
-        self._socket = socket
-        self._letters = letters
-        self.answer: Any = None
-
-    def done(self) -> bool:
-        """Say no: it is told once."""
-        return False
-
-    def set_result(self, ack: Ack) -> None:
-        """Take where the record is. Called by the committing thread."""
-        self._letters.put(self._socket, self, ack)
-
-    def set_exception(self, error: BaseException) -> None:
-        """Take why it was refused. Called by the committing thread."""
-        self._letters.put(self._socket, self, error)
+_MESSAGE_FRAMES_MAX: Final = 1_000
+_CLOSE_SECONDS: Final = 10.0
+"""How long a connection that is closed may take to be gone."""
 
 
 class RecordSocket(asyncio.Protocol):
@@ -137,10 +96,13 @@ class RecordSocket(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         self._messages: deque[bytes] = deque()
-        self._slots: deque[_Slot] = deque()
+        self._slots: deque[Slot] = deque()
         self._waiting = False
+        self._full = False
+        self._deaf = False
         self._paused = False
         self._limited = True
+        self._deadline: asyncio.TimerHandle | None = None
 
     # The connection
 
@@ -161,14 +123,26 @@ class RecordSocket(asyncio.Protocol):
                 self._frame(event)
             else:
                 self._accept(event)  # type: ignore[arg-type]  # a request is all that is left
-        self._work()
-        self._flush()
+        self._flush()  # before working: the client may be one that does not read
+        self.go_on()
 
     def connection_lost(self, _: Exception | None) -> None:
         """End; what was submitted is written all the same."""
         self._connections.discard(self)
         self._messages.clear()
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._stack.close()
+
+    def pause_writing(self) -> None:
+        """Take nothing more from a client that does not read its answers."""
+        self._full = True
+        self._regulate()
+
+    def resume_writing(self) -> None:
+        """Go on with a client that reads again."""
+        self._full = False
+        asyncio.get_running_loop().call_soon(self._go_on_alone)  # this may be called by a write
 
     def eof_received(self) -> None:
         """Take the end of what comes."""
@@ -178,17 +152,32 @@ class RecordSocket(asyncio.Protocol):
     def shutdown(self) -> None:
         """Close: the server is stopping. What is under way is answered first."""
         self._messages.clear()
+        self._regulate()
         if not self._slots:
             self._close(CloseCode.SERVICE_RESTART, "the server is stopping")
 
+    def fail(self, error: Exception) -> None:
+        """End at once: a defect, which must end no other connection."""
+        _logger.error("a WebSocket failed: topic=%s", self._topic, exc_info=error)
+        self._transport.abort()
+
     def _flush(self) -> None:
-        for data in self._protocol.data_to_send():
-            if data:
-                self._transport.write(data)
-            else:
-                self._transport.close()
-        if self._protocol.state is State.CLOSED or self._protocol.handshake_exc is not None:
+        protocol = self._protocol
+        pieces = protocol.data_to_send()
+        if self._transport.is_closing():  # closed twice, one of TLS cannot be handed over
+            return
+        if pieces:
+            self._transport.write(b"".join(pieces))
+        if protocol.state not in (State.CONNECTING, State.OPEN) or protocol.handshake_exc:
+            self._expect_end()
+        # Nothing, as a piece, is the end of what is sent.
+        if b"" in pieces or protocol.state is State.CLOSED or protocol.handshake_exc is not None:
             self._transport.close()
+
+    def _expect_end(self) -> None:
+        if self._deadline is None:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(_CLOSE_SECONDS, self._transport.abort)
 
     def _close(self, code: int, why: str) -> None:
         if self._protocol.state is State.OPEN:
@@ -218,7 +207,7 @@ class RecordSocket(asyncio.Protocol):
         told = problem(error)
         response.body = bytes(told.body)
         for name, value in {**told.headers, **HEADERS}.items():
-            del response.headers[name]
+            response.headers.pop(name, None)
             response.headers[name] = value
         tell_upgrade(self._topic, self._name, self._peer, error)
 
@@ -229,7 +218,8 @@ class RecordSocket(asyncio.Protocol):
             raise InvalidArgumentError(
                 "a WebSocket writes to /v1/topics/TOPIC/writer", path=path[:200]
             )
-        _check_origin(request)
+        door = self.door
+        check_origin(request.headers, "CONNECT", door.config, is_open=door.log.access.open)
         given = request.headers.get("Authorization")
         if given is not None:
             scheme, _, token = given.partition(" ")
@@ -265,8 +255,11 @@ class RecordSocket(asyncio.Protocol):
     def _frame(self, frame: Frame) -> None:
         if frame.opcode in (Opcode.PING, Opcode.PONG, Opcode.CLOSE):
             return  # the protocol answers these itself
+        if self._deaf:
+            return
         self._parts_bytes += len(frame.data)
-        if self._parts_bytes > _MESSAGE_BYTES_MAX:
+        if self._parts_bytes > _MESSAGE_BYTES_MAX or len(self._parts) >= _MESSAGE_FRAMES_MAX:
+            self._deaf, self._parts = True, []
             self._close(CloseCode.MESSAGE_TOO_BIG, "a message is too large")
             return
         self._parts.append(bytes(frame.data))
@@ -275,18 +268,36 @@ class RecordSocket(asyncio.Protocol):
         self._messages.append(b"".join(self._parts) if len(self._parts) > 1 else self._parts[0])
         self._parts, self._parts_bytes = [], 0
 
-    def _work(self) -> None:
-        """Submit what may be submitted now; read no further while there is too much."""
-        while self._messages and len(self._slots) < _UNDER_WAY_MAX and not self._waiting:
+    def go_on(self) -> None:
+        """Submit what may be submitted now, and send the answers that are due."""
+        self._submit_some()
+        while self._answer_some():
+            self._submit_some()
+        self._regulate()
+        if not self._slots and self.door.stopping.is_set():
+            self._close(CloseCode.SERVICE_RESTART, "the server is stopping")
+
+    def _go_on_alone(self) -> None:
+        try:
+            self.go_on()
+        except Exception as error:
+            self.fail(error)
+
+    def _submit_some(self) -> None:
+        held_up = self._waiting or self._full
+        while self._messages and len(self._slots) < _UNDER_WAY_MAX and not held_up:
             if self._must_wait():
                 self._waiting = True
                 task = asyncio.get_running_loop().create_task(self._wait())
                 task.add_done_callback(lambda _: None)
                 break
             self._submit(self._messages.popleft())
-        self._pause(len(self._messages) + len(self._slots) >= _UNDER_WAY_MAX or self._waiting)
 
-    def _pause(self, wanted: bool) -> None:
+    def _regulate(self) -> None:
+        """Read no further while there is too much."""
+        wanted = (
+            self._waiting or self._full or len(self._messages) + len(self._slots) >= _UNDER_WAY_MAX
+        )
         if wanted == self._paused or self._transport.is_closing():
             return
         self._paused = wanted
@@ -309,12 +320,11 @@ class RecordSocket(asyncio.Protocol):
                 self._refuse(error)
         finally:
             self._waiting = False
-        self._work()
-        self._flush()
+        self._go_on_alone()
 
     def _submit(self, message: bytes) -> None:
         """Append the record of a message."""
-        slot = _Slot(self, self.letters)
+        slot = Slot(self, self.letters)
         try:
             if time.monotonic() - self._checked_at > _RECHECK_SECONDS:
                 self._check()
@@ -353,26 +363,20 @@ class RecordSocket(asyncio.Protocol):
     # Answers
 
     def _refuse(self, error: LakebedError) -> None:
-        slot = _Slot(self, self.letters)
+        slot = Slot(self, self.letters)
         slot.answer = error
         self._slots.append(slot)
-        self.answer()
 
-    def answer(self) -> None:
-        """Send the answers that are due, in the order of their messages."""
+    def _answer_some(self) -> bool:
+        """Send the answers that are due, in the order of their messages; tell if there were any."""
         slots, protocol = self._slots, self._protocol
+        before = len(slots)
         while slots and slots[0].answer is not None:
             found = slots.popleft().answer
             if protocol.state is State.OPEN:
                 protocol.send_text(_text(found))
-        if self._messages:
-            self._work()
-        elif self._paused and len(slots) < _UNDER_WAY_MAX:
-            self._pause(wanted=False)
-        if not slots and self.door.stopping.is_set():
-            self._close(CloseCode.SERVICE_RESTART, "the server is stopping")
-            return
         self._flush()
+        return len(slots) < before
 
 
 def _text(answer: Any) -> bytes:
@@ -382,10 +386,3 @@ def _text(answer: Any) -> bytes:
         _logger.error("a record failed in an unforeseen way", exc_info=answer)
         answer = LakebedError("the server failed")
     return json.dumps({"error": body_of(answer)}, separators=(",", ":")).encode()
-
-
-def _check_origin(request: Request) -> None:
-    """Refuse pages of other places: a browser would connect for them without asking anybody."""
-    origin = request.headers.get("Origin")
-    if origin is not None and origin.partition("://")[2] != request.headers.get("Host"):
-        raise InvalidArgumentError("a page of another place may not write", origin=origin[:200])

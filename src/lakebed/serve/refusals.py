@@ -63,8 +63,6 @@ def tell(call: str, error: LakebedError, peer: str) -> None:
 def tell_upgrade(topic: str, principal: str, peer: str, error: LakebedError) -> None:
     """Log that a WebSocket was turned away."""
     if _limit.may_tell():
-        caller = {"principal": principal} if principal else {}
-        who = {name: each for name, each in caller.items() if name not in error.facts}
-        _log.info(
-            "a WebSocket was refused: %s", error, extra={"writes_to": topic, **who, "peer": peer}
-        )
+        known = {"topic": topic, "principal": principal, "peer": peer}
+        extra = {name: each for name, each in known.items() if each and name not in error.facts}
+        _log.info("a WebSocket was refused: %s", error, extra=extra)

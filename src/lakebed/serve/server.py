@@ -9,8 +9,10 @@ acknowledged is lost.
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import logging
+import socket
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -69,20 +71,21 @@ class Server(Closing):
         from lakebed.serve.meters import Meters
         from lakebed.serve.quotas import Quotas
 
-        self._check_exposed()
-        tls = _tls(self.config)
+        lacking = check_exposed(self.config, is_open=self.log.access.open)
+        if lacking:
+            _log.warning(
+                "anyone who reaches this address can read and write: host=%s lacking=%s",
+                self.config.host,
+                "; ".join(lacking),
+            )
+        tls = check_startable(self.config)
         self._guard = Guard(self.log, self.config)
         quotas, meters = Quotas(self.config), Meters()
         try:
             self._flight = FlightServer(self.log, self._guard, quotas, meters, self.config, **tls)
         except Exception as error:
             self._guard.close()
-            raise InvalidArgumentError(
-                "the server cannot listen there",
-                host=self.config.host,
-                port=self.config.port,
-                reason=str(error).partition("\n")[0],
-            ) from error
+            raise _cannot_listen(self.config.host, "port", self.config.port, error) from error
         try:
             if self.config.http_port >= 0:
                 from lakebed.serve.http import start_http
@@ -137,27 +140,67 @@ class Server(Closing):
         broken = self.log._core.broken or self.log._wal.stats().poisoned
         return (True, "") if not broken else (False, str(broken))
 
-    def _check_exposed(self) -> None:
-        """Refuse to serve others than this machine without TLS and tokens, unless told to."""
-        if _is_loopback(self.config.host):
-            return
-        lacking = [] if self.config.tls_cert else ["TLS (tls_cert and tls_key)"]
-        if self.log.access.open and not self.config.tls_client_ca:
-            lacking.append("a token or a rule (`lakebed token create`)")
-        if not lacking:
-            return
-        if not self.config.insecure:
-            raise InvalidArgumentError(
-                "an address that others can reach needs "
-                + " and ".join(lacking)
-                + ", or the setting `insecure`",
-                host=self.config.host,
-            )
-        _log.warning(
-            "anyone who reaches this address can read and write: host=%s lacking=%s",
-            self.config.host,
-            "; ".join(lacking),
+
+def check_exposed(config: ServeConfig, *, is_open: bool) -> list[str]:
+    """Refuse to serve others than this machine without TLS and tokens, unless told to.
+
+    Gives what is lacking all the same.
+    """
+    if _is_loopback(config.host):
+        return []
+    lacking = [] if config.tls_cert else ["TLS (tls_cert and tls_key)"]
+    if is_open and not config.tls_client_ca:
+        lacking.append("a token or a rule (`lakebed token create`)")
+    if lacking and not config.insecure:
+        raise InvalidArgumentError(
+            "an address that others can reach needs "
+            + " and ".join(lacking)
+            + ", or the setting `insecure`",
+            host=config.host,
         )
+    return lacking
+
+
+def check_startable(config: ServeConfig) -> dict[str, Any]:
+    """Refuse TLS files that cannot be read, and addresses that cannot be had; give Flight's TLS."""
+    from lakebed.serve.http import tls_context
+
+    tls = _tls(config)
+    tls_context(config)  # which says what is wrong with a certificate; Flight does not
+    _check_address(config.host, "port", config.port)
+    if config.http_port >= 0:
+        _check_address(config.host, "http_port", config.http_port)
+    return tls
+
+
+def _check_address(host: str, setting: str, port: int) -> None:
+    """Listen for a moment where a server will: gRPC says of no address why it cannot be had."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise _cannot_listen(host, setting, port, error) from error
+    problem: OSError | None = None
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except OSError as error:
+            problem = error
+            if error.errno == errno.EADDRINUSE:
+                break
+        else:
+            return
+    if problem is not None:
+        raise _cannot_listen(host, setting, port, problem) from problem
+
+
+def _cannot_listen(host: str, setting: str, port: int, error: Exception) -> InvalidArgumentError:
+    message = "the server cannot listen there"
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        message += f": choose another --{setting.replace('_', '-')}"
+    why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+    return InvalidArgumentError(message, host=host, **{setting: port}, why=why)
 
 
 def _is_loopback(host: str) -> bool:
