@@ -107,6 +107,21 @@ RULES_MAX: Final = 10_000
 GRANTS_MAX: Final = 100_000
 """The most roles that principals of one log have, all together."""
 
+PREDICATE_DEPTH_MAX: Final = 64
+"""How deeply a predicate that a server gets may be nested; Arrow works through it by recursion."""
+
+PREDICATE_NODES_MAX: Final = 1_000
+"""The most nodes of such a predicate."""
+
+PREDICATE_VALUES_MAX: Final = 100_000
+"""The most values that such a predicate may list for `is_in`."""
+
+READ_BYTES_MAX: Final = 64 * MIB
+"""The most that a server gives in one answer to `read` or `fetch`; a client asks again."""
+
+READ_RECORDS_MAX: Final = 1_000_000
+"""The most records in such an answer."""
+
 JSON_BYTES_MAX: Final = 16 * MIB
 """The largest JSON body: parsed it takes some twenty times its size, all of it at once."""
 

@@ -119,8 +119,8 @@ def test_paths_and_methods_that_there_are_none_of(here: Served) -> None:
     [
         b"\x00\x01\x02\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
-        b"GET /v1/topics HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
         b"GET /" + b"a" * 20_000,
     ],
 )
@@ -213,7 +213,7 @@ def test_a_body_that_is_announced_too_large_is_not_waited_for(tmp_path: Path) ->
     with served(tmp_path / "log") as here:
         here.log.create_topic("a")
         head = (
-            "POST /v1/topics/a/records HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+            "POST /v1/topics/a/records HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\n"
             f"Content-Length: {limits.JSON_BYTES_MAX + 1}\r\n\r\n"
         )
         with socket.create_connection(("127.0.0.1", here.port), timeout=30) as client:
@@ -225,7 +225,7 @@ def test_a_body_that_breaks_off_writes_nothing(here: Served) -> None:
     here.log.create_topic("a")
     body = records(10)
     head = (
-        "POST /v1/topics/a/records HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        "POST /v1/topics/a/records HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body) + 1}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", here.port), timeout=30) as client:
@@ -295,19 +295,94 @@ def test_roles_decide_over_each_call_and_lists_show_what_may_be_seen(here: Serve
     assert here.log.topics() == ["a", "b"]
 
 
-def test_administrative_acts_are_on_record(here: Served) -> None:
+def test_administrative_acts_are_on_record_also_those_that_failed(here: Served) -> None:
+    here.log.commit_offsets("g", {})
     here.token = here.log.access.create_token("root", roles=["admin"])
     assert here.call("POST", "/v1/topics", {"topic": "a"}).status == 201
+    assert here.call("POST", "/v1/topics", {"topic": "a"}).status == 409
+    assert here.call("PATCH", "/v1/topics/none", {}).status == 404
+    assert here.get("/metrics").status == 200
+    assert here.call("DELETE", "/v1/groups/none").status == 404  # as over Flight: no such act
     assert here.call("DELETE", "/v1/topics/a").status == 204
 
-    def acts() -> list[tuple[str, str]]:
+    def acts() -> list[tuple[str, ...]]:
         try:
             found = rows(here.log, AUDIT_TOPIC)
         except LakebedError:
             return []  # it is made with the first record
-        return [(each["principal"], each["call"]) for each in found]
+        return [
+            (each["principal"], each["call"], *each["names"], each["outcome"], each["reason"])
+            for each in found
+        ]
 
-    until(lambda: acts() == [("root", "create_topic"), ("root", "delete_topic")])
+    expected = [
+        ("root", "create_topic", "a", "done", ""),
+        ("root", "create_topic", "a", "failed", "topic_exists"),
+        ("root", "alter_topic", "none", "failed", "topic_not_found"),
+        ("root", "delete_topic", "a", "done", ""),
+    ]
+    until(lambda: len(acts()) >= len(expected))
+    assert acts() == expected
+
+
+def test_a_refused_act_is_on_record_once(here: Served) -> None:
+    here.log.access.create_token("root", roles=["admin"])
+    here.token = here.log.access.create_token("eyes", roles=["reader"])
+    assert here.call("POST", "/v1/topics", {"topic": "a"}).status == 403
+    here.token = here.log.access.create_token("boss", roles=["admin"])
+    assert here.call("POST", "/v1/topics", {"topic": "a"}).status == 201
+    until(lambda: AUDIT_TOPIC in here.log.topics(internal=True))
+    until(lambda: len(rows(here.log, AUDIT_TOPIC)) == 2)
+    found = [(each["principal"], each["outcome"]) for each in rows(here.log, AUDIT_TOPIC)]
+    assert found == [("eyes", "denied"), ("boss", "done")]
+
+
+# Pages of other places
+
+
+def test_an_open_log_is_served_under_its_own_names_only(here: Served) -> None:
+    for host in ("localhost", "LocalHost:4748", "127.0.0.1:1", "127.9.9.9", "[::1]", "[::1]:80"):
+        assert here.send("GET", "/v1/topics", headers={"Host": host}).status == 200, host
+    for host in ("evil.example", "localhost.evil.example:4748", "", "10.0.0.1", "[::2]", "::1:9:x"):
+        for method, path in (
+            ("GET", "/v1/topics"),
+            ("GET", "/metrics"),
+            ("DELETE", "/v1/topics/a"),
+        ):
+            answer = here.send(method, path, headers={"Host": host})
+            assert (answer.status, answer.code) == (400, "invalid_argument"), host
+            assert "own host" in answer.json["message"]
+        assert here.send("GET", "/health/live", headers={"Host": host}).status == 200
+    here.token = here.log.access.create_token("root", roles=["admin"])
+    assert here.send("GET", "/v1/topics", headers={"Host": "lake.example"}).status == 200
+
+
+def test_a_page_of_another_place_changes_nothing(here: Served) -> None:
+    here.log.create_topic("a")
+
+    def status(method: str, origin: str, **more: str) -> int:
+        return here.send(method, "/v1/topics/a", headers={"Origin": origin, **more}).status
+
+    evil = "http://evil.example"
+    for with_token in (False, True):
+        if with_token:
+            here.token = here.log.access.create_token("root", roles=["admin"])
+        for origin in (evil, "null", "", "http://localhost:1", f"{here.url}.evil.example"):
+            assert status("DELETE", origin) == 400, origin
+        assert status("DELETE", evil, Host="evil.example") == (204 if with_token else 400)
+        assert status("GET", evil) == (404 if with_token else 200)
+    here.log.create_topic("a")
+    assert status("DELETE", here.url) == 204
+
+
+def test_a_server_for_everybody_has_any_name(tmp_path: Path) -> None:
+    with served(tmp_path / "log", host="0.0.0.0", insecure=True) as here:
+        here.log.create_topic("a")
+        headers = {"Host": "lake.example"}
+        assert here.send("GET", "/v1/topics", headers=headers).status == 200
+        rebound = headers | {"Origin": "http://lake.example"}
+        assert here.send("DELETE", "/v1/topics/a", headers=rebound).status == 400
+        assert here.send("DELETE", "/v1/topics/a", headers=headers).status == 204
 
 
 def test_who_does_too_much_is_told_when_to_come_back(tmp_path: Path) -> None:
@@ -348,7 +423,7 @@ def test_over_tls_strangers_are_refused_and_certificates_name_their_principal(
         assert here.get("/v1/topics").json == {"topics": ["a"]}
         assert here.call("DELETE", "/v1/topics/a").json["facts"]["principal"] == "ann"
         with socket.create_connection(("127.0.0.1", here.port), timeout=30) as plain:
-            plain.sendall(b"GET /health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+            plain.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"200" not in plain.makefile("rb").read()
 
 
@@ -456,7 +531,9 @@ def test_too_many_requests_at_a_time_are_refused(
 def test_a_waiting_client_that_goes_is_forgotten(here: Served) -> None:
     here.log.create_topic("a")
     with socket.create_connection(("127.0.0.1", here.port)) as client:
-        client.sendall(b"GET /v1/topics/a/records?wait_ms=60000 HTTP/1.1\r\nHost: a\r\n\r\n")
+        client.sendall(
+            b"GET /v1/topics/a/records?wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
         until(lambda: streams(here) == 1)
     until(lambda: streams(here) == 0)
 
@@ -468,7 +545,7 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
             stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(2)
         ]
         for each in open_ones:  # so that the server has seen them
-            each.sendall(b"GET /health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+            each.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert each.recv(12) == b"HTTP/1.1 200"
         third = stack.enter_context(socket.create_connection(address, timeout=30))
         with contextlib.suppress(ConnectionResetError):
@@ -521,7 +598,7 @@ def test_stopping_cuts_off_what_does_not_end(tmp_path: Path) -> None:
         here.log.create_topic("a")
         with socket.create_connection(("127.0.0.1", here.port)) as client:
             client.sendall(
-                b"POST /v1/topics/a/records HTTP/1.1\r\nHost: a\r\n"
+                b"POST /v1/topics/a/records HTTP/1.1\r\nHost: localhost\r\n"
                 b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
             )
             label = frozenset[tuple[str, str]]()

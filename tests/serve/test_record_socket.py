@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import socket
@@ -15,7 +16,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from lakebed.serve import refusals
+from lakebed.serve import record_socket, refusals
 from lakebed.serve.http import HttpServer
 from tests.engine.support import PRICE, in_threads, rows, until
 from tests.serve.certificates import Authority
@@ -221,7 +222,7 @@ def test_a_limit_on_requests_is_told_record_by_record(tmp_path: Path) -> None:
 def test_garbage_instead_of_frames_ends_the_connection_alone(here: Served) -> None:
     with socket.create_connection(("127.0.0.1", here.port), timeout=30) as raw:
         raw.sendall(
-            b"GET /v1/topics/t/writer HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n"
+            b"GET /v1/topics/t/writer HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
             b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
             b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         )
@@ -242,3 +243,147 @@ def test_stopping_answers_what_is_under_way_and_says_so(tmp_path: Path) -> None:
             with pytest.raises(ConnectionClosed) as caught:
                 connection.recv()
         assert caught.value.rcvd is not None and caught.value.rcvd.code == 1012
+
+
+# Clients that mean no good
+
+
+UPGRADE = (
+    b"GET /v1/topics/t/writer HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+def raw_writer(here: Served, more: bytes = b"") -> socket.socket:
+    """Open a WebSocket whose every byte the test sends itself."""
+    raw = socket.create_connection(("127.0.0.1", here.port), timeout=30)
+    raw.sendall(UPGRADE + more + b"\r\n")
+    return raw
+
+
+def frame(text: bytes, first: int = 0x81) -> bytes:
+    """Give a short frame; a mask of zeros leaves the text as it is."""
+    return bytes([first, 0x80 | len(text)]) + bytes(4) + text
+
+
+def upgraded(raw: socket.socket) -> None:
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += raw.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 101 ")
+
+
+def connections(here: Served) -> set[Any]:
+    assert isinstance(here.server, HttpServer)
+    found: set[Any] = here.server._parts.server.server_state.connections
+    return found
+
+
+def test_thousands_of_bad_messages_take_nobodys_acknowledgement(here: Served) -> None:
+    bad = 3_000
+    with raw_writer(here) as raw, writer(here) as other:
+        upgraded(raw)
+        raw.sendall(frame(b'{"value":"good"}') * 16 + frame(b"x") * bad)
+        answers = [told(other, {"value": "other"}) for _ in range(50)]
+        assert all("offset" in answer for answer in answers)
+        found = 0
+        tail = b""
+        while found < bad:
+            data = raw.recv(65536)
+            assert data, found
+            found += (tail + data).count(b'{"error":') - tail.count(b'{"error":')
+            tail = data[-8:]
+    assert here.log.offsets("t") == {0: (0, 66)}
+
+
+def test_a_defect_ends_its_connection_alone(
+    here: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = record_socket._text
+
+    def failing(answer: Any) -> bytes:
+        if getattr(answer, "offset", None) == 1:
+            raise RuntimeError("a defect")
+        return text(answer)
+
+    monkeypatch.setattr(record_socket, "_text", failing)
+    with writer(here) as one, writer(here) as other:
+        assert told(one, {"value": "a"})["offset"] == 0
+        with pytest.raises(ConnectionClosed):
+            told(one, {"value": "b"})
+        assert told(other, {"value": "c"})["offset"] == 2
+    assert "a WebSocket failed: topic=t" in caplog.text
+
+
+def test_a_client_that_does_not_read_is_not_read_either(here: Served) -> None:
+    with raw_writer(here) as raw:
+        upgraded(raw)
+        raw.settimeout(0.5)
+        pings = frame(b"p" * 125, 0x89) * 2_000
+        sent = 0
+        with pytest.raises(TimeoutError):
+            while sent < 1 << 30:
+                sent += raw.send(pings)
+        (connection,) = connections(here)
+        assert connection._paused
+        assert connection._transport.get_write_buffer_size() < 4 << 20
+        raw.settimeout(30)
+        while len(raw.recv(1 << 20)):  # it reads after all, and is served again
+            if not connection._paused:
+                break
+    until(lambda: not connections(here))
+    with writer(here) as other:
+        assert told(other, {"value": "a"})["offset"] == 0
+
+
+def test_a_message_has_a_limit_of_pieces_too(here: Served) -> None:
+    with raw_writer(here) as raw:
+        upgraded(raw)
+        raw.sendall(frame(b"", 0x01) + frame(b"", 0x00) * 3_000)
+        told = raw.recv(4096)
+        assert told[:1] == b"\x88" and int.from_bytes(told[2:4]) == 1009
+    with writer(here) as other:
+        assert told_in(other, 900) == {"partition": 0, "offset": 0}
+
+
+def told_in(connection: ClientConnection, pieces: int) -> Any:
+    return told(connection, ['{"value": "', *["x"] * pieces, '"}'])
+
+
+def test_a_connection_that_does_not_finish_closing_is_ended(
+    here: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_socket, "_CLOSE_SECONDS", 0.05)
+    with raw_writer(here) as raw:
+        upgraded(raw)
+        raw.sendall(frame(b"", 0x01) + frame(b"", 0x00) * 3_000)
+        until(lambda: not connections(here))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b"Content-Length: 5\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Authorization: Bearer a\r\nAuthorization: Bearer b\r\n",
+        b"X: y\r\n" * 500,
+        b"X: " + b"y" * 20_000 + b"\r\n",
+    ],
+)
+def test_an_upgrade_that_cannot_be_one_ends(here: Served, more: bytes) -> None:
+    with raw_writer(here, more) as raw:
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := raw.recv(4096):
+                answer += data
+        assert b" 101 " not in answer
+    until(lambda: not connections(here))
+
+
+def test_the_open_log_is_not_written_to_under_a_name_of_somebody_else(here: Served) -> None:
+    """A page whose name was made to mean this machine has an origin like its host."""
+    evil = {"Host": "evil.example:4748", "Origin": "http://evil.example:4748"}
+    key = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+    answer = raw_upgrade(here, **key, **evil)
+    assert answer.status == 400 and "own host" in answer.json["message"]

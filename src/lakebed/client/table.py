@@ -21,6 +21,7 @@ from lakebed.engine.table import (
     checked_where,
 )
 from lakebed.errors import ClosedError, InvalidArgumentError
+from lakebed.serve.predicates import pack_predicate
 
 
 class RemoteTable(Table):
@@ -149,18 +150,16 @@ def _points(given: Points | None) -> Any:
     return dict(given) if isinstance(given, Mapping) else given
 
 
-def _packed(where: pc.Expression | None) -> bytes | None:
-    """Give a predicate in Arrow's own form."""
+def _packed(where: pc.Expression | None) -> Any:
+    """Give a predicate as the tree that a server takes."""
     if where is None:
         return None
     checked_where(where)
     try:
-        (buffer,) = where.__reduce__()[1]
+        return pack_predicate(where)
     except pa.ArrowException as error:
         raise InvalidArgumentError(
             "the predicate does not fit the table: use the fields of its schema",
             where=where,
             reason=str(by_position(where) or error).partition("\n")[0],
         ) from error
-    packed: bytes = buffer.to_pybytes()
-    return packed

@@ -1,7 +1,8 @@
 """Making a log out of a backup again, and checking a backup.
 
 1. every file of the backup is checked against the manifest before anything is written
-2. the files are copied, each synced and compared once more with the manifest
+2. the files are copied, each synced and compared once more with the manifest; in the snapshot,
+   producers get ids and epochs that none since the backup can have
 3. the folders are synced; up to here the folder is not taken for a log
 4. a WAL that goes on behind the backup's index, and the identity file, last
 5. the log is opened once, touching neither tables nor object store: identity, index and offsets
@@ -14,11 +15,13 @@ segments, are outside of its folder, original and copy must not both be in use: 
 from __future__ import annotations
 
 import os
+import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from lakebed.config import LogConfig
 from lakebed.engine.backup import offsets_of
@@ -36,10 +39,15 @@ from lakebed.engine.log import Log, Progress
 from lakebed.engine.settings import effective_config
 from lakebed.errors import BackupDamagedError, InvalidArgumentError, MissingFileError, translated
 from lakebed.host import Disk, OsDisk, failpoints
+from lakebed.raft.snapshot import SnapshotFolder
+from lakebed.state.image import decode_state, encode_state
 from lakebed.wal.copying import Copy
 from lakebed.wal.folder import Layout, make_folders, write_identity
 from lakebed.wal.recovery import Mark
 
+_JUMP: Final = 1 << 40
+_EPOCHS: Final = 1 << 20
+"""More producers, and more takeovers of a name, than there were since the backup."""
 _COPIED = failpoints.define("engine.restore.copied")
 _FOUNDED = failpoints.define("engine.restore.founded")
 
@@ -112,6 +120,7 @@ class _Restore:
         check_vacant(self._disk, target)
         self.check()
         self._copy(target)
+        self._fence(target)
         self._found(target)
         segments, warnings = self._examine(target)
         return self._report(os.fspath(target), segments, [*self._notes(), *warnings])
@@ -133,6 +142,20 @@ class _Restore:
             for folder in sorted(set(_folders(target, self._manifest.files))):
                 self._disk.sync_folder(folder)
             self._disk.sync_folder(target.parent)
+
+    def _fence(self, target: Path) -> None:
+        """See to it that no producer since the backup passes for one of the restored log.
+
+        Clients may have lived through the restore. Ids and epochs that they were given after the
+        backup must not be given to others: their numbers would be taken for repeats.
+        """
+        snapshots, index = SnapshotFolder(self._disk, target), self._manifest.index
+        with translated("writing the snapshot", snapshots.path(index)):
+            state = decode_state(snapshots.load(index), snapshots.path(index))
+            state.numbers["producer"] += _JUMP + secrets.randbelow(_JUMP)
+            for producer in state.producers.values():
+                state.producers[producer.id] = producer._replace(epoch=producer.epoch + _EPOCHS)
+            snapshots.write(index, encode_state(state))
 
     def _found(self, target: Path) -> None:
         """Make the WAL: empty, and behind everything that the snapshot holds."""

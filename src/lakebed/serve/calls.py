@@ -7,11 +7,12 @@ without a line here does not exist; one choke point checks the line's `need` bef
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lakebed.engine.groups import Offsets
+from lakebed.engine.groups import GroupInfo, Offsets
 from lakebed.engine.writing import no_topic
 from lakebed.errors import (
     FencedError,
@@ -108,6 +109,10 @@ class Call(NamedTuple):
     """For a call that names nothing yet: its caller may do one of these on some name."""
     open: bool = False
     """Whether everybody who is known may make it; it shows nothing but what its caller may see."""
+    topics: Callable[[Log, Any], Sequence[str]] | None = None
+    """Gives the topics that a request for a group names: its caller needs to read them too."""
+    shown: Callable[[Any, Callable[[str], bool]], Any] | None = None
+    """Leaves out of a reply what is about topics that its caller may not read."""
 
 
 _ADMINISTRATIVE: Final = (Action.MANAGE, Action.ADMIN)
@@ -154,6 +159,31 @@ def _of_group(request: Any) -> Sequence[str]:
 
 def _topic_or_all(request: Any) -> Sequence[str]:
     return [] if request.get("topic") is None else [request["topic"]]
+
+
+def _joined(_log: Log, request: Any) -> Sequence[str]:
+    return sorted({topic for topic in request["topics"] if isinstance(topic, str)})
+
+
+def _with_offsets(_log: Log, request: Any) -> Sequence[str]:
+    named = {topic for topic, _ in offsets(request["offsets"])}
+    return sorted(topic for topic in named if isinstance(topic, str))
+
+
+def _with_numbered_offsets(log: Log, request: Any) -> Sequence[str]:
+    """Give the topics of a transaction's offsets; of those that do not exist the log tells."""
+    known = log._core.state.topics
+    numbers = {_committed_offset(each)[2] for each in request["offsets"]}
+    return sorted(known[number].name for number in numbers if number in known)
+
+
+def _shown_group(info: GroupInfo, may_read: Callable[[str], bool]) -> GroupInfo:
+    seen = tuple(each for each in info.partitions if may_read(each.topic))
+    return dataclasses.replace(info, partitions=seen)
+
+
+def _shown_offsets(found: Any, may_read: Callable[[str], bool]) -> Any:
+    return [each for each in found if may_read(each[0])]
 
 
 def _about(*names: str) -> Callable[[Any], Sequence[str]]:
@@ -203,9 +233,15 @@ def _forget_producer(session: Session, request: Any) -> None:
 
 def _begin_transaction(session: Session, request: Any) -> Any:
     log = session.log
+    _check_range(request, "timeout_ms", 1, 86_400_000)
     name = producer_name(session.principal.name, request.get("name"))
     time_us = log._core.clock.time_us()
     return log._submit(BeginTransaction(name, request["timeout_ms"] * 1000, time_us))
+
+
+def _check_range(request: Any, name: str, low: float, high: float) -> None:
+    if not low <= request[name] <= high:
+        raise InvalidArgumentError(f"{name} must be from {low} to {high}", got=repr(request[name]))
 
 
 def _commit_transaction(session: Session, request: Any) -> Any:
@@ -253,6 +289,7 @@ def placed(written: Written) -> list[Any]:
 
 
 def _join(session: Session, request: Any) -> Any:
+    _check_range(request, "session_seconds", 0.001, 86_400)
     return session.log._groups.join(
         request["group"], request["topics"], request["session_seconds"], request["strategy"]
     )
@@ -442,6 +479,7 @@ _CALLS: Final = (
         lambda request: sorted({_committed_offset(each)[0] for each in request["offsets"]}),
         safe=False,
         open=True,
+        topics=_with_numbered_offsets,
     ),
     Call(
         "abort_transaction",
@@ -457,6 +495,7 @@ _CALLS: Final = (
         _join,
         _of_group,
         safe=False,
+        topics=_joined,
     ),
     Call(
         "heartbeat",
@@ -472,12 +511,34 @@ _CALLS: Final = (
         {"group": _TEXT, "member": _TEXT, "offsets": _LIST},
         _commit,
         _of_group,
+        topics=_with_offsets,
     ),
-    Call("commit_offsets", _GROUP, {"group": _TEXT, "offsets": _LIST}, _commit_offsets, _of_group),
-    Call("committed", _GROUP, {"group": _TEXT}, _committed, _of_group),
+    Call(
+        "commit_offsets",
+        _GROUP,
+        {"group": _TEXT, "offsets": _LIST},
+        _commit_offsets,
+        _of_group,
+        topics=_with_offsets,
+    ),
+    Call("committed", _GROUP, {"group": _TEXT}, _committed, _of_group, shown=_shown_offsets),
     Call("groups", _GROUP, {}, _groups, open=True),
-    Call("describe_group", _GROUP, {"name": _TEXT}, _method("describe_group"), _named),
-    Call("reset_group", _GROUP, {"name": _TEXT, "offsets": _LIST}, _reset_group, _named),
+    Call(
+        "describe_group",
+        _GROUP,
+        {"name": _TEXT},
+        _method("describe_group"),
+        _named,
+        shown=_shown_group,
+    ),
+    Call(
+        "reset_group",
+        _GROUP,
+        {"name": _TEXT, "offsets": _LIST},
+        _reset_group,
+        _named,
+        topics=_with_offsets,
+    ),
     Call("delete_group", _GROUP, {"name": _TEXT}, _method("delete_group"), _named, safe=False),
     Call("checkpoint", _ADMIN, {}, _method("checkpoint")),
     Call("retain", _ADMIN, {"topic": _MAYBE_TEXT}, _method("retain"), _topic_or_all),

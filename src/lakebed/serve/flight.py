@@ -35,7 +35,7 @@ from lakebed.errors import (
 from lakebed.serve.calls import CALLS, STREAMS, Call, Session, checked, is_administrative
 from lakebed.serve.gets import Gets, Ticket
 from lakebed.serve.guard import Action, Need
-from lakebed.serve.protocol import cut, pack, pack_error, unpack
+from lakebed.serve.protocol import cut, pack, pack_error, unpack_request
 from lakebed.serve.puts import AckPool, PutStream
 from lakebed.serve.quiet import quieten
 from lakebed.serve.refusals import tell
@@ -54,7 +54,10 @@ _RECHECK_SECONDS: Final = 1.0
 _SMALL_BYTES: Final = 64 * 1024
 """An answer up to this size is handed to gRPC at once; a larger one has a slot until it is sent."""
 _ADMIT_SECONDS: Final = 30.0
-"""How long a put waits for others' bytes to be written before it is refused."""
+"""How long a put, or a whole table, waits for others' bytes before it is refused."""
+_WHOLE_TABLES: Final = frozenset(["latest", "as_of"])
+"""Tickets whose answer is as large as its topic."""
+_READ: Final = Need(Action.READ, "topic")
 _GOODBYE: Final = ServerUnavailableError("the server is stopping")
 
 
@@ -120,7 +123,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 raise ProtocolError("there is no such call", call=str(action.type)[:80])
             body = action.body
             with self._quotas.admitted(principal, body.size):
-                request = checked(call, unpack(memoryview(body)) if body.size else {})
+                request = checked(call, unpack_request(memoryview(body)) if body.size else {})
                 reply = pack(self._call(principal, call, request))
             self._meters.received(body.size)
             self._meters.sent(len(reply))
@@ -130,6 +133,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         names = call.names(request)
         if not call.open or names:
             self._guard.check(principal, call.name, call.need, names)
+        topics = () if call.topics is None else call.topics(self._log, request)
+        if topics:
+            self._guard.check(principal, call.name, _READ, topics)
         if call.somewhere:
             self._guard.check_somewhere(principal, call.name, *call.somewhere)
         session = Session(self._log, principal, self._run, self._gets.waiters.wake, self._config)
@@ -144,14 +150,17 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             self._guard.did(principal, call.name, names)
         if call.name in ("topics", "groups"):
             return [name for name in reply if self._guard.permits(principal, call.need, name)]
+        if call.shown is not None:
+            return call.shown(reply, lambda name: self._guard.permits(principal, _READ, name))
         return reply
 
-    def list_actions(self, _context: Any) -> list[Any]:
-        """List the calls."""
-        return [
-            (call.name, f"{call.need.action.value}: {', '.join(call.parameters) or 'nothing'}")
-            for call in CALLS.values()
-        ]
+    def list_actions(self, context: Any) -> list[Any]:
+        """List the calls, to whoever is known."""
+        with self._served(context, "list_actions"):
+            return [
+                (call.name, f"{call.need.action.value}: {', '.join(call.parameters) or 'nothing'}")
+                for call in CALLS.values()
+            ]
 
     # Streams
 
@@ -171,6 +180,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 stack.enter_context(self._quotas.stream(principal))
                 stack.enter_context(self._quotas.admitted(principal, len(ticket.ticket)))
                 answer = self._gets.stream(parsed, lambda: self.stopping or _is_gone(context))
+                if name in _WHOLE_TABLES and isinstance(answer, pa.Table):
+                    size = answer.nbytes
+                    stack.enter_context(self._quotas.held(principal, size, _ADMIT_SECONDS))
             except Exception as error:
                 self._meters.request(name, _outcome(error), time.monotonic() - started)
                 raise
@@ -268,9 +280,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def list_flights(self, context: Any, _criteria: bytes) -> Iterator[Any]:
         """Describe the topics that the caller may read."""
         with self._served(context, "list_flights") as principal:
-            need = Need(Action.READ, "topic")
             names = [
-                name for name in self._log.topics() if self._guard.permits(principal, need, name)
+                name for name in self._log.topics() if self._guard.permits(principal, _READ, name)
             ]
             return iter([self._info(name) for name in names])
 

@@ -32,13 +32,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed import limits
 from lakebed.engine.consumer import Consumer
 from lakebed.engine.log import checked_wait
 from lakebed.engine.reading import COLUMNS, Bounds, checked_bounds
 from lakebed.engine.writing import no_topic
 from lakebed.errors import InvalidArgumentError, ProtocolError, SchemaChangeError
 from lakebed.serve.calls import STREAMS, check_same
-from lakebed.serve.protocol import pack, unpack
+from lakebed.serve.predicates import unpack_predicate
+from lakebed.serve.protocol import pack, unpack_request
 
 if TYPE_CHECKING:
     from lakebed.engine.log import Log
@@ -104,7 +106,7 @@ class Ticket:
     """A ticket that was checked: which stream, and its parameters."""
 
     def __init__(self, data: bytes) -> None:
-        given = unpack(data)
+        given = unpack_request(data)
         if not isinstance(given, dict) or given.get("call") not in STREAMS:
             raise ProtocolError("a ticket is a map with the call of a stream")
         self.call: Final[str] = given["call"]
@@ -148,14 +150,16 @@ class Ticket:
         return list(value)
 
     def where(self) -> pc.Expression | None:
-        """Give the predicate, which travels in Arrow's own form."""
+        """Give the predicate."""
         value = self.given.get("where")
-        if value is None:
-            return None
-        try:
-            return pc.Expression._deserialize(pa.py_buffer(value))
-        except (pa.ArrowException, TypeError, ValueError, OSError) as error:
-            raise ProtocolError("the predicate cannot be read", reason=str(error)[:200]) from error
+        return None if value is None else unpack_predicate(value)
+
+    def bounds(self) -> Bounds:
+        """Give how much an answer may hold: what is asked for, and not more than a server gives."""
+        asked = checked_bounds(self.given.get("max_records"), self.given.get("max_bytes"))
+        return Bounds(
+            min(asked.records, limits.READ_RECORDS_MAX), min(asked.bytes, limits.READ_BYTES_MAX)
+        )
 
     def places(self) -> list[tuple[str, int, int]]:
         """Give the places of a fetch: topic, partition and offset of each."""
@@ -213,7 +217,7 @@ class Gets:
 
     def _read(self, ticket: Ticket, gone: Gone) -> pa.Table:
         topic, partition = ticket.text("topic"), ticket.given.get("partition", 0)
-        bounds = checked_bounds(ticket.given.get("max_records"), ticket.given.get("max_bytes"))
+        bounds = ticket.bounds()
         columns = ticket.columns()
         seconds = self._wait_seconds(ticket)
         offset = ticket.given.get("offset", "earliest")
@@ -283,7 +287,7 @@ class Gets:
     def _consumer(self, ticket: Ticket, places: Sequence[tuple[str, int, int]]) -> Consumer:
         """Make a consumer that stands where the client's stands."""
         log = self._log
-        bounds = checked_bounds(ticket.given.get("max_records"), ticket.given.get("max_bytes"))
+        bounds = ticket.bounds()
         group = ticket.given.get("group")
         consumer = Consumer(
             log._reading,

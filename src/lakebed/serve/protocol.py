@@ -44,7 +44,8 @@ _FACTS_MAX: Final = 10
 
 _DEPTH_MAX: Final = 8
 """So deep may reports stand in reports."""
-_REPORT, _SCHEMA, _TIME, _ERROR = 1, 2, 3, 4
+_EXTENSIONS: Final = (1, 2, 3, 4)
+_REPORT, _SCHEMA, _TIME, _ERROR = _EXTENSIONS
 _REPORTS: Final[dict[str, Any]] = {
     kind.__name__: kind
     for kind in (
@@ -104,13 +105,22 @@ def _extension(value: Any) -> Any:
 
 def unpack(data: Any) -> Any:
     """Give the value of bytes from outside; anything wrong is a `ProtocolError`."""
+    return _unpacked(_bounded(data), 0)
+
+
+def unpack_request(data: Any) -> Any:
+    """Give the value of a request, ticket or put message: reports and errors are in answers only."""
+    return _unpacked(_bounded(data), 0, (_SCHEMA, _TIME))
+
+
+def _bounded(data: Any) -> Any:
     size = len(data)
     if size > MESSAGE_BYTES_MAX:
         raise ProtocolError("a message is too large", bytes=size, bytes_max=MESSAGE_BYTES_MAX)
-    return _unpacked(data, 0)
+    return data
 
 
-def _unpacked(data: Any, depth: int) -> Any:
+def _unpacked(data: Any, depth: int, known: tuple[int, ...] = _EXTENSIONS) -> Any:
     """Take a message apart that stands in so many others; each of them takes much of the stack."""
     if depth > _DEPTH_MAX:
         raise ProtocolError("a message is nested too deeply", depth_max=_DEPTH_MAX)
@@ -119,7 +129,7 @@ def _unpacked(data: Any, depth: int) -> Any:
             data,
             use_list=False,
             strict_map_key=False,
-            ext_hook=lambda code, inner: _from_extension(code, inner, depth),
+            ext_hook=lambda code, inner: _from_extension(code, inner, depth, known),
         )
     except ProtocolError:
         raise
@@ -127,7 +137,9 @@ def _unpacked(data: Any, depth: int) -> Any:
         raise ProtocolError("a message cannot be read", reason=str(error)[:200]) from error
 
 
-def _from_extension(code: int, data: bytes, depth: int) -> Any:
+def _from_extension(code: int, data: bytes, depth: int, known: tuple[int, ...]) -> Any:
+    if code not in known:
+        raise ProtocolError("a message holds something unknown", extension=code)
     if code == _SCHEMA:
         return _schema(data)
     if code == _TIME:
@@ -137,9 +149,7 @@ def _from_extension(code: int, data: bytes, depth: int) -> Any:
             raise ProtocolError("not a time", reason=str(error)) from error
     if code == _ERROR:
         return unpack_error(data)
-    if code == _REPORT:
-        return _report(_unpacked(data, depth + 1))
-    raise ProtocolError("a message holds something unknown", extension=code)
+    return _report(_unpacked(data, depth + 1))
 
 
 def _schema(data: bytes) -> pa.Schema:

@@ -34,14 +34,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from lakebed.errors import (
+    ClosedError,
     LakebedError,
     ProtocolError,
     RejectedError,
     SchemaMismatchError,
+    ServerUnavailableError,
     TopicNotFoundError,
 )
 from lakebed.serve.calls import check_owner, placed
-from lakebed.serve.protocol import pack, unpack
+from lakebed.serve.protocol import pack, unpack_request
 from lakebed.state.commands import ProducerWrite, TransactionWrite
 from lakebed.state.machine import Written
 from lakebed.topic.records import normalize
@@ -185,7 +187,7 @@ class PutStream:
         if metadata is None or not len(metadata):
             self._unnumbered += 1
             return self._unnumbered, "write", (None,)
-        given = unpack(metadata)
+        given = unpack_request(metadata)
         if not isinstance(given, tuple) or len(given) < 2 or type(given[0]) is not int:
             raise ProtocolError("a message begins with its number and its kind")
         return given[0], given[1], given[2:]
@@ -307,6 +309,8 @@ class PutStream:
             self._settle(number, RejectedError("the server failed", reason=str(error)))
 
     def _settle(self, number: int, answer: Any) -> None:
+        if isinstance(answer, ClosedError):  # which a client would take for its own log
+            answer = ServerUnavailableError("the server is stopping")
         with self._guard:
             self._under_way -= 1
             self._acks.append((number, answer))

@@ -25,6 +25,8 @@ _BUCKETS_MAX: Final = 10_000
 _ROUNDING: Final = 1e-6
 _BUSY_WAIT_MS: Final = 100
 """When to try again where nobody knows when there will be room."""
+_TICKET_BYTES: Final = 1024 * 1024
+"""What tickets of open streams may take without being in the way of an answer."""
 
 
 class _Named(Protocol):
@@ -106,6 +108,30 @@ class Quotas:
             self._leave(name, nbytes)
 
     @contextlib.contextmanager
+    def held(
+        self, principal: _Named | str, nbytes: int, wait_seconds: float = 0.0
+    ) -> Iterator[None]:
+        """Hold an answer of so many bytes within the block, or raise `QuotaExceededError`.
+
+        Its bytes are on their way as those of requests are; `charge` counts them as they are sent.
+        One that is larger than all there may be passes alone: tickets of streams do not count.
+        """
+        name = principal if isinstance(principal, str) else principal.name
+        deadline = self._clock() + wait_seconds
+        with self._changed:
+            while not self._has_room(name, nbytes, _TICKET_BYTES):
+                left = deadline - self._clock()
+                if left <= 0:
+                    raise self._too_much(name, nbytes)
+                self._changed.wait(left)
+            self._bytes[name] = self._bytes.get(name, 0) + nbytes
+            self._bytes_all += nbytes
+        try:
+            yield
+        finally:
+            self._leave(name, nbytes)
+
+    @contextlib.contextmanager
     def stream(self, principal: _Named | str) -> Iterator[None]:
         """Serve a stream within the block, or raise `QuotaExceededError`."""
         name = principal if isinstance(principal, str) else principal.name
@@ -166,10 +192,11 @@ class Quotas:
                 self._bytes[name] = rest
             self._changed.notify_all()
 
-    def _has_room(self, name: str, nbytes: int) -> bool:
+    def _has_room(self, name: str, nbytes: int, little: int = 0) -> bool:
+        """Tell whether so many bytes fit; they always do while there are but a `little` others."""
         own, config = self._bytes.get(name, 0), self._config
-        return (not own or own + nbytes <= config.principal_inflight_bytes_max) and (
-            not self._bytes_all or self._bytes_all + nbytes <= config.inflight_bytes_max
+        return (own <= little or own + nbytes <= config.principal_inflight_bytes_max) and (
+            self._bytes_all <= little or self._bytes_all + nbytes <= config.inflight_bytes_max
         )
 
     @property

@@ -218,6 +218,9 @@ class RecordSocket(asyncio.Protocol):
             raise InvalidArgumentError(
                 "a WebSocket writes to /v1/topics/TOPIC/writer", path=path[:200]
             )
+        for name in ("Host", "Origin", "Authorization"):
+            if len(request.headers.get_all(name)) > 1:
+                raise InvalidArgumentError("a header is there twice", header=name)
         door = self.door
         check_origin(request.headers, "CONNECT", door.config, is_open=door.log.access.open)
         given = request.headers.get("Authorization")
@@ -318,6 +321,8 @@ class RecordSocket(asyncio.Protocol):
             if self._messages:
                 self._messages.popleft()
                 self._refuse(error)
+        except Exception as error:
+            self.fail(error)
         finally:
             self._waiting = False
         self._go_on_alone()

@@ -138,7 +138,10 @@ class Server(Closing):
         if self._flight is None or self._flight.stopping:
             return False, "the server is stopping"
         broken = self.log._core.broken or self.log._wal.stats().poisoned
-        return (True, "") if not broken else (False, str(broken))
+        if not broken:
+            return True, ""
+        # Whoever asks need not be known; why it has stopped may name files.
+        return False, "the log has stopped; see the server's log"
 
 
 def check_exposed(config: ServeConfig, *, is_open: bool) -> list[str]:
