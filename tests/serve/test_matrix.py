@@ -17,7 +17,12 @@ import pyarrow.flight as fl
 import pytest
 
 from lakebed import Log, ServeConfig
-from lakebed.errors import AccessDeniedError, LakebedError, UnauthenticatedError
+from lakebed.errors import (
+    AccessDeniedError,
+    InvalidArgumentError,
+    LakebedError,
+    UnauthenticatedError,
+)
 from lakebed.serve.calls import CALLS, STREAMS
 from lakebed.serve.protocol import pack, unpack, unpack_error
 from lakebed.serve.server import Server
@@ -88,6 +93,10 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "grant": (LOG, {"principal": "made", "role": "made", "force": False}),
     "revoke": (LOG, {"principal": "made", "role": "made", "force": False}),
 }
+READS_TOO = dict.fromkeys(
+    ["commit_transaction", "join", "commit", "commit_offsets", "reset_group"], "apple"
+)
+"""Calls on groups that name this topic, which their callers need to read as well."""
 _PLACE = {"topic": "{}", "partition": 0, "offset": 0}
 TICKETS: dict[str, tuple[str, dict[str, Any]]] = {
     "put": ("write", {}),
@@ -123,6 +132,10 @@ def _may(caller: str, need: str, target: str) -> bool:
         return not CALLERS[caller].keys().isdisjoint(SOMEWHERE[need])
     prefix = CALLERS[caller].get(need)
     return prefix is not None and target.startswith(prefix)
+
+
+def _may_read(caller: str, name: str) -> bool:
+    return name not in READS_TOO or _may(caller, "read", READS_TOO[name])
 
 
 def _filled(value: Any, target: str) -> Any:
@@ -227,6 +240,7 @@ def test_every_call_and_every_stream_has_a_row() -> None:
     """What is added to the server has to be added here, with who may do it."""
     assert set(REQUESTS) == set(CALLS)
     assert set(TICKETS) == set(STREAMS)
+    assert set(READS_TOO) == {name for name, call in CALLS.items() if call.topics is not None}
     assert all(
         need in (ANYONE, LOG, *SOMEWHERE, *CALLERS["admin"]) for need, _ in REQUESTS.values()
     )
@@ -255,7 +269,7 @@ def test_a_caller_may_do_what_its_roles_allow_and_nothing_else(served: Served, w
     for name, need, given, target, stream in _rows():
         got = _made(caller, name, given, target, stream)
         assert not isinstance(got, UnauthenticatedError), (name, got)
-        allowed = _may(who, need, target)
+        allowed = _may(who, need, target) and _may_read(who, name)
         assert allowed is not isinstance(got, AccessDeniedError), (who, name, target, got)
         denied[name] += not allowed
     caller.close()
@@ -348,6 +362,65 @@ def test_a_member_of_a_group_needs_the_group_also_to_fetch(served: Served) -> No
         assert isinstance(got, LakebedError)
         assert allowed is not isinstance(got, AccessDeniedError), (who, got)
         caller.close()
+
+
+def test_a_group_shows_only_topics_that_its_reader_may_read(served: Served) -> None:
+    """Who may use a group learns nothing of the topics of others in it."""
+    log = served.server.log
+    log.commit_offsets("both", {("apple", 0): 1, ("berry", 0): 1})
+    log.access.allow("partial", "group", "both")
+    for who, seen in (("grouper", set()), ("partial", {"apple"}), ("reader", {"apple", "berry"})):
+        caller = Caller(served.server, served.tokens[who])
+        info = caller.call("describe_group", {"name": "both"})
+        assert {each.topic for each in info.partitions} == seen, who
+        assert {each[0] for each in caller.call("committed", {"group": "both"})} == seen, who
+        caller.close()
+
+
+def test_offsets_of_a_transaction_need_their_topics_by_number(served: Served) -> None:
+    """A topic that does not exist is left to the log, which says so or nothing."""
+    log = served.server.log
+    numbers = {name: log.describe_topic(name).id for name in TARGETS}
+    caller = Caller(served.server, served.tokens["partial"])
+    for number, denied in ((numbers["apple"], False), (numbers["berry"], True), (10**6, False)):
+        request = {"producer": 10**6, "epoch": 1, "offsets": [("apple", "", number, 0, 0)]}
+        got = caller.call("commit_transaction", request)
+        assert isinstance(got, LakebedError)
+        assert isinstance(got, AccessDeniedError) is denied, got
+    caller.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "request_"),
+    [
+        ("begin_transaction", {"timeout_ms": 0}),
+        ("begin_transaction", {"timeout_ms": -1}),
+        ("begin_transaction", {"timeout_ms": 86_400_001}),
+        ("begin_transaction", {"timeout_ms": 2**63}),
+        ("join", {"session_seconds": 0}),
+        ("join", {"session_seconds": 86_401}),
+        ("join", {"session_seconds": float("nan")}),
+        ("join", {"session_seconds": float("inf")}),
+    ],
+)
+def test_times_are_within_their_bounds(served: Served, name: str, request_: dict[str, Any]) -> None:
+    """A client's library checks them too, and is not the only one that can call."""
+    caller = Caller(served.server, served.tokens["admin"])
+    got = caller.call(name, {**_filled(REQUESTS[name][1], "apple"), **request_})
+    assert isinstance(got, InvalidArgumentError), got
+    caller.close()
+
+
+def test_calls_are_listed_to_those_who_are_known(served: Served) -> None:
+    """ListActions is a call like any other."""
+    caller = Caller(served.server, served.tokens["nobody"])
+    assert {each.type for each in caller._client.list_actions(caller._options)} == set(CALLS)
+    caller.close()
+    stranger = Caller(served.server, None)
+    with pytest.raises(fl.FlightUnauthenticatedError) as caught:
+        list(stranger._client.list_actions(stranger._options))
+    assert isinstance(_error(caught.value), UnauthenticatedError)
+    stranger.close()
 
 
 def test_a_flight_is_described_to_its_readers_only(served: Served) -> None:

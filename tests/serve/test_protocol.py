@@ -12,22 +12,36 @@ from typing import Any
 
 import msgpack
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lakebed
 from lakebed import errors
-from lakebed.errors import InvalidArgumentError, LakebedError, ProtocolError
+from lakebed.engine.reading import Bounds
+from lakebed.errors import (
+    InvalidArgumentError,
+    LakebedError,
+    ProtocolError,
+    ServerUnavailableError,
+)
 from lakebed.limits import SCHEMA_BYTES_MAX
 from lakebed.serve import protocol
 from lakebed.serve.calls import CALLS, checked
 from lakebed.serve.gets import Ticket
 from lakebed.serve.guard import Principal
-from lakebed.serve.protocol import MESSAGE_BYTES_MAX, pack, pack_error, unpack, unpack_error
+from lakebed.serve.protocol import (
+    MESSAGE_BYTES_MAX,
+    pack,
+    pack_error,
+    unpack,
+    unpack_error,
+    unpack_request,
+)
 from lakebed.serve.puts import AckPool, PutStream
 from tests.engine.support import PRICE, quiet, until
+
+ERROR = ProtocolError("nothing", at=1)
 
 
 def crossed(value: Any) -> Any:
@@ -304,17 +318,33 @@ def test_any_ticket_is_one_or_a_typed_error(data: bytes) -> None:
             assert len(str(error)) < 1000
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.binary(max_size=300), st.integers(0, 4), st.randoms(use_true_random=False))
-def test_any_predicate_is_one_or_a_typed_error(noise: bytes, changes: int, random: Any) -> None:
-    (buffer,) = (pc.field("value", "price") > 5).__reduce__()[1]
-    data = bytearray(noise if changes == 0 else buffer.to_pybytes())
-    for _ in range(changes):
-        data[random.randrange(len(data))] = random.randrange(256)
-    try:
-        Ticket(pack({"call": "scan", "topic": "t", "where": bytes(data)})).where()
-    except ProtocolError as error:
-        assert len(str(error)) < 1000
+@pytest.mark.parametrize("extension", [1, 4])
+def test_a_request_holds_no_reports_and_no_errors(extension: int) -> None:
+    inner = {1: pack(["GrantInfo", {"principal": "a", "role": "b"}]), 4: pack_error(ERROR)}
+    value = msgpack.ExtType(extension, inner[extension])
+    unpack(pack([value]))
+    with pytest.raises(ProtocolError, match="something unknown"):
+        unpack_request(pack([value]))
+    with pytest.raises(ProtocolError, match="something unknown"):
+        Ticket(pack({"call": "scan", "topic": "t", "where": value}))
+
+
+def test_a_request_holds_schemas_and_times_and_is_not_too_large() -> None:
+    given = (PRICE, datetime(2024, 2, 29, tzinfo=UTC))
+    assert unpack_request(pack(given)) == given
+    with pytest.raises(ProtocolError, match="too large"):
+        unpack_request(b"\xc0" * (MESSAGE_BYTES_MAX + 1))
+
+
+def test_a_ticket_asks_for_no_more_than_a_server_gives() -> None:
+    def bounds(records: int, size: int) -> Bounds:
+        ticket = {"call": "read", "topic": "t", "max_records": records, "max_bytes": size}
+        return Ticket(pack(ticket)).bounds()
+
+    assert bounds(5, 6) == Bounds(5, 6)
+    assert bounds(2**60, 2**60) == Bounds(1_000_000, 64 << 20)
+    with pytest.raises(InvalidArgumentError, match="max_bytes"):
+        bounds(1, 0)
 
 
 @settings(max_examples=300, deadline=None)
@@ -385,3 +415,25 @@ def test_any_put_message_is_answered_once_or_ends_the_stream() -> None:
         pool.close()
         until(lambda: pool._threads == 0)
         log.append("t", b"it goes on")
+
+
+def test_a_put_to_a_log_that_is_being_closed_is_told_to_come_back() -> None:
+    pool = AckPool()
+    written: list[bytes] = []
+    with quiet() as log:
+        log.create_topic("t")
+        stream = PutStream(
+            log,
+            Principal("alice", "", "peer"),
+            "t",
+            pool,
+            lambda buffer: written.append(buffer.to_pybytes()),
+            lambda _: nullcontext(),
+        )
+    stream.take(BATCHES[0], pack([7, "write", None]))
+    stream.finish()
+    pool.close()
+    ((number, answer),) = unpack(written[0])
+    assert number == 7
+    assert isinstance(answer, ServerUnavailableError)
+    until(lambda: pool._threads == 0)

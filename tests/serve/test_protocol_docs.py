@@ -26,7 +26,8 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def expected(call: Call) -> list[str]:
-    need = f"{call.need.action.value} {call.need.on}" + (", open" if call.open else "")
+    need = f"{call.need.action.value} {call.need.on}"
+    need += (", read topic" if call.topics else "") + (", open" if call.open else "")
     parameters = [
         f"`{name}{'?' if type(None) in kinds else ''}`" for name, kinds in call.parameters.items()
     ]

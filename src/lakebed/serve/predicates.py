@@ -2,16 +2,16 @@
 
     ["field", name, ...]                a column, or a field within it
     ["value", value]                    nil, boolean, int64, double, text or bytes
-    ["value", value, type]              any other type, by Arrow's name of it: "timestamp[us, tz=UTC]"
+    ["value", value, type]              any other type, as Arrow names it: "timestamp[us, tz=UTC]"
     [function, node, ...]               a function of `FUNCTIONS`, by Arrow's name
     ["is_null", node, nan_is_null]
     ["is_in", node, type, values, skip_nulls]
     ["starts_with", node, text, ignore_case], likewise "ends_with" and "match_substring"
     ["cast", node, type, safe]
 
-Times, dates and durations are whole numbers of their type's unit, decimals are text. `and`, `or` and
-their Kleene forms take two nodes or more. Arrow's own serialized form is not for foreign bytes: its
-reader trusts them, and a reader of a topic could bring the whole server down.
+Times, dates and durations are whole numbers of their type's unit, decimals are text. `and`, `or`
+and their Kleene forms take two nodes or more. Arrow's own serialized form is not for foreign bytes:
+its decoder trusts them, and whoever reads a topic could bring the whole server down.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class _Builder:
             pattern = rest[1]
             _expect(kind, isinstance(pattern, str | bytes) and len(pattern) <= _PATTERN_CHARS_MAX)
             return _MATCHES[kind](self.node(rest[0], depth), pattern, ignore_case=rest[2])
-        _refuse("a predicate does not have this", function=kind[:80])
+        raise ProtocolError("a predicate does not have this", function=kind[:80])
 
     def _is_in(self, rest: list[Any], depth: int) -> pc.Expression:
         _expect("is_in", len(rest) == 4 and isinstance(rest[3], bool))
@@ -214,7 +214,7 @@ def _type(text: Any) -> pa.DataType:
     if match := _DECIMAL.fullmatch(text):
         make = pa.decimal128 if match[1] == "128" else pa.decimal256
         return make(int(match[2]), int(match[3]))
-    _refuse("a predicate does not have this type", type=text)
+    raise ProtocolError("a predicate does not have this type", type=text)
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

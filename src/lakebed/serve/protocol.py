@@ -109,7 +109,7 @@ def unpack(data: Any) -> Any:
 
 
 def unpack_request(data: Any) -> Any:
-    """Give the value of a request, ticket or put message: reports and errors are in answers only."""
+    """Give the value of a request, ticket or put message; only answers have reports and errors."""
     return _unpacked(_bounded(data), 0, (_SCHEMA, _TIME))
 
 

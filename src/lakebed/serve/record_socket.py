@@ -153,7 +153,9 @@ class RecordSocket(asyncio.Protocol):
         """Close: the server is stopping. What is under way is answered first."""
         self._messages.clear()
         self._regulate()
-        if not self._slots:
+        if self._protocol.state is not State.OPEN:
+            self._transport.close()
+        elif not self._slots:
             self._close(CloseCode.SERVICE_RESTART, "the server is stopping")
 
     def fail(self, error: Exception) -> None:
@@ -166,13 +168,17 @@ class RecordSocket(asyncio.Protocol):
         pieces = protocol.data_to_send()
         if self._transport.is_closing():  # closed twice, one of TLS cannot be handed over
             return
-        if pieces:
-            self._transport.write(b"".join(pieces))
+        if data := b"".join(pieces):
+            self._transport.write(data)
         if protocol.state not in (State.CONNECTING, State.OPEN) or protocol.handshake_exc:
             self._expect_end()
-        # Nothing, as a piece, is the end of what is sent.
-        if b"" in pieces or protocol.state is State.CLOSED or protocol.handshake_exc is not None:
+        if protocol.state is State.CLOSED or protocol.handshake_exc is not None:
             self._transport.close()
+        elif b"" in pieces:  # the end of what is sent
+            if protocol.close_rcvd is None and self._transport.can_write_eof():
+                self._transport.write_eof()  # closing on what still comes would take it along
+            else:
+                self._transport.close()
 
     def _expect_end(self) -> None:
         if self._deadline is None:
