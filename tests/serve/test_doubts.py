@@ -40,7 +40,8 @@ class Wire:
         self.port = self._listener.getsockname()[1]
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._deaf: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -48,8 +49,11 @@ class Wire:
                 near, _ = self._listener.accept()
                 far = socket.create_connection(("127.0.0.1", self._to))
                 self._pairs.append((near, far))
-                for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self._pipe, args=(one, other), daemon=True).start()
+                for way in ((near, far), (far, near)):
+                    self._threads.append(
+                        threading.Thread(target=self._pipe, args=way, daemon=True)
+                    )
+                    self._threads[-1].start()
 
     def _pipe(self, one: socket.socket, other: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -73,10 +77,13 @@ class Wire:
 
     def close(self) -> None:
         """End everything."""
-        for pair in self._pairs:
-            for each in pair:
-                with contextlib.suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
+        for each in [self._listener, *(each for pair in self._pairs for each in pair)]:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(30)
+        for each in [self._listener, *(each for pair in self._pairs for each in pair)]:
+            each.close()
 
     def end(self) -> None:
         """End the server's side too."""

@@ -472,7 +472,7 @@ def test_a_poisoned_log_lives_and_is_not_ready(tmp_path: Path) -> None:
         assert answer.code in ("unknown_outcome", "poisoned", "device_error")
         ready = here.get("/health/ready")
         assert (ready.status, ready.json["ready"]) == (503, False)
-        assert ready.json["reason"]
+        assert ready.json["reason"] == "the log has stopped; see the server's log"
         assert here.get("/health/live").status == 200
         found = parsed(here.get("/metrics").body.decode())
         assert found["lakebed_wal_poisoned", frozenset()] == 1

@@ -19,27 +19,26 @@ from hypothesis import strategies as st
 import lakebed
 from lakebed import Log, ServeConfig, limits
 from lakebed.client.log import RemoteLog
+from lakebed.client.table import RemoteTable
 from lakebed.engine.table import Table
 from lakebed.errors import InvalidArgumentError, ProtocolError
 from lakebed.serve.gets import Ticket
 from lakebed.serve.predicates import FUNCTIONS, pack_predicate, unpack_predicate
 from lakebed.serve.protocol import pack, unpack
 from lakebed.serve.server import Server
+from tests.serve.support import eventually
 
 SCHEMA = pa.schema(
     [
-        ("small", pa.int8()),
+        ("small", pa.int32()),
         ("whole", pa.int64()),
-        ("natural", pa.uint64()),
         ("single", pa.float32()),
         ("real", pa.float64()),
         ("text", pa.string()),
         ("bytes", pa.binary()),
         ("flag", pa.bool_()),
         ("day", pa.date32()),
-        ("clock", pa.time64("us")),
-        ("local", pa.timestamp("ms")),
-        ("span", pa.duration("us")),
+        ("local", pa.timestamp("us")),
         ("money", pa.decimal128(20, 4)),
         ("place", pa.struct([("city", pa.string()), ("zip", pa.int32())])),
     ]
@@ -53,16 +52,13 @@ def row(number: int) -> dict[str, Any] | None:
     value: dict[str, Any] = {
         "small": number % 100,
         "whole": number - 20,
-        "natural": 2**63 + number,
         "single": number / 4,
         "real": math.nan if number % 7 == 0 else number / 8,
         "text": f"Text-{number % 5}",
         "bytes": b"\xff%d" % (number % 5),
         "flag": number % 2 == 0,
         "day": date(2024, 1, 1 + number % 28),
-        "clock": time(number % 24, 30),
-        "local": datetime(2024, 1, 1 + number % 28),
-        "span": timedelta(seconds=number),
+        "local": datetime(2024, 1, 1 + number % 28, number % 24),
         "money": Decimal(number) / 4,
         "place": {"city": f"city-{number % 3}", "zip": number},
     }
@@ -84,8 +80,6 @@ PREDICATES: dict[str, pc.Expression] = {
     "greater or equal": whole >= 3,
     "and": (whole > -5) & (text == "Text-1"),
     "or": (whole > 15) | field("flag"),
-    "and, not Kleene": pc.and_(whole > -5, field("flag")),
-    "or, not Kleene": pc.or_(whole > -5, field("flag")),
     "not": ~(whole > 3),
     "a chain of ors": reduce(lambda a, b: a | b, [whole == number for number in range(200)]),
     "a mixed chain": reduce(
@@ -121,7 +115,7 @@ PREDICATES: dict[str, pc.Expression] = {
     "cast": field("small").cast(pa.int64()) * 1000 > 5000,
     "cast, unsafe": field("real").cast(pa.int32(), safe=False) == 1,
     "int8": field("small") == pa.scalar(5, pa.int8()),
-    "uint64": field("natural") > pa.scalar(2**63 + 5, pa.uint64()),
+    "uint32": field("small") > pa.scalar(5, pa.uint32()),
     "float": field("single") == pa.scalar(0.75, pa.float32()),
     "double": field("real") <= 0.5,
     "infinite": field("real") < math.inf,
@@ -133,13 +127,13 @@ PREDICATES: dict[str, pc.Expression] = {
     "literal": pc.scalar(True),
     "null literal": pc.scalar(None).cast(pa.bool_()),
     "day": field("day") >= date(2024, 1, 9),
-    "clock": field("clock") >= time(12, 0),
+    "clock": field("local").cast(pa.time64("us")) >= time(12, 0),
     "local time": field("local") >= datetime(2024, 1, 9),
-    "span": field("span") > timedelta(seconds=9),
+    "span": field("local") - datetime(2024, 1, 1) > timedelta(days=9),
     "money": field("money") > Decimal("2.25"),
     "timestamp": pc.scalar(START) < stamp,
     "timestamp in another zone": stamp >= pa.scalar(NOW_US + 5, pa.timestamp("us", "+02:00")),
-    "timestamp of text": stamp > pa.scalar(NOW_US // 10**6, pa.timestamp("s", "Europe/Vienna")),
+    "timestamp in seconds": stamp > pa.scalar(NOW_US // 10**6, pa.timestamp("s", "UTC")),
     "nested": field("place", "city") == "city-1",
     "offset": pc.field("offset") < 7,
     "partition": pc.field("partition") == 0,
@@ -150,8 +144,7 @@ class Tables(NamedTuple):
     """A topic as a table, embedded and served."""
 
     embedded: Table
-    served: Table
-    server: Server
+    served: RemoteTable
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +160,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
         client = lakebed.open(server.url)
         assert isinstance(client, RemoteLog)
         with client:
-            yield Tables(log.table("t"), client.table("t"), server)
+            table = client.table("t")
+            assert isinstance(table, RemoteTable)
+            yield Tables(log.table("t"), table)
 
 
 @pytest.mark.parametrize("name", PREDICATES)
@@ -211,6 +206,7 @@ def test_a_field_may_have_any_name(name: str) -> None:
         (pc.match_substring_regex(text, "x+"), "match_substring_regex"),
         (pc.match_like(text, "x%"), "match_like"),
         (pc.year(stamp) == 2024, "year"),
+        (pc.and_(field("flag"), field("flag")), "and_"),
         (pc.index_in(whole, value_set=pa.array([1])) == 0, "index_in"),
         (whole == pa.scalar([1]), "list"),
         (whole.cast(pa.list_(pa.int64())).is_valid(), "list"),
@@ -280,7 +276,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "too deep": (DEEP, "nested too deeply"),
     "far too deep": (b"\x92\xa6invert" * 500 + b"\xc0", "begins with its kind"),
     "too many nodes": (["or_kleene", *[X] * limits.PREDICATE_NODES_MAX], "too many nodes"),
-    "too many in all": (["and", *[["or", *[X] * 40]] * 40], "too many nodes"),
+    "too many in all": (["and_kleene", *[["or_kleene", *[X] * 40]] * 40], "too many nodes"),
 }
 
 
@@ -326,9 +322,12 @@ SCALARS = (
     | st.binary(max_size=8)
 )
 TYPES = st.sampled_from(
-    "int8/uint64/double/string/binary/bool/null/date32[day]/date64[ms]/time32[s]/duration[ms]/"
-    "timestamp[us]/timestamp[ns, tz=UTC]/timestamp[s, tz=nowhere]/decimal128(5, 2)/"
-    "decimal256(70, -3)/fixed_size_binary[2]".split("/")
+    [
+        *("int8", "uint64", "double", "string", "binary", "bool", "null", "date32[day]"),
+        *("date64[ms]", "time32[s]", "duration[ms]", "timestamp[us]", "timestamp[ns, tz=UTC]"),
+        *("timestamp[s, tz=nowhere]", "decimal128(5, 2)", "decimal256(70, -3)"),
+        "fixed_size_binary[2]",
+    ]
 )
 LEAVES = (
     st.sampled_from([["field", "offset"], ["field", "value", "text"], ["field", "nope"]])
@@ -384,12 +383,13 @@ def test_a_whole_table_counts_as_bytes_on_their_way_until_it_is_sent(tmp_path: P
     log.create_topic("t")
     batch = pa.record_batch(
         {
-            "key": pa.array([b"%d" % n for n in range(160)], pa.binary()),
-            "value": pa.array([bytes(1 << 17)] * 160, pa.binary()),
+            "key": pa.array([b"%d" % n for n in range(80)], pa.binary()),
+            "value": pa.array([bytes(1 << 19)] * 80, pa.binary()),
         }
     )
-    for place in range(0, 160, 16):
-        log.append_batch("t", batch.slice(place, 16))
+    for place in range(0, 80, 10):
+        log.append_batch("t", batch.slice(place, 10))
+        log.checkpoint()
     config = ServeConfig(
         port=0, http_port=-1, stop_timeout_ms=1000, principal_inflight_bytes_max=1 << 20
     )
@@ -398,10 +398,9 @@ def test_a_whole_table_counts_as_bytes_on_their_way_until_it_is_sent(tmp_path: P
         quotas = server._flight._quotas
         with lakebed.open(server.url) as client:
             assert isinstance(client, RemoteLog)
-            for ticket in ({"call": "latest"}, {"call": "as_of", "offset": 1000}):
+            for ticket in ({"call": "latest"}, {"call": "as_of", "offset": 80}):
                 reader = client._connection.stream({**ticket, "topic": "t"})
-                assert reader.read_chunk().data.num_rows
-                assert quotas.inflight_bytes > 20 << 20, "it passes alone, and counts"
-                reader.read_all()
-            assert client.table("t").latest(["key"]).num_rows == 160
-        assert quotas.inflight_bytes < 1000
+                assert quotas.inflight_bytes > 40 << 20, "it passes alone, and counts"
+                assert reader.read_all().num_rows == 80
+                eventually(lambda: quotas.inflight_bytes == 0)
+            assert client.table("t").latest(["key"]).num_rows == 80

@@ -71,6 +71,42 @@ def test_a_request_larger_than_a_limit_passes_alone() -> None:
         refused(made, "a", 500 * KIB)
 
 
+def test_an_answer_is_held_beside_tickets_and_counts_until_it_is_sent() -> None:
+    made = quotas(principal_inflight_bytes_max=2_000_000, inflight_bytes_max=5_000_000)
+    with made.admitted("ann", 100), made.held("ann", 9_000_000):
+        assert made.inflight_bytes == 9_000_100
+        for name in ("ann", "bob"):
+            with pytest.raises(QuotaExceededError, match="too many bytes"), made.held(name, 1):
+                pass  # pragma: no cover
+        refused(made, "bob", 1)
+    assert made.inflight_bytes == 0
+    with made.admitted("ann", 1_900_000):
+        with made.held("ann", 100_000), made.held("bob", 2_000_000):
+            assert made.inflight_bytes == 4_000_000
+        with pytest.raises(QuotaExceededError), made.held("ann", 100_001):
+            pass  # pragma: no cover
+
+
+def test_an_answer_waits_for_room() -> None:
+    made = quotas(principal_inflight_bytes_max=2_000_000)
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        stack.enter_context(made.admitted("ann", 1_900_000))
+        held = ExitStack()
+        waiting = pool.submit(lambda: held.enter_context(made.held("ann", 1_000_000, 60.0)))
+        stack.close()
+        waiting.result(60)
+        assert made.inflight_bytes == 1_000_000
+        held.close()
+    assert made.inflight_bytes == 0
+
+
+def test_an_answer_costs_nothing_but_what_is_sent_of_it() -> None:
+    made = quotas(principal_requests_per_second=1, principal_bytes_per_second=10)
+    with made.held("ann", 1000):
+        pass
+    assert passes(made, "ann", 10)
+
+
 def test_what_failed_is_given_back_once() -> None:
     made = quotas(**SMALL)
     for _ in range(3):

@@ -9,9 +9,9 @@
     ["starts_with", node, text, ignore_case], likewise "ends_with" and "match_substring"
     ["cast", node, type, safe]
 
-Times, dates and durations are whole numbers of their type's unit, decimals are text. `and`, `or`
-and their Kleene forms take two nodes or more. Arrow's own serialized form is not for foreign bytes:
-its decoder trusts them, and whoever reads a topic could bring the whole server down.
+Times, dates and durations are whole numbers of their type's unit, decimals are text. `and_kleene`
+and `or_kleene` take two nodes or more. Arrow's own serialized form is not for foreign bytes: its
+decoder trusts them, and whoever reads a topic could bring the whole server down.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from lakebed import limits
 from lakebed.errors import InvalidArgumentError, ProtocolError
 
 _MANY: Final[Mapping[str, Callable[..., Any]]] = {
-    "and": pc.and_,
-    "or": pc.or_,
     "and_kleene": pc.and_kleene,
     "or_kleene": pc.or_kleene,
 }
