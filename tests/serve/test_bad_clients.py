@@ -14,6 +14,7 @@ from typing import Any
 
 import msgpack
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.flight as fl
 import pytest
 
@@ -179,6 +180,30 @@ def _begin_follow(raw: Raw, ticket: dict[str, Any]) -> None:
         raw.client.do_get(fl.Ticket(msgpack.packb(ticket))).cancel()
     except pa.ArrowException as error:
         assert isinstance(error_of(error), RejectedError)
+
+
+def test_a_hostile_predicate_is_refused(server: ServerProcess) -> None:
+    """Neither depth nor spoiled bytes of Arrow's own form reach what would trust them."""
+    (buffer,) = (pc.field("value") == b"x").__reduce__()[1]
+    chance = random.Random(5)
+    hostile: list[Any] = [chance.randbytes(chance.randrange(300)) for _ in range(20)]
+    for _ in range(50):
+        spoiled = bytearray(buffer.to_pybytes())
+        spoiled[chance.randrange(len(spoiled))] ^= 1 << chance.randrange(8)
+        hostile.append(bytes(spoiled))
+    for depth in (65, 300, 400):
+        tree: Any = ["is_valid", ["field", "value"]]
+        for _ in range(depth):
+            tree = ["invert", tree]
+        hostile.append(tree)
+    hostile.append(["or_kleene", *[["is_valid", ["field", "value"]]] * 100_000])
+    with Raw(server) as raw:
+        for where in hostile:
+            for call in ({"call": "scan"}, {"call": "as_of", "offset": 0}):
+                got = raw.ticket(msgpack.packb({**call, "topic": TOPIC, "where": where}))
+                assert isinstance(got, ProtocolError), got
+        deep = b"\x84\xa4call\xa4scan\xa5topic\xa1t\xa1x\xc0\xa5where" + b"\x92\xa6invert" * 100_000
+        assert isinstance(raw.ticket(deep + b"\xc0"), ProtocolError)
 
 
 def test_a_put_that_is_no_put_is_refused(server: ServerProcess) -> None:

@@ -50,9 +50,7 @@ class Wire:
                 far = socket.create_connection(("127.0.0.1", self._to))
                 self._pairs.append((near, far))
                 for way in ((near, far), (far, near)):
-                    self._threads.append(
-                        threading.Thread(target=self._pipe, args=way, daemon=True)
-                    )
+                    self._threads.append(threading.Thread(target=self._pipe, args=way, daemon=True))
                     self._threads[-1].start()
 
     def _pipe(self, one: socket.socket, other: socket.socket) -> None:

@@ -547,3 +547,16 @@ def test_the_document_has_every_route_and_every_status(here: Served) -> None:
                 assert content == []
             elif int(status) >= 400 and name != "ready":
                 assert content == ["application/problem+json"]
+
+
+def test_a_group_does_not_tell_of_topics_that_its_caller_may_not_read(tmp_path: Path) -> None:
+    with served(tmp_path / "log") as here:
+        for topic in ("mine", "theirs"):
+            here.log.create_topic(topic)
+            here.log.commit_offsets("g", {(topic, 0): 0})
+        here.log.access.create_token("root", roles=["admin"])
+        here.log.access.allow("clerk", "group")
+        here.log.access.allow("clerk", "read", "mine")
+        here.token = str(here.log.access.create_token("ann", roles=["clerk"]))
+        shown = here.get("/v1/groups/g").json["partitions"]
+        assert [each["topic"] for each in shown] == ["mine"]

@@ -177,7 +177,8 @@ def _with_numbered_offsets(log: Log, request: Any) -> Sequence[str]:
     return sorted(known[number].name for number in numbers if number in known)
 
 
-def _shown_group(info: GroupInfo, may_read: Callable[[str], bool]) -> GroupInfo:
+def shown_group(info: GroupInfo, may_read: Callable[[str], bool]) -> GroupInfo:
+    """Leave out of a group what is about topics that its caller may not read."""
     seen = tuple(each for each in info.partitions if may_read(each.topic))
     return dataclasses.replace(info, partitions=seen)
 
@@ -529,7 +530,7 @@ _CALLS: Final = (
         {"name": _TEXT},
         _method("describe_group"),
         _named,
-        shown=_shown_group,
+        shown=shown_group,
     ),
     Call(
         "reset_group",

@@ -18,6 +18,7 @@ from lakebed.engine.groups import GroupInfo
 from lakebed.engine.reading import Bounds
 from lakebed.engine.topics import TopicInfo
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError, TopicNotFoundError
+from lakebed.serve.calls import shown_group
 from lakebed.serve.gateway_models import (
     NAME_PATTERN,
     Commit,
@@ -339,8 +340,9 @@ def _add_groups(app: FastAPI, door: Door) -> None:
     async def describe_group(request: Request, group: GroupPath) -> Response:
         """Give members, committed offsets and lag of a group."""
 
-        async def work(_: Caller) -> Response:
-            return answer(_group(await run(log.describe_group, group)))
+        async def work(caller: Caller) -> Response:
+            info = await run(log.describe_group, group)
+            return answer(_group(shown_group(info, caller.may_read)))
 
         return await door.answer(request, "describe_group", work, [group])
 

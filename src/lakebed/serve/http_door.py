@@ -95,6 +95,10 @@ class Caller:
         """Raise `AccessDeniedError` unless another call could be made on these names."""
         self._door.guard.check(self.principal, self.call, NEEDS[call], names)
 
+    def may_read(self, topic: str) -> bool:
+        """Tell whether the caller may read a topic."""
+        return self._door.guard.permits(self.principal, NEEDS["read"], topic)
+
     def permitted(self, names: Sequence[str]) -> list[str]:
         """Give those names on which the call may be made."""
         need, guard = NEEDS[self.call], self._door.guard

@@ -34,28 +34,15 @@ _MANY: Final[Mapping[str, Callable[..., Any]]] = {
     "or_kleene": pc.or_kleene,
 }
 """Those that take any number of nodes: a long chain of them is wide in the tree, not deep."""
+_ONE: Final = "invert is_valid is_nan negate negate_checked utf8_lower utf8_upper"
+_TWO: Final = (
+    "equal not_equal less less_equal greater greater_equal add add_checked subtract"
+    " subtract_checked multiply multiply_checked divide divide_checked"
+)
 _FIXED: Final[Mapping[str, tuple[int, Callable[..., Any]]]] = {
-    "invert": (1, pc.invert),
-    "is_valid": (1, pc.is_valid),
-    "is_nan": (1, pc.is_nan),
-    "negate": (1, pc.negate),
-    "negate_checked": (1, pc.negate_checked),
-    "utf8_lower": (1, pc.utf8_lower),
-    "utf8_upper": (1, pc.utf8_upper),
-    "equal": (2, pc.equal),
-    "not_equal": (2, pc.not_equal),
-    "less": (2, pc.less),
-    "less_equal": (2, pc.less_equal),
-    "greater": (2, pc.greater),
-    "greater_equal": (2, pc.greater_equal),
-    "add": (2, pc.add),
-    "add_checked": (2, pc.add_checked),
-    "subtract": (2, pc.subtract),
-    "subtract_checked": (2, pc.subtract_checked),
-    "multiply": (2, pc.multiply),
-    "multiply_checked": (2, pc.multiply_checked),
-    "divide": (2, pc.divide),
-    "divide_checked": (2, pc.divide_checked),
+    name: (arity, getattr(pc, name))
+    for arity, names in ((1, _ONE), (2, _TWO))
+    for name in names.split()
 }
 _MATCHES: Final[Mapping[str, Callable[..., Any]]] = {
     "starts_with": pc.starts_with,
