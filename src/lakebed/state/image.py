@@ -115,7 +115,7 @@ def decode_state(data: bytes, source: object) -> State:
             document = {**document, "tokens": (), "rules": (), "grants": ()}
             document["numbers"] = (*document["numbers"], ("access", 0))
         return _state(document)
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise CorruptionError("a snapshot cannot be read", file=source, cause=error) from error
 
 
