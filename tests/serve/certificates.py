@@ -11,6 +11,18 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+_SIGNS = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
 
 class Pair(NamedTuple):
     """A certificate and its key, as files."""
@@ -26,15 +38,23 @@ class Authority:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(name)
-        built = _builder(self._name, self._name, self._key.public_key()).add_extension(
-            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        built = (
+            _builder(self._name, self._name, self._key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_SIGNS, critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+            )
         )
         self.certificate = self._write(name, built)
 
     def sign(self, name: str, *, host: str | None = "localhost") -> Pair:
         """Make a certificate for a name; one of a server is also for its host."""
         key = ec.generate_private_key(ec.SECP256R1())
-        built = _builder(_named(name), self._name, key.public_key())
+        built = _builder(_named(name), self._name, key.public_key()).add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+            critical=False,
+        )
         if host is not None:
             built = built.add_extension(
                 x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False
