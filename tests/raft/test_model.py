@@ -81,9 +81,10 @@ class DiskLikeMemory(RuleBasedStateMachine):
         if term is None or foreign:
             term = self.model.last_term + 1
         snapshot = Snapshot(index, term, members, data)
+        newer = index > self.model.snapshot_index
         self.log.apply_snapshot(snapshot)
         self.model.apply_snapshot(snapshot)
-        if ahead > 0:
+        if newer:
             self.synced_index = self.model.last_index
 
     @rule()
