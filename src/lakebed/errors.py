@@ -4,7 +4,8 @@
     ├── RejectedError              it did not happen; nothing was written
     │   ├── InvalidArgumentError   a value is not allowed (also: configuration)
     │   │   ├── InvalidNameError   a topic, group or producer cannot be called that
-    │   │   └── SettingsFileError  a file of settings has a mistake in it
+    │   │   ├── SettingsFileError  a file of settings has a mistake in it
+    │   │   └── PipelineFileError  the file of a pipeline has mistakes in it
     │   ├── TopicNotFoundError     there is no such topic
     │   ├── TopicExistsError       there is one already
     │   ├── PartitionNotFoundError the topic has no such partition
@@ -19,8 +20,13 @@
     │   ├── OverloadedError        memory is short, and flushing did not keep up (retriable)
     │   ├── CatalogUnavailableError  the Iceberg catalog does not answer (retriable)
     │   ├── ForeignTableError      somebody else has made or changed an Iceberg table
+    │   ├── TableNotFoundError     there is no such derived table
+    │   ├── TableExistsError       there is a derived table of this name that is made differently
+    │   ├── TableChangedError      a derived table has changed since it was read (retriable)
     │   ├── GroupNotFoundError     there is no such consumer group
     │   ├── GroupNotEmptyError     the group has members
+    │   ├── StalePlanError         what a compaction was planned for has changed (retriable)
+    │   ├── SurvivorsError         what is to survive a compaction cannot be right
     │   ├── EntryTooLargeError     an entry is over the limit
     │   ├── NotContiguousError     an entry does not follow the last one
     │   ├── ClosedError            the log was closed
@@ -39,6 +45,11 @@
     │   ├── ServerUnavailableError a server does not answer, or is stopping (retriable)
     │   ├── TlsError               server and client do not agree on TLS or its certificates
     │   ├── ProtocolError          a request or an answer does not follow the protocol
+    │   ├── JavaMissingError       Spark has no Java that it can run on
+    │   ├── DataLossError          records that a query has to read are gone
+    │   ├── PipelineChangedError   a flow is not the one that its checkpoint is of
+    │   ├── BadRecordError         a record that is to stop its pipeline, and does
+    │   ├── FlowFailedError        a flow of a pipeline failed in Spark
     │   ├── EntryNotFoundError     the index is beyond the end of the log
     │   └── EntryReleasedError     the index is before the start of the log
     ├── UnknownOutcomeError        it may have happened; reopen and look
@@ -114,6 +125,13 @@ class SettingsFileError(InvalidArgumentError):
 
     code = "settings_file"
     advice = "correct the named file; `lakebed config` lists every setting with its bounds"
+
+
+class PipelineFileError(InvalidArgumentError):
+    """The file of a pipeline has mistakes in it; the message names each with its line."""
+
+    code = "pipeline_file"
+    advice = "correct the named lines; docs/pipelines.md explains every key"
 
 
 class TopicNotFoundError(RejectedError):
@@ -222,6 +240,28 @@ class ForeignTableError(RejectedError):
     )
 
 
+class TableNotFoundError(RejectedError):
+    """There is no derived table of this name."""
+
+    code = "table_not_found"
+    advice = "create it first; one that somebody has dropped is made anew by its job"
+
+
+class TableExistsError(RejectedError):
+    """There is a derived table of this name already, with another kind, key or columns."""
+
+    code = "table_exists"
+    advice = "choose another name, or drop the table first"
+
+
+class TableChangedError(RejectedError):
+    """A derived table has changed since it was read, so nothing was committed."""
+
+    code = "table_changed"
+    retriable = True
+    advice = "read the table again and repeat the work; one job at a time writes to a table"
+
+
 class GroupNotFoundError(RejectedError):
     """There is no consumer group of this name."""
 
@@ -235,6 +275,24 @@ class GroupNotEmptyError(RejectedError):
     code = "group_not_empty"
     retriable = True
     advice = "close its consumers first"
+
+
+class StalePlanError(RejectedError):
+    """What a compaction was planned for is not as it was: replaced, removed, or held by a group."""
+
+    code = "stale_plan"
+    retriable = True
+    advice = "nothing was changed; plan the compaction again, and decide on what is there now"
+
+
+class SurvivorsError(RejectedError):
+    """The records that are to survive a compaction cannot be the right ones."""
+
+    code = "survivors"
+    advice = (
+        "nothing was changed; let every record without a key survive, and the last of each key, "
+        "and nothing that the planned files do not hold"
+    )
 
 
 class EntryTooLargeError(RejectedError):
@@ -369,6 +427,53 @@ class ProtocolError(RejectedError):
 
     code = "protocol"
     advice = "use the same version of lakebed on both sides; docs/protocol.md describes messages"
+
+
+class JavaMissingError(RejectedError):
+    """Spark has no Java that it can run on."""
+
+    code = "java_missing"
+    advice = (
+        "install a Java 17 or newer runtime (Debian, Ubuntu: `apt-get install "
+        "openjdk-17-jre-headless`; macOS: `brew install openjdk@17`), or let JAVA_HOME name one"
+    )
+
+
+class DataLossError(RejectedError):
+    """Records that a query has to read are gone: retention, a purge or a deletion was quicker."""
+
+    code = "data_loss"
+    advice = (
+        "let retention be longer than the query may be down; to go on without the records, set the "
+        "option failOnDataLoss to false"
+    )
+
+
+class PipelineChangedError(RejectedError):
+    """A flow of a pipeline is not the one that its checkpoint is of, and cannot go on from there."""
+
+    code = "pipeline_changed"
+    advice = (
+        "undo the change; or give the sink another name, which begins a new flow; or begin this one "
+        "anew: `lakebed pipeline run FILE --reset FLOW`"
+    )
+
+
+class BadRecordError(RejectedError):
+    """A record cannot be decoded, or is not as expected, and that is to stop the pipeline."""
+
+    code = "bad_record"
+    advice = (
+        "correct what writes such records; or let them pass by: otherwise = 'drop' or 'dead-letter' "
+        "for the named source or expectation"
+    )
+
+
+class FlowFailedError(RejectedError):
+    """A flow of a pipeline failed in Spark; its unfinished batch is done again at the next start."""
+
+    code = "flow_failed"
+    advice = "see the cause; --verbose shows all that Spark says"
 
 
 class EntryNotFoundError(RejectedError):

@@ -104,6 +104,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self._puts: dict[int, PutStream] = {}
         self._puts_guard = threading.Lock()
         self._under_way = 0
+        self._last_call = time.monotonic()
         self._idle = threading.Condition()
         self.stopping = False
         self._ended = threading.Event()
@@ -349,6 +350,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 self._meters.request(name, outcome, time.monotonic() - started)
             with self._idle:
                 self._under_way -= 1
+                self._last_call = time.monotonic()
                 self._idle.notify_all()
 
     def _principal(self, context: Any) -> Principal:
@@ -384,6 +386,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             while self._under_way and (left := deadline - time.monotonic()) > 0:
                 self._idle.wait(left)
             return self._under_way
+
+    def idle_seconds(self) -> float:
+        """Tell for how long no call has been under way."""
+        with self._idle:
+            return 0.0 if self._under_way else time.monotonic() - self._last_call
 
     def end(self) -> bool:
         """Close the port; tell whether every call has ended.

@@ -107,16 +107,7 @@ class Server(Closing):
             if self._stopped:
                 return
             self._stopped = True
-            seconds = self.config.stop_timeout_ms / 1000
-            if self._flight is not None:
-                self._flight.begin_stop()
-                left = self._flight.wait_idle(seconds)
-                if left:
-                    _log.warning("calls did not end in time: calls=%d", left)
-            if self._http is not None:
-                self._http.stop(seconds)
-            if self._guard is not None:
-                self._guard.close()
+            self._finish_calls()
             try:
                 self.log.checkpoint()
             except LakebedError as error:
@@ -125,6 +116,33 @@ class Server(Closing):
             if self._flight is not None:
                 self.abandoned = not self._flight.end()
             _log.info("stopped: log=%s", self.log.folder)
+
+    def detach(self) -> None:
+        """Finish what is under way and stop to serve; the log stays open."""
+        with self._stop:
+            if self._stopped:
+                return
+            self._stopped = True
+            self._finish_calls()
+            self.log._wal.announce("")
+            if self._flight is not None:
+                self.abandoned = not self._flight.end()
+
+    def _finish_calls(self) -> None:
+        seconds = self.config.stop_timeout_ms / 1000
+        if self._flight is not None:
+            self._flight.begin_stop()
+            left = self._flight.wait_idle(seconds)
+            if left:
+                _log.warning("calls did not end in time: calls=%d", left)
+        if self._http is not None:
+            self._http.stop(seconds)
+        if self._guard is not None:
+            self._guard.close()
+
+    def idle_seconds(self) -> float:
+        """Tell for how long no call has been under way."""
+        return 0.0 if self._flight is None else self._flight.idle_seconds()
 
     def close(self) -> None:
         """Stop it."""

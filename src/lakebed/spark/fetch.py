@@ -1,0 +1,191 @@
+"""What a task does: reads a piece, from files where it can, else from the log's owner.
+
+Files are read here, by Arrow, with their pages' checksums verified, because values that do not pass
+through the owner cost it nothing. One that cannot be had from here, or is gone because the log was
+cleaned up meanwhile, is no failure: the owner has its records still, wherever they are now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakebed.engine.plan import SealedFile
+from lakebed.errors import DataLossError, TopicNotFoundError
+from lakebed.spark.connection import connected
+from lakebed.spark.options import Target
+from lakebed.spark.planning import Piece
+from lakebed.spark.types import Fitter, arrow_schema, read_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger("lakebed.spark")
+
+_BATCH_ROWS: Final = 32_768
+"""Rows of a batch that goes to Spark: enough to cost little each, few enough to be held."""
+
+
+class Fetch:
+    """Reads pieces into the schema that Spark expects. One task, one thread."""
+
+    def __init__(self, target: Target, schema: StructType, *, fail_on_data_loss: bool) -> None:
+        self._target = target
+        self._columns = read_columns(schema)
+        self._schema = arrow_schema(schema)
+        self._fail_on_data_loss = fail_on_data_loss
+
+    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """Give the records of a piece, in the order of their offsets."""
+        fitter = Fitter(self._schema, piece.topic)
+        for batch in self._records(piece):
+            if batch.num_rows:
+                yield fitter.fit(batch)
+
+    def _records(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        at = piece.start
+        for file in piece.files:
+            if file.start > at:
+                yield from self._from_owner(piece, at, file.start)
+            found = self._opened(file)
+            if found is None:
+                yield from self._from_owner(piece, file.start, file.until)
+            else:
+                with found as opened:
+                    yield from _from_file(opened, file, self._columns)
+            at = file.until
+        if at < piece.until:
+            yield from self._from_owner(piece, at, piece.until)
+
+    def _opened(self, file: SealedFile) -> Any:
+        """Open a file, or give None if it cannot be had from here."""
+        try:
+            return opened(file.location)
+        except (OSError, pa.ArrowException) as error:
+            _log.info("a file is read through the log's owner: file=%s %s", file.location, error)
+            return None
+
+    # Through the owner
+
+    def _from_owner(self, piece: Piece, start: int, until: int) -> Iterator[pa.RecordBatch]:
+        log = connected(self._target)
+        try:
+            table = log.table(piece.topic)
+            if table._id != piece.topic_id:
+                raise TopicNotFoundError("the topic is another one now", topic=piece.topic)
+            number = piece.partition
+            yield from table.scan(
+                self._needed(),
+                partitions=[number],
+                start={number: start},
+                until={number: until},
+            )
+            low = log.offsets(piece.topic)[number][0]
+        except TopicNotFoundError as error:
+            lost = data_loss(piece.topic, piece.partition, start, until, reason=str(error))
+            if self._fail_on_data_loss:
+                raise lost from error
+            _log.warning("records are left out: %s", lost)
+            return
+        if low > start:
+            lost = data_loss(piece.topic, piece.partition, start, min(low, until), low=low)
+            if self._fail_on_data_loss:
+                raise lost
+            _log.warning("records are left out: %s", lost)
+
+    def _needed(self) -> list[str]:
+        return self._columns or ["offset"]
+
+
+def data_loss(topic: str, partition: int, start: int, until: int, **facts: object) -> DataLossError:
+    """Give the error that says which records are gone."""
+    return DataLossError(
+        "records that are to be read are gone",
+        topic=topic,
+        partition=partition,
+        from_offset=start,
+        to_offset=until,
+        **facts,
+    )
+
+
+# Files
+
+
+@contextlib.contextmanager
+def _closing(file: pq.ParquetFile) -> Iterator[pq.ParquetFile]:
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def opened(location: str) -> Any:
+    """Open a Parquet file by its URL, as a context; an `OSError` if it cannot be had from here."""
+    parts = urlsplit(location)
+    if parts.scheme in ("", "file"):
+        # Mapped: the pages are in the system's cache most of the time.
+        file = pa.memory_map(unquote(parts.path) if "%" in parts.path else parts.path)
+    else:
+        file = _in_store(location)
+    return _closing(pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=False))
+
+
+def _in_store(location: str) -> Any:
+    """Open a file of an object store, with the settings that this process's environment has."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    from lakebed.config import LogConfig, resolved, with_environment
+
+    lake = with_environment(LogConfig(), os.environ).lake
+    if not lake.store or not location.startswith(lake.store.rstrip("/") + "/"):
+        raise FileNotFoundError("the environment has no settings of this object store")
+    return PyArrowFileIO(resolved(lake.store_options)).new_input(location).open()
+
+
+def _from_file(
+    file: pq.ParquetFile, wanted: SealedFile, columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """Give the records of a file whose offsets are wanted."""
+    needed = columns if "offset" in columns else [*columns, "offset"]
+    names = columns or ["offset"]
+    groups = _groups(file, wanted.start, wanted.until)
+    read = names if wanted.whole else needed
+    for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=read, use_threads=False):
+        if wanted.whole:
+            yield batch
+            continue
+        offsets = batch.column("offset")
+        inside = pc.and_(pc.greater_equal(offsets, wanted.start), pc.less(offsets, wanted.until))
+        yield batch.filter(inside).select(names)
+
+
+def _groups(file: pq.ParquetFile, start: int, until: int) -> list[int]:
+    """Give the row groups that may hold offsets of a range."""
+    found = []
+    for number in range(file.num_row_groups):
+        bound = _bounds(file, number)
+        if bound is None or (bound[0] < until and bound[1] >= start):
+            found.append(number)
+    return found
+
+
+def _bounds(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
+    """Give the least and the greatest offset of a row group, by its statistics."""
+    metadata = file.metadata.row_group(group)
+    for number in range(metadata.num_columns):
+        column = metadata.column(number)
+        if column.path_in_schema == "offset":
+            statistics = column.statistics
+            if statistics is None or not statistics.has_min_max:
+                return None
+            return int(statistics.min), int(statistics.max)
+    return None

@@ -1,0 +1,55 @@
+"""The Java that Spark needs: found, and new enough, or one sentence that says what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from lakebed.errors import JavaMissingError
+
+JAVA_MIN: Final = 17
+"""Spark 4 runs on this version of Java and newer ones."""
+
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+_SECONDS: Final = 30
+
+
+def check_java() -> int:
+    """Give the version of the Java that Spark will use, or raise `JavaMissingError`."""
+    program = _program()
+    if program is None:
+        raise JavaMissingError("Spark needs Java, and there is none", needed=f"{JAVA_MIN}+")
+    version = _version(program)
+    if version is None:
+        raise JavaMissingError("Java does not say which version it is", java=program)
+    if version < JAVA_MIN:
+        raise JavaMissingError(
+            "Java is too old for Spark", java=program, version=version, needed=f"{JAVA_MIN}+"
+        )
+    return version
+
+
+def _program() -> str | None:
+    """Give the program that Spark's own scripts would start."""
+    home = os.environ.get("JAVA_HOME")
+    if not home:
+        return shutil.which("java")
+    program = Path(home) / "bin" / "java"
+    if not program.is_file():
+        raise JavaMissingError("JAVA_HOME leads to no Java", JAVA_HOME=home)
+    return str(program)
+
+
+def _version(program: str) -> int | None:
+    try:
+        said = subprocess.run(  # noqa: S603  # the Java of this machine, as Spark would start it
+            [program, "-version"], capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JavaMissingError("Java cannot be started", java=program, reason=error) from error
+    found = _VERSION.search(said.stderr + said.stdout)
+    return int(found[1]) if found else None

@@ -1,0 +1,41 @@
+"""A process that serves a folder to Spark while nobody else has it open.
+
+Started by `serving.py`. It ends, and releases the folder, when nobody has called for a while, or at
+SIGTERM; whoever needs the folder afterwards opens it, or starts the next keeper.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from typing import Final
+
+from lakebed.engine.log import Log
+from lakebed.errors import LakebedError
+from lakebed.serve.server import Server
+from lakebed.spark.serving import LOCAL
+
+IDLE_SECONDS: Final = 30.0
+"""How long it stays when nobody calls."""
+
+
+def keep(folder: str) -> None:
+    """Serve a folder until nobody has called for a while."""
+    ending = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    server = Server(Log.open(folder), LOCAL).start()
+    sys.stderr.close()  # whoever started this need not read what it says any more
+    try:
+        while not ending.wait(1.0) and server.idle_seconds() < IDLE_SECONDS:
+            pass
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    try:
+        keep(sys.argv[1])
+    except LakebedError as error:
+        sys.exit(f"{error.code}: {error}")

@@ -1,0 +1,78 @@
+"""How far a stream has come, as Spark keeps it in a query's checkpoint.
+
+    {"group": "spark-3f…", "ids": {"orders": 7}, "offsets": {"orders": {"0": 123}}, "version": 1}
+
+`offsets` are the next ones to be read, by topic and partition. `ids` tell a topic from a later one
+of the same name. `group` is the consumer group that shows how far the query is; it is chosen once,
+at the query's first start, and holds compaction back from what the query may read again. Spark
+compares these documents as text: keys are sorted, and nothing is in them that changes by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lakebed.errors import FormatTooNewError, InvalidArgumentError
+
+VERSION: Final = 1
+
+Offsets = Mapping[str, Mapping[int, int]]
+"""Offsets by topic and partition."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a stream has come."""
+
+    group: str
+    ids: Mapping[str, int]
+    offsets: Offsets
+
+    def document(self) -> dict[str, Any]:
+        """Give it as Spark keeps it."""
+        return {
+            "group": self.group,
+            "ids": {topic: self.ids[topic] for topic in sorted(self.ids)},
+            "offsets": {
+                topic: {
+                    # As text "10" comes before "2"; Spark only asks for the same order each time.
+                    str(number): self.offsets[topic][number]
+                    for number in sorted(self.offsets[topic])
+                }
+                for topic in sorted(self.offsets)
+            },
+            "version": VERSION,
+        }
+
+
+def position(document: Any) -> Position:
+    """Read what Spark kept, or raise an error that says what is wrong with it."""
+    if not isinstance(document, dict):
+        raise _unreadable(document)
+    version = document.get("version")
+    if type(version) is int and version > VERSION:
+        raise FormatTooNewError("the checkpoint was written by a newer version", version=version)
+    try:
+        group, ids, offsets = document["group"], document["ids"], document["offsets"]
+        read = {
+            str(topic): {int(number): _whole(offset) for number, offset in parts.items()}
+            for topic, parts in offsets.items()
+        }
+        return Position(str(group), {str(name): _whole(each) for name, each in ids.items()}, read)
+    except (KeyError, ValueError, AttributeError, TypeError) as error:
+        raise _unreadable(document) from error
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("not a whole number")
+    return value
+
+
+def _unreadable(document: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "the checkpoint holds offsets of another source: give the query a checkpoint of its own",
+        got=str(document)[:200],
+    )

@@ -1,0 +1,78 @@
+"""How far a micro-batch may go: so many records, or about so many bytes, shared out fairly.
+
+Every partition gets a share of the limit in proportion to what it has waiting, so that none is
+starved and all of them come to their ends at about the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from lakebed.spark.offsets import Offsets
+
+if TYPE_CHECKING:
+    from lakebed.client.log import RemoteLog
+    from lakebed.engine.plan import ScanPlan
+    from lakebed.spark.topics import Found
+
+Ends = dict[str, dict[int, int]]
+
+
+def limited(
+    log: RemoteLog,
+    topics: list[Found],
+    starts: Offsets,
+    ends: Ends,
+    records_max: int | None,
+    bytes_max: int | None,
+) -> Ends:
+    """Give ends within a limit; at least one record is read if there is one."""
+    waiting = {
+        (topic.name, number): end - max(low, starts.get(topic.name, {}).get(number, 0))
+        for topic in topics
+        for number, (low, _) in topic.bounds.items()
+        if (end := ends[topic.name][number]) > starts.get(topic.name, {}).get(number, 0)
+    }
+    lows = {
+        (topic.name, number): low for topic in topics for number, (low, _) in topic.bounds.items()
+    }
+    total = sum(waiting.values())
+    if not total:
+        return ends
+    allowed = total if records_max is None else records_max
+    if bytes_max is not None:
+        size = sum(_bytes(log, topic, starts, ends) for topic in topics)
+        allowed = min(allowed, max(1, total * bytes_max // max(1, size)))
+    if allowed >= total:
+        return ends
+    chosen = {name: dict(parts) for name, parts in ends.items()}
+    for (name, number), count in shared(waiting, allowed).items():
+        begin = max(lows[(name, number)], starts.get(name, {}).get(number, 0))
+        chosen[name][number] = begin + count
+    return chosen
+
+
+def shared(waiting: Mapping[tuple[str, int], int], allowed: int) -> dict[tuple[str, int], int]:
+    """Share a number of records out in proportion; the parts add up to it exactly."""
+    total = sum(waiting.values())
+    parts: dict[tuple[str, int], int] = {}
+    seen = given = 0
+    for key in sorted(waiting):
+        seen += waiting[key]
+        upto = allowed * seen // total
+        parts[key] = upto - given
+        given = upto
+    return parts
+
+
+def _bytes(log: RemoteLog, topic: Found, starts: Offsets, ends: Ends) -> int:
+    """Tell about how many bytes a range has: of files as they lie, of the rest as in memory."""
+    plan: ScanPlan = log.table(topic.name).plan(
+        start={number: starts.get(topic.name, {}).get(number, 0) for number in topic.bounds},
+        until={number: ends[topic.name][number] for number in topic.bounds},
+    )
+    sealed = sum(
+        each.bytes * (each.until - each.start) // max(1, each.records) for each in plan.files
+    )
+    return sealed + sum(each.bytes for each in plan.hot)

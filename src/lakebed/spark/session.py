@@ -1,0 +1,126 @@
+"""A Spark session that is ready for Lakebed: quiet, on this machine's cores, knowing its log."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib import resources
+from typing import TYPE_CHECKING, Final
+
+from lakebed.errors import InvalidArgumentError
+from lakebed.spark.java import check_java
+from lakebed.spark.serving import LOG_VARIABLE, url_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lakebed.engine.log import Log
+
+LOG_SETTING: Final = "spark.lakebed.log"
+"""The setting of a session that names its log."""
+
+DAEMON: Final = {"spark.python.daemon.module": "lakebed.spark.daemon"}
+"""What makes Python workers start with everything imported."""
+
+_SETTINGS: Final = {
+    **DAEMON,
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL_SETTINGS: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+
+
+def session(
+    log: Log | str | os.PathLike[str] | None = None,
+    *,
+    master: str = "local[*]",
+    name: str = "lakebed",
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Give a Spark session, the running one if there is one.
+
+    `log` is what `format("lakebed")` reads and writes when its options name none: an open log,
+    which is then served on this machine for Spark's processes, a folder or a URL. `conf` are
+    Spark's own settings, which win over ours.
+    """
+    from pyspark.sql import SparkSession
+
+    url = None if log is None else url_of(log)
+    running = SparkSession.getActiveSession()
+    if running is None:
+        check_java()
+        running = _started(url, master, name, conf or {})
+    elif conf:
+        _apply(running, conf)
+    if url is not None:
+        running.conf.set(LOG_SETTING, url)
+    return running
+
+
+def log_of(spark: SparkSession, log: Log | str | os.PathLike[str] | None) -> str:
+    """Give the URL of the log that is meant: the one given, or the session's."""
+    if log is not None:
+        return url_of(log)
+    known = spark.conf.get(LOG_SETTING, None) or os.environ.get(LOG_VARIABLE)
+    if not known:
+        raise InvalidArgumentError(
+            "which log? Give log=..., or make the session by lakebed.spark.session(log=...)"
+        )
+    return url_of(known)
+
+
+def _started(url: str | None, master: str, name: str, conf: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    settings = dict(_SETTINGS)
+    if master.startswith("local"):
+        settings |= _LOCAL_SETTINGS | _sizes()
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Spark would start the first python3 on the path, which may be another one.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings |= conf
+    settings |= _quiet(conf)
+    if url is not None:
+        # Spark's processes inherit the environment that its Java is started with.
+        os.environ[LOG_VARIABLE] = url
+        settings |= {LOG_SETTING: url, f"spark.executorEnv.{LOG_VARIABLE}": url}
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _sizes() -> dict[str, str]:
+    """Give sizes that fit one machine: Spark's own are made for a cluster."""
+    cores = os.cpu_count() or 1
+    return {"spark.sql.shuffle.partitions": str(max(2, cores)), "spark.driver.memory": "2g"}
+
+
+def _quiet(conf: Mapping[str, str]) -> dict[str, str]:
+    """Let Spark write nothing but errors, from its first line on."""
+    given = conf.get("spark.driver.extraJavaOptions", "")
+    with resources.as_file(resources.files("lakebed.spark") / "log4j2.properties") as file:
+        java = f"-Dlog4j2.configurationFile=file:{file} {given}".strip()
+        return {"spark.driver.extraJavaOptions": java}
+
+
+def _apply(running: SparkSession, conf: Mapping[str, str]) -> None:
+    """Set what can be set in a session that runs; the rest is an error that says so."""
+    from pyspark.errors import PySparkException
+
+    for key, value in conf.items():
+        if running.conf.get(key, None) == value:
+            continue
+        try:
+            running.conf.set(key, value)
+        except PySparkException as error:
+            raise InvalidArgumentError(
+                "a session that runs cannot be changed in this: stop it first", setting=key
+            ) from error

@@ -1,0 +1,206 @@
+"""The sink: every record of a batch once, or none of them, whatever fails in between.
+
+Each attempt at a task writes into a transaction of its own, which nobody else knows: durable in the
+log, seen by no reader. The driver then commits exactly the attempts that Spark counts, all in one
+entry, under the name of the query and the number of the batch. So
+
+- a task that is tried again, or twice at a time, leaves a transaction that nobody names, which
+  times out;
+- a driver that dies before the commit leaves nothing but such transactions;
+- a batch that is repeated after the commit is recognised by its number, and is skipped;
+- a driver of an earlier run that is still alive comes too late in the same way.
+
+`abort` drops transactions that are open still; one that was committed is none any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from lakebed.errors import InvalidArgumentError, LakebedError
+from lakebed.spark.connection import connected, reachable
+from lakebed.spark.options import SinkOptions
+from lakebed.spark.rows import Rows
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from lakebed.client.log import RemoteLog
+
+_log = logging.getLogger("lakebed.spark")
+
+_STREAM_KEEP_MS: Final = 400 * 86_400_000
+"""How long the last batch of a query is remembered: a query may rest for a year."""
+_WRITE_KEEP_MS: Final = 86_400_000
+"""How long a single write is remembered: as long as its driver may repeat the commit."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task says to the driver: its transaction, and under which query it was written."""
+
+    query: str
+    transaction: tuple[int, int] | None
+    records: int
+
+
+Message = TypeVar("Message", bound=WriterCommitMessage)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame once."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidArgumentError(
+                "a topic cannot be overwritten: use mode('append'), or `lakebed topic purge` first"
+            )
+        self._options = _for_tasks(options)
+        self._schema = schema
+        self._name = options.application or f"spark-write-{uuid.uuid4().hex}"
+        self._number = options.version or 0
+        self._keep_ms = _WRITE_KEEP_MS if options.application is None else _STREAM_KEEP_MS
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write a task's rows into a transaction, durable and not seen yet."""
+        return _write(self._options, self._schema, self._name, self._number, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        """Make the rows of all tasks visible at once."""
+        _commit(self._options, self._name, self._number, self._keep_ms, messages)
+
+    def abort(self, messages: list[Any]) -> None:
+        """Drop what was written, unless it is committed."""
+        _abort(self._options, messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batch after micro-batch. Spark makes a new one for each."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidArgumentError(
+                "a topic takes outputMode('append') or ('update'), not 'complete': it would get"
+                " every row of the result again with each batch"
+            )
+        if options.application is not None:
+            raise InvalidArgumentError(
+                "a stream is known by its query id: leave out the options txnAppId and txnVersion"
+            )
+        self._options = _for_tasks(options)
+        self._schema = schema
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write a task's rows into a transaction, durable and not seen yet."""
+        query, batch = _query_and_batch()
+        return _write(self._options, self._schema, query, batch, iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  # Spark's
+        """Make the rows of all tasks of a batch visible at once."""
+        queries = {each.query for each in messages if each is not None}
+        if not queries:
+            return  # a batch without tasks
+        (query,) = queries
+        _commit(self._options, query, batchId, _STREAM_KEEP_MS, messages)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803  # Spark's
+        """Drop what was written, unless it is committed."""
+        _abort(self._options, messages)
+
+
+def _for_tasks(options: SinkOptions) -> SinkOptions:
+    """Give options that every process of the application can use."""
+    import dataclasses
+
+    return dataclasses.replace(options, target=reachable(options.target))
+
+
+def _query_and_batch() -> tuple[str, int]:
+    """Ask Spark which query and which batch a task belongs to: both outlive a restart."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+    batch = None if context is None else context.getLocalProperty("streaming.sql.batchId")
+    if query is None or batch is None:
+        raise InvalidArgumentError("Spark does not say which query and batch this task is of")
+    return f"spark-{query}", int(batch)
+
+
+def _write(
+    options: SinkOptions,
+    schema: StructType,
+    name: str,
+    number: int,
+    batches: Iterator[pa.RecordBatch],
+) -> Written:
+    log = connected(options.target)
+    done = log.committed_number(name)
+    if done is not None and number <= done:
+        return Written(name, None, 0)  # a batch that is repeated: the driver will learn of it too
+    first = next((batch for batch in batches if batch.num_rows), None)
+    if first is None:
+        return Written(name, None, 0)
+    rows = Rows(log, options, schema)
+    transaction = log.transaction(timeout_ms=options.timeout_ms)
+    try:
+        records = rows.write(transaction, first)
+        for batch in batches:
+            records += rows.write(transaction, batch)
+        identity = transaction.prepare()
+    except BaseException as error:
+        _drop(log, [(transaction.id, transaction.epoch)], error)
+        raise
+    return Written(name, identity, records)
+
+
+def _commit(
+    options: SinkOptions, name: str, number: int, keep_ms: int, messages: Sequence[Any]
+) -> None:
+    log = connected(options.target)
+    transactions = _named(messages)
+    committed = log.commit_together(transactions, name=name, number=number, keep_ms=keep_ms)
+    if committed.duplicate:
+        _log.info("a batch was written before, and is skipped: name=%s number=%d", name, number)
+
+
+def _abort(options: SinkOptions, messages: Sequence[Any]) -> None:
+    try:
+        _drop(connected(options.target), _named(messages), None)
+    except LakebedError as error:
+        _log.warning("transactions are left to time out: %s", error)
+
+
+def _named(messages: Sequence[Any]) -> list[tuple[int, int]]:
+    """Give the transactions of the tasks that finished, in the order of the tasks."""
+    return [
+        each.transaction
+        for each in messages
+        if isinstance(each, Written) and each.transaction is not None
+    ]
+
+
+def _drop(
+    log: RemoteLog, transactions: Sequence[tuple[int, int]], error: BaseException | None
+) -> None:
+    """Abort transactions so that they need not time out; that this fails does no harm."""
+    from lakebed.state.commands import AbortTransaction
+
+    for producer, epoch in transactions:
+        try:
+            log._submit(AbortTransaction(producer, epoch, "aborted"))
+        except LakebedError as failure:
+            _log.warning("a transaction is left to time out: producer=%d %s", producer, failure)
+            if error is not None:
+                error.add_note(f"aborting its transaction failed too: {failure}")

@@ -1,0 +1,135 @@
+"""`format("lakebed")`: a topic, or several, as a Spark source and sink.
+
+Spark makes these objects in processes of its own, and makes them often: constructors do nothing but
+keep what they are given. What crosses a process is pickled by Spark, so it is plain data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from lakebed.spark.connection import connected, reachable
+from lakebed.spark.fetch import Fetch
+from lakebed.spark.options import SourceOptions, Target, sink_options, source_options
+from lakebed.spark.planning import Piece, pieces
+from lakebed.spark.topics import bounded, check_known, find, resolved, schema_of
+from lakebed.spark.types import check_projection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceWriter
+
+    from lakebed.spark.sink import StreamWriter
+
+
+class LakebedSource(DataSource):
+    """Topics of a log, for `spark.read`, `readStream`, `write` and `writeStream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give what it is called in `format(...)`."""
+        return "lakebed"
+
+    def schema(self) -> StructType:
+        """Give the columns of the topics."""
+        options = source_options(self.options)
+        return schema_of(connected(options.target), options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read what there is now."""
+        return BatchReader(source_options(self.options, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
+        """Read on and on."""
+        from lakebed.spark.stream import StreamReader
+
+        return StreamReader(source_options(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Write once."""
+        from lakebed.spark.sink import BatchWriter
+
+        return BatchWriter(sink_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802  # Spark's
+        self,
+        schema: StructType,
+        overwrite: bool,
+    ) -> StreamWriter:
+        """Write batch after batch."""
+        from lakebed.spark.sink import StreamWriter
+
+        return StreamWriter(sink_options(self.options), schema, overwrite=overwrite)
+
+
+class PiecePartition(InputPartition):
+    """A piece, as Spark hands it to a task."""
+
+    def __init__(self, target: Target, piece: Piece) -> None:
+        super().__init__(piece)
+        self.target = target
+
+
+class BatchReader(DataSourceReader):
+    """Reads the topics as they are when the query is planned."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the tasks."""
+        options = self._options
+        target = reachable(options.target)
+        log = connected(target)
+        check_projection(self._schema, schema_of(log, options))
+        topics = find(log, options)
+        check_known(options.starting, topics, "startingOffsets")
+        check_known(options.ending, topics, "endingOffsets")
+        planned: list[InputPartition] = []
+        for topic in topics:
+            starts = resolved(
+                log, topic, options.starting, options.starting_us, otherwise="earliest"
+            )
+            ends = resolved(log, topic, options.ending, options.ending_us, otherwise="latest")
+            ranges = bounded(topic, starts, ends, fail_on_data_loss=options.fail_on_data_loss)
+            planned += tasks(target, log, topic.name, topic.id, ranges, options.min_partitions)
+        return planned
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """Read a piece; without one there is nothing to read."""
+        return read_piece(partition, self._schema, self._options)
+
+
+def tasks(
+    target: Target,
+    log: Any,
+    topic: str,
+    topic_id: int,
+    ranges: dict[int, tuple[int, int]],
+    at_least: int | None,
+) -> list[InputPartition]:
+    """Plan the tasks that read ranges of a topic."""
+    if not ranges:
+        return []
+    plan = log.table(topic).plan(
+        partitions=sorted(ranges),
+        start={number: start for number, (start, _) in ranges.items()},
+        until={number: until for number, (_, until) in ranges.items()},
+    )
+    found = pieces(plan, topic_id, ranges, at_least=at_least or 1)
+    return [PiecePartition(target, piece) for piece in found]
+
+
+def read_piece(
+    partition: Any, schema: StructType, options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    """Read what a task has been given."""
+    if not isinstance(partition, PiecePartition):
+        return iter(())  # Spark makes one of its own when there is nothing to read
+    fetch = Fetch(partition.target, schema, fail_on_data_loss=options.fail_on_data_loss)
+    return fetch.batches(partition.value)

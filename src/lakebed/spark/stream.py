@@ -1,0 +1,218 @@
+"""The streaming source: which offsets the next micro-batch reads, and the tasks that read them.
+
+A micro-batch is a range of offsets, and reading it again gives the same records: offsets are never
+given twice, records do not change when they move from memory to files, and the consumer group of
+the query holds compaction back from what the query has not finished. What retention has removed is
+an error, unless the options allow it.
+
+Spark tells a source neither that a batch is done (`commit` comes one batch late, and not for the
+last) nor that the query is over, so nothing here depends on it: a batch that begins at an offset
+says that everything below is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from lakebed.errors import LakebedError
+from lakebed.spark.connection import connected, reachable
+from lakebed.spark.fetch import data_loss
+from lakebed.spark.offsets import Position, position
+from lakebed.spark.options import SourceOptions
+from lakebed.spark.rates import limited
+from lakebed.spark.source import read_piece, tasks
+from lakebed.spark.topics import Found, bounded, check_known, find, resolved, schema_of
+from lakebed.spark.types import check_projection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from lakebed.client.log import RemoteLog
+
+_log = logging.getLogger("lakebed.spark")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics on and on. Spark makes several of them for a query; they share nothing."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._final: dict[str, dict[int, int]] | None = None
+        """With the trigger AvailableNow: the ends that the query stops at."""
+        self._shown: Mapping[tuple[str, int], int] = {}
+        """The offsets that the group has committed last."""
+
+    # Offsets
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's
+        """Say where a query begins that has never run."""
+        options = self._options
+        log = self._log()
+        check_projection(self._schema, schema_of(log, options))
+        topics = find(log, options)
+        check_known(options.starting, topics, "startingOffsets")
+        starts = {
+            topic.name: resolved(
+                log, topic, options.starting, options.starting_us, otherwise="earliest"
+            )
+            for topic in topics
+        }
+        for topic in topics:
+            ends = {number: end for number, (_, end) in topic.bounds.items()}
+            bounded(topic, starts[topic.name], ends, fail_on_data_loss=options.fail_on_data_loss)
+        group = options.group or f"spark-{uuid.uuid4().hex}"
+        return Position(group, {each.name: each.id for each in topics}, starts).document()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's
+        """Say how much a micro-batch reads."""
+        most = self._options.max_offsets
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's
+        """Fix the end of a query that reads what there is now, in as many batches as it takes."""
+        self._final = {
+            topic.name: {number: end for number, (_, end) in topic.bounds.items()}
+            for topic in find(self._log(), self._options)
+        }
+
+    def latestOffset(self, start: Any, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's
+        """Say where the next micro-batch ends."""
+        begun = position(start)
+        log = self._log()
+        topics = find(log, self._options)
+        self._check_living(begun, topics)
+        self._show_progress(log, begun)
+        ends = self._ends(begun, topics)
+        if not isinstance(limit, ReadAllAvailable):
+            ends = limited(log, topics, begun.offsets, ends, _rows(limit), None)
+        if self._options.max_bytes is not None:
+            ends = limited(log, topics, begun.offsets, ends, None, self._options.max_bytes)
+        ids = dict(begun.ids) | {each.name: each.id for each in topics}
+        return Position(begun.group, ids, ends).document()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # Spark's
+        """Say where the topics end, for the query's progress."""
+        topics = find(self._log(), self._options)
+        ends = {
+            topic.name: {number: end for number, (_, end) in topic.bounds.items()}
+            for topic in topics
+        }
+        return Position("", {each.name: each.id for each in topics}, ends).document()
+
+    # Reading
+
+    def partitions(self, start: Any, end: Any) -> list[InputPartition]:
+        """Plan the tasks of a micro-batch."""
+        options = self._options
+        first, last = position(start), position(end)
+        target = reachable(options.target)
+        log = connected(target)
+        planned: list[InputPartition] = []
+        for topic in self._of(log, last):
+            starts = first.offsets.get(topic.name, {})
+            ends = last.offsets[topic.name]
+            known = Found(
+                topic.name,
+                topic.id,
+                {number: topic.bounds[number] for number in ends if number in topic.bounds},
+            )
+            ranges = bounded(
+                known,
+                {number: starts.get(number, 0) for number in ends},
+                ends,
+                fail_on_data_loss=options.fail_on_data_loss,
+            )
+            planned += tasks(target, log, topic.name, topic.id, ranges, options.min_partitions)
+        return planned
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """Read a piece."""
+        return read_piece(partition, self._schema, self._options)
+
+    def commit(self, end: Any) -> None:
+        """Do nothing: see above."""
+
+    def stop(self) -> None:
+        """Do nothing: see above."""
+
+    # Inside
+
+    def _log(self) -> RemoteLog:
+        return connected(self._options.target)
+
+    def _ends(self, begun: Position, topics: list[Found]) -> dict[str, dict[int, int]]:
+        """Give the ends there are now, never before where the batch begins."""
+        ends: dict[str, dict[int, int]] = {
+            name: dict(offsets) for name, offsets in begun.offsets.items()
+        }
+        for topic in topics:
+            known = ends.setdefault(topic.name, {})
+            for number, (low, end) in topic.bounds.items():
+                final = end
+                if self._final is not None:
+                    final = self._final.get(topic.name, {}).get(number, low)
+                known[number] = max(known.get(number, 0), min(end, final))
+        return ends
+
+    def _check_living(self, begun: Position, topics: list[Found]) -> None:
+        """Refuse to go on with a topic that is gone, or is another one of the same name."""
+        now = {topic.name: topic.id for topic in topics}
+        for name, number in begun.ids.items():
+            if now.get(name) == number:
+                continue
+            why = "deleted" if name not in now else "deleted and made anew"
+            lost = data_loss(
+                name, 0, min(begun.offsets[name].values(), default=0), -1, topic_was=why
+            )
+            if self._options.fail_on_data_loss:
+                raise lost
+            _log.warning("records are left out: %s", lost)
+
+    def _of(self, log: RemoteLog, last: Position) -> list[Found]:
+        """Give the topics of a batch as they are now."""
+        topics = [each for each in find(log, self._options) if each.name in last.offsets]
+        self._check_living(Position(last.group, last.ids, last.offsets), topics)
+        return [each for each in topics if last.ids.get(each.name) == each.id]
+
+    def _show_progress(self, log: RemoteLog, begun: Position) -> None:
+        """Commit to the query's group what is done: everything below the next batch.
+
+        Whoever may only read cannot commit; a group that nobody asked for is then done without.
+        """
+        done = {
+            (topic, number): offset
+            for topic, offsets in begun.offsets.items()
+            for number, offset in offsets.items()
+            if begun.ids.get(topic) is not None
+        }
+        if done == self._shown or not done:
+            return
+        try:
+            log.commit_offsets(begun.group, done)
+        except LakebedError as error:
+            if self._options.group is not None:
+                raise
+            _log.warning(
+                "the query's progress cannot be shown, and does not hold compaction back:"
+                " group=%s %s",
+                begun.group,
+                error,
+            )
+        self._shown = done
+
+
+def _rows(limit: ReadLimit) -> int | None:
+    return limit.max_rows if isinstance(limit, ReadMaxRows) else None

@@ -1,0 +1,172 @@
+"""Columns of a topic as Spark knows them, and Arrow batches cast to them exactly.
+
+Spark takes a batch only if its schema equals the one that Spark derives from its own types: no
+large or dictionary types, microseconds, the same names in the same order. Types that Spark does not
+have become the next wider ones: unsigned numbers get one size more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from lakebed.errors import InvalidArgumentError, SchemaMismatchError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+TOPIC: Final = "topic"
+
+_WIDER: Final = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+}
+
+
+def spark_schema(schema: pa.Schema, *, topic: bool, headers: bool) -> StructType:
+    """Give a topic's columns as Spark's, with the topic's name or without, with headers or not."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    fields = [StructField(TOPIC, StringType(), nullable=False)] if topic else []
+    for field in schema:
+        if field.name == "headers" and not headers:
+            continue
+        nullable = field.name not in ("partition", "offset", "timestamp")
+        fields.append(StructField(field.name, _spark_type(field.type, field.name), nullable))
+    return StructType(fields)
+
+
+def _spark_type(kind: pa.DataType, name: str) -> DataType:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    try:
+        return from_arrow_type(plain(kind))
+    except PySparkException as error:
+        raise InvalidArgumentError(
+            "Spark has no type for a column of this topic", column=name, type=kind
+        ) from error
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """Give a type without what only Arrow knows: as Spark can have it."""
+    if pt.is_dictionary(kind):
+        return plain(kind.value_type)
+    if pt.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pt.is_timestamp(kind):
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(each.name, plain(each.type)) for each in kind])
+    if pt.is_map(kind):
+        return pa.map_(plain(kind.key_type), plain(kind.item_type))
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return pa.list_(plain(kind.value_type))
+    return _WIDER.get(kind, kind)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Give what Spark expects batches of a schema to be."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def read_columns(schema: StructType) -> list[str]:
+    """Give which of a topic's columns a projection needs."""
+    return [name for name in schema.fieldNames() if name != TOPIC]
+
+
+def check_projection(wanted: StructType, whole: StructType) -> None:
+    """Refuse a schema that asks for a column the topic does not have, or for another type."""
+    known = {field.name: field for field in whole.fields}
+    for field in wanted.fields:
+        found = known.get(field.name)
+        if found is None:
+            raise InvalidArgumentError(
+                "the schema names a column that there is not",
+                column=field.name,
+                columns=", ".join(known),
+            )
+        if not _covers(found.dataType, field.dataType):
+            raise InvalidArgumentError(
+                "the schema gives a column another type than it has",
+                column=field.name,
+                type=field.dataType.simpleString(),
+                has=found.dataType.simpleString(),
+            )
+
+
+def _covers(has: DataType, wanted: DataType) -> bool:
+    """Tell whether a type can be read as another: the same, or a struct with some of its fields."""
+    from pyspark.sql.types import StructType
+
+    if isinstance(has, StructType) and isinstance(wanted, StructType):
+        known = {field.name: field.dataType for field in has.fields}
+        return all(
+            field.name in known and _covers(known[field.name], field.dataType)
+            for field in wanted.fields
+        )
+    return has.simpleString() == wanted.simpleString()
+
+
+class Fitter:
+    """Casts batches of one topic to the schema that Spark expects."""
+
+    def __init__(self, schema: pa.Schema, topic: str) -> None:
+        self._schema = schema
+        self._topic = topic
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Give a batch in Spark's schema; a field that it does not have is null."""
+        columns = [self._column(batch, field) for field in self._schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        if field.name == TOPIC:
+            return pa.repeat(pa.scalar(self._topic, pa.string()), batch.num_rows)
+        return fitted(batch.column(field.name), field.type)
+
+
+def fitted(column: Any, kind: pa.DataType) -> Any:
+    """Give a column as another type of the same meaning; structs by the names of their fields."""
+    if column.type.equals(kind):
+        return column
+    if pt.is_struct(kind) and pt.is_struct(column.type):
+        return _fitted_struct(column, kind)
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise SchemaMismatchError(
+            "a column cannot be given to Spark", type=column.type, wanted=kind, reason=error
+        ) from error
+
+
+def _fitted_struct(column: Any, kind: pa.DataType) -> pa.StructArray:
+    names = {field.name for field in column.type}
+    children: Sequence[Any] = [
+        fitted(_child(column, field.name), field.type)
+        if field.name in names
+        else pa.nulls(len(column), field.type)
+        for field in kind
+    ]
+    mask = column.is_null() if column.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+
+
+def _child(column: pa.StructArray, name: str) -> pa.Array:
+    """Give a field of a struct column, for the rows that the column has."""
+    import pyarrow.compute as pc
+
+    return pc.struct_field(column, name)
