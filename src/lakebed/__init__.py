@@ -1,7 +1,9 @@
 """Lakebed: a durable event log for Python and Spark teams."""
 
+import importlib
 import logging
 import os
+from typing import Any
 
 from lakebed.client.config import ClientConfig
 from lakebed.config import LakeConfig, LogConfig, ServeConfig, SyncMode, TopicConfig, WalConfig
@@ -71,3 +73,9 @@ def _connected(url: str, config: object) -> Log:
     from lakebed.client.log import RemoteLog  # not needed by those who embed the log
 
     return RemoteLog(url, config)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "spark":  # not needed by those who run no Spark
+        return importlib.import_module("lakebed.spark")
+    raise AttributeError(f"module 'lakebed' has no attribute {name!r}")

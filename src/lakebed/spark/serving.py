@@ -39,6 +39,8 @@ _OWNER_SECONDS: Final = 5.0
 _START_SECONDS: Final = 600.0
 """How long a keeper may take to recover the log."""
 _serving: dict[int, Server] = {}
+_keepers: list[subprocess.Popen[bytes]] = []
+"""Those that this process has started: a process that has ended is there until it is waited for."""
 _guard: Final = threading.Lock()
 
 
@@ -64,7 +66,7 @@ def _served(log: Log) -> str:
         if server is None or server.log is not log:
             server = Server(log, LOCAL).start()
             _serving[id(log)] = server
-            log.before_close(lambda: _detach(log))
+            log._before_close.append(lambda: _detach(log))
         return server.url
 
 
@@ -85,6 +87,7 @@ def _kept(folder: Path) -> str:
         owner = living_owner(OsDisk(), Layout(folder))
         url = None if owner is None else owner.get("url")
         if isinstance(url, str):
+            _leave(keeper)
             return url
         if owner is None and keeper is None:
             keeper = _start_keeper(folder)
@@ -105,8 +108,18 @@ def _not_served(folder: Path, owner: dict[str, object]) -> LockedError:
     )
 
 
+def _leave(keeper: subprocess.Popen[bytes] | None) -> None:
+    """Let a keeper live on by itself."""
+    for ended in [each for each in _keepers if each.poll() is not None]:
+        _keepers.remove(ended)
+    if keeper is not None:
+        assert keeper.stderr is not None  # noqa: S101  # it was started with a pipe
+        keeper.stderr.close()
+        _keepers.append(keeper)
+
+
 def _not_kept(folder: Path, keeper: subprocess.Popen[bytes]) -> ServerUnavailableError:
-    said = b"" if keeper.stderr is None else keeper.stderr.read()
+    _, said = keeper.communicate()
     reason = said.decode(errors="replace").strip()[-500:] or f"exit code {keeper.returncode}"
     return ServerUnavailableError("the log could not be opened", log=folder, reason=reason)
 

@@ -83,6 +83,7 @@ def _started(url: str | None, master: str, name: str, conf: Mapping[str, str]) -
     if master.startswith("local"):
         settings |= _LOCAL_SETTINGS | _sizes()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if "spark.pyspark.python" not in conf:
         # Spark would start the first python3 on the path, which may be another one.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings |= conf
