@@ -46,6 +46,7 @@ EXAMPLES: list[Command] = [
     commands.RevokeToken("0123456789abcdef", 7),
     commands.SetRule("clerk", "read", "orders*", 1),
     commands.SetGrant("alice", "clerk", 0),
+    commands.CommitTogether("job", 7, 1, 2, ((1, 2), (3, 4)), (("g", "", 1, 0, 5),)),
 ]
 
 
@@ -123,6 +124,8 @@ def some_state() -> State:
         commands.RevokeToken("t", 7),
         commands.SetRule("clerk", "read", "orders*", 1),
         commands.SetGrant("alice", "clerk", 1),
+        commands.CommitTogether("job", 7, 1, 2, (), ()),
+        commands.CommitTogether("ann/job", 0, 2, 3, (), ()),
     ]
     for index, each in enumerate(made, 1):
         carry_out(decide(state, index, each).changes)
@@ -141,19 +144,38 @@ def test_a_snapshot_of_the_first_version_has_no_tokens_rules_and_grants() -> Non
     state = some_state()
     data = encode_state(state)
     document = msgpack.unpackb(data[image._HEAD.size : -image._TAIL.size])
-    for name in ("tokens", "rules", "grants"):
+    for name in ("tokens", "rules", "grants", "markers"):
         del document[name]
     document["numbers"] = [each for each in document["numbers"] if each[0] != "access"]
     found = decode_state(sealed(image._HEAD.pack(image.MAGIC, 1) + msgpack.packb(document)), "it")
-    state.tokens, state.rules, state.grants = {}, {}, {}
+    state.tokens, state.rules, state.grants, state.markers = {}, {}, {}, {}
     state.numbers["access"] = 0
     assert found == state
     assert encode_state(found) == encode_state(state)
 
 
+def test_a_snapshot_of_the_second_version_has_no_markers() -> None:
+    state = some_state()
+    data = encode_state(state)
+    document = msgpack.unpackb(data[image._HEAD.size : -image._TAIL.size])
+    assert document.pop("markers") == [["ann/job", 0, 2, 3], ["job", 7, 1, 2]]
+    found = decode_state(sealed(image._HEAD.pack(image.MAGIC, 2) + msgpack.packb(document)), "it")
+    state.markers = {}
+    assert found == state
+    assert encode_state(found) == encode_state(state)
+    with pytest.raises(CorruptionError):  # of this version they are missing
+        decode_state(sealed(data[: image._HEAD.size] + msgpack.packb(document)), "it")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("markers", [["job", 7, 1]]),
+        ("markers", [["job", -1, 1, 2]]),
+        ("markers", [["job", "7", 1, 2]]),
+        ("markers", [[7, 7, 1, 2]]),
+        ("markers", [["job", 7, 1, -2]]),
+        ("markers", None),
         ("tokens", [["t", "alice", bytes(31), 5, 9, 0]]),
         ("tokens", [["t", "alice", bytes(32), 5, 9]]),
         ("tokens", [["t", b"alice", bytes(32), 5, 9, 0]]),
@@ -164,7 +186,7 @@ def test_a_snapshot_of_the_first_version_has_no_tokens_rules_and_grants() -> Non
         ("grants", None),
     ],
 )
-def test_access_of_another_shape_is_a_typed_error(name: str, value: object) -> None:
+def test_a_value_of_another_shape_is_a_typed_error(name: str, value: object) -> None:
     data = encode_state(some_state())
     document = msgpack.unpackb(data[image._HEAD.size : -image._TAIL.size])
     document[name] = value
@@ -179,6 +201,25 @@ def test_an_entry_about_access_of_another_shape_is_a_typed_error(number: int) ->
         head = commands._HEAD.pack(commands.VERSION, number, 0, len(envelope))
         with pytest.raises(CorruptionError):
             decode(memoryview(head + envelope))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (),
+        ("job", -1, 1, 2, (), ()),
+        ("job", 1, 1, -2, (), ()),
+        (b"job", 1, 1, 2, (), ()),
+        ("job", 1, 1, 2, ((1,),), ()),
+        ("job", 1, 1, 2, ((1, -1),), ()),
+        ("job", 1, 1, 2, (), (("g", 1, 0, 5),)),
+    ],
+)
+def test_a_commit_together_of_another_shape_is_a_typed_error(fields: tuple[object, ...]) -> None:
+    envelope = msgpack.packb(fields)
+    head = commands._HEAD.pack(commands.VERSION, 26, 0, len(envelope))
+    with pytest.raises(CorruptionError):
+        decode(memoryview(head + envelope))
 
 
 def test_every_flipped_bit_and_every_cut_of_a_snapshot_is_seen() -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgpack
 
 from lakebed.errors import CorruptionError, FormatTooNewError
-from lakebed.state.values import Part, Run, Segment, Token
+from lakebed.state.values import Marker, Part, Run, Segment, Token
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -118,6 +118,24 @@ class CommitTransaction(NamedTuple):
     time_us: int
     parts: tuple[Part, ...]
     offsets: tuple[tuple[str, str, int, int, int], ...]
+
+
+class CommitTogether(NamedTuple):
+    """Make several transactions visible at once, and only once under a name and a number.
+
+    Result: as `Write`, in the order in which they are given. If the name's marker has come as far
+    as the number, it is a repeat: what is still open of them is dropped.
+    """
+
+    name: str
+    number: int
+    time_us: int
+    keep_us: int
+    """How long the marker is remembered after this."""
+    transactions: tuple[tuple[int, int], ...]
+    """(producer, epoch)."""
+    offsets: tuple[tuple[str, str, int, int, int], ...]
+    """Of consumers, as of `CommitTransaction`."""
 
 
 class AbortTransaction(NamedTuple):
@@ -269,6 +287,7 @@ Command = (
     | RevokeToken
     | SetRule
     | SetGrant
+    | CommitTogether
 )
 
 _KINDS: Final[dict[int, type]] = {
@@ -297,6 +316,7 @@ _KINDS: Final[dict[int, type]] = {
     23: RevokeToken,
     24: SetRule,
     25: SetGrant,
+    26: CommitTogether,
 }
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 
@@ -457,6 +477,12 @@ def token(value: Any) -> Token:
     )
 
 
+def marker(value: Any) -> tuple[str, Marker]:
+    """Make a marker of plain data, with its name."""
+    name, number, time_us, keep_us = value
+    return _text(name), Marker(_whole(number), _integer(time_us), _whole(keep_us))
+
+
 def texts(value: Any, count: int) -> tuple[str, ...]:
     """Take plain data as so many texts."""
     return _tuple_of(*(_text for _ in range(count)))(value)  # type: ignore[no-any-return]
@@ -470,6 +496,7 @@ def _staged(value: Any) -> StagedFile:
 
 _SETTINGS: Final = _many(_tuple_of(_text, _setting))
 _OWNERS: Final = _many(_tuple_of(_whole, _whole, _text))
+_OFFSETS: Final = _many(_tuple_of(_text, _text, _whole, _whole, _whole))
 _SHAPES: Final[dict[type, tuple[Check, ...]]] = {
     CreateTopic: (_text, _whole, _bytes, _SETTINGS, _integer),
     AlterTopic: (_whole, _SETTINGS, _bytes, _whole),
@@ -485,7 +512,7 @@ _SHAPES: Final[dict[type, tuple[Check, ...]]] = {
         _whole,
         _integer,
         _many(_part),
-        _many(_tuple_of(_text, _text, _whole, _whole, _whole)),
+        _OFFSETS,
     ),
     AbortTransaction: (_whole, _whole, _text),
     ExpireProducers: (_integer,),
@@ -501,4 +528,12 @@ _SHAPES: Final[dict[type, tuple[Check, ...]]] = {
     RevokeToken: (_text, _integer),
     SetRule: (_text, _text, _text, _present),
     SetGrant: (_text, _text, _present),
+    CommitTogether: (
+        _text,
+        _whole,
+        _integer,
+        _whole,
+        _many(_tuple_of(_whole, _whole)),
+        _OFFSETS,
+    ),
 }

@@ -19,10 +19,11 @@ import msgpack
 from crc32c import crc32c
 
 from lakebed.errors import CorruptionError, FormatTooNewError
-from lakebed.state.commands import segment, texts, token
+from lakebed.state.commands import marker, segment, texts, token
 from lakebed.state.values import (
     Committed,
     Group,
+    Marker,
     Part,
     Partition,
     Pending,
@@ -35,9 +36,11 @@ from lakebed.state.values import (
 )
 
 MAGIC: Final = b"LKBSNAP\n"
-VERSION: Final = 2
+VERSION: Final = 3
 _ACCESS_VERSION: Final = 2
 """The first version with tokens, rules and grants; earlier ones have none."""
+_MARKERS_VERSION: Final = 3
+"""The first version with markers."""
 _HEAD: Final = struct.Struct("<8sI")
 _TAIL: Final = struct.Struct("<QI8s")
 
@@ -57,6 +60,8 @@ class State:
     """By producer, topic and partition."""
     transactions: dict[int, Transaction] = field(default_factory=dict)
     """The open ones, by producer."""
+    markers: dict[str, Marker] = field(default_factory=dict)
+    """How far those have come who commit transactions together, by their name."""
     groups: dict[str, Group] = field(default_factory=dict)
     offsets: dict[tuple[str, int, int], Committed] = field(default_factory=dict)
     """Committed offsets by group, topic and partition."""
@@ -96,6 +101,7 @@ def encode_state(state: State) -> bytes:
         "producers": [state.producers[key] for key in sorted(state.producers)],
         "sequences": [[*key, *state.sequences[key]] for key in sorted(state.sequences)],
         "transactions": [state.transactions[key] for key in sorted(state.transactions)],
+        "markers": [[key, *state.markers[key]] for key in sorted(state.markers)],
         "groups": [[key, *state.groups[key]] for key in sorted(state.groups)],
         "offsets": [[*key, *state.offsets[key]] for key in sorted(state.offsets)],
         "tokens": [state.tokens[key] for key in sorted(state.tokens)],
@@ -114,6 +120,8 @@ def decode_state(data: bytes, source: object) -> State:
         if version < _ACCESS_VERSION:
             document = {**document, "tokens": (), "rules": (), "grants": ()}
             document["numbers"] = (*document["numbers"], ("access", 0))
+        if version < _MARKERS_VERSION:
+            document = {**document, "markers": ()}
         return _state(document)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise CorruptionError("a snapshot cannot be read", file=source, cause=error) from error
@@ -168,6 +176,7 @@ def _state(document: dict[str, Any]) -> State:
     for values in document["transactions"]:
         transaction = _transaction(values)
         state.transactions[transaction.producer] = transaction
+    state.markers = dict(map(marker, document["markers"]))
     for name, generation, owners in document["groups"]:
         state.groups[name] = Group(generation, owners)
     for name, number, partition, offset, time_us in document["offsets"]:

@@ -35,6 +35,7 @@ from lakebed.state.image import State
 from lakebed.state.values import (
     Committed,
     Group,
+    Marker,
     Part,
     Partition,
     Pending,
@@ -44,6 +45,7 @@ from lakebed.state.values import (
     Token,
     Topic,
     Transaction,
+    owner_of,
 )
 
 TIMED_OUT: Final = "timed out"
@@ -347,12 +349,78 @@ def _commit(state: State, index: int, command: commands.CommitTransaction) -> De
         ends.place(each.part, each.index, each.number) for each in (*transaction.pending, *added)
     ]
     changes = ends.changes()
+    changes += _with_offsets(state, command, ends)
+    changes += _ended(state, transaction, "committed", command.time_us)
+    return Decision(Written(tuple(parts)), changes)
+
+
+def _with_offsets(
+    state: State, command: commands.CommitTransaction | commands.CommitTogether, ends: _Ends
+) -> list[Change]:
+    """Give the changes of the consumer offsets that commit with transactions."""
+    changes: list[Change] = []
     groups = {group: _owners(state, group) for group, *_ in command.offsets}
     for group, member, topic, partition, offset in command.offsets:
         _check_owner(groups[group], group, member, (topic, partition))
         changes += _committed(state, group, topic, partition, offset, command.time_us, ends)
-    changes += _ended(state, transaction, "committed", command.time_us)
+    return changes
+
+
+def _commit_together(state: State, _index: int, command: commands.CommitTogether) -> Decision:
+    producers = [producer for producer, _ in command.transactions]
+    if len(set(producers)) < len(producers):
+        raise InvalidArgumentError("a transaction is named twice", name=command.name)
+    marker = state.markers.get(command.name)
+    if marker is not None and marker.number >= command.number:
+        return Decision(Written((), duplicate=True), _superseded(state, command))
+    transactions = [_named(state, command, *each) for each in command.transactions]
+    ends = _Ends(state)
+    parts = [
+        ends.place(each.part, each.index, each.number)
+        for transaction in transactions
+        for each in transaction.pending
+    ]
+    changes = ends.changes()
+    changes += _with_offsets(state, command, ends)
+    changes += _marked(state, command)
+    for transaction in transactions:
+        changes += _ended(state, transaction, "committed", command.time_us)
     return Decision(Written(tuple(parts)), changes)
+
+
+def _named(state: State, command: commands.CommitTogether, number: int, epoch: int) -> Transaction:
+    """Give an open transaction of the one who commits: nobody else's name says what counts."""
+    transaction = _open(state, number, epoch, command.time_us)
+    if state.producers[number].owner != owner_of(command.name):
+        raise FencedError("the transaction belongs to somebody else", producer=number)
+    return transaction
+
+
+def _superseded(state: State, command: commands.CommitTogether) -> list[Change]:
+    """Drop what a repeat names and is still open: what counts was committed before."""
+    changes: list[Change] = []
+    for number, epoch in command.transactions:
+        transaction = state.transactions.get(number)
+        if transaction is None or transaction.epoch != epoch:
+            continue
+        if state.producers[number].owner == owner_of(command.name):
+            changes += _ended(state, transaction, "aborted", command.time_us)
+    return changes
+
+
+def _marked(state: State, command: commands.CommitTogether) -> list[Change]:
+    """Set the marker of a commit, and forget those that nobody will ask for any more."""
+    old = [
+        name
+        for name, marker in state.markers.items()
+        if name != command.name and marker.time_us + marker.keep_us < command.time_us
+    ]
+    if command.name not in state.markers:
+        _check_room("markers", len(state.markers) - len(old), limits.MARKERS_MAX)
+    changes: list[Change] = [(state.markers, name, GONE) for name in old]
+    marker = Marker(command.number, command.time_us, command.keep_us)
+    changes.append((state.markers, command.name, marker))
+    return changes
 
 
 def _abort(state: State, command: commands.AbortTransaction) -> Decision:
@@ -680,6 +748,7 @@ _PLACERS: Final[dict[type, Callable[[State, int, Any], Decision]]] = {
     commands.ProducerWrite: _producer_write,
     commands.TransactionWrite: _transaction_write,
     commands.CommitTransaction: _commit,
+    commands.CommitTogether: _commit_together,
 }
 """Those that put batches somewhere, and so must know in which entry they are."""
 

@@ -84,7 +84,12 @@ class Producer(NamedTuple):
     @property
     def owner(self) -> str:
         """Whose it is; empty for one that was not opened by a known caller of a server."""
-        return self.name.rpartition("/")[0]
+        return owner_of(self.name)
+
+
+def owner_of(name: str) -> str:
+    """Tell whose a name of a producer, a transaction or a marker is; empty for nobody's."""
+    return name.rpartition("/")[0]
 
 
 class Sequences(NamedTuple):
@@ -134,6 +139,16 @@ class Transaction(NamedTuple):
     pending: tuple[Pending, ...] = ()
     offsets: tuple[tuple[str, str, int, int, int], ...] = ()
     """Consumer offsets that commit with it: (group, member, topic, partition, offset)."""
+
+
+class Marker(NamedTuple):
+    """How far somebody has come who commits transactions together, one number after another."""
+
+    number: int
+    """The last one that was committed; this and every smaller one is a repeat."""
+    time_us: int
+    keep_us: int
+    """It may be forgotten so long after its time."""
 
 
 class Group(NamedTuple):
