@@ -229,6 +229,44 @@ def test_setting_compact_dirty_percent() -> None:
         assert rows(log, "t") == [b"a4"]
 
 
+def test_setting_compact_lag_ms() -> None:
+    """Records are compacted once they are as old as this, whether by itself or by force."""
+    clock = ManualClock()
+    with quiet(clock=clock) as log:
+        log.create_topic("t", config={"cleanup": "compact", "compact_lag_ms": 60_000})
+        flushed(log, "t", b"a1", b"a2", key=b"a")
+        clock.advance(59)
+        assert log.retain().records_compacted == 0
+        assert log.plan_compaction("t", force=True).partitions == ()
+        clock.advance(1)
+        assert log.plan_compaction("t").partitions[0].end == 2
+        assert log.retain().records_compacted == 1
+        assert rows(log, "t") == [b"a2"]
+
+
+def test_setting_compact_hold_ms() -> None:
+    """What a group has yet to read stays as it is while the group is alive."""
+    clock = ManualClock()
+    with quiet(clock=clock) as log:
+        log.create_topic("t", config={"cleanup": "compact", "compact_hold_ms": 60_000})
+        flushed(log, "t", b"a1", b"a2", key=b"a")
+        flushed(log, "t", b"a3", b"a4", key=b"a")
+        log.commit_offsets("readers", {("t", 0): 2})
+        log.commit_offsets("others", {("t", 0): 4})
+        assert log.plan_compaction("t", force=True).partitions[0].end == 2
+        assert log.retain().records_compacted == 1
+        assert rows(log, "t") == [b"a2", b"a3", b"a4"]
+        clock.advance(60)
+        assert log.plan_compaction("t", force=True).partitions == ()
+        clock.advance(1)
+        assert log.retain().records_compacted == 2
+        assert rows(log, "t") == [b"a4"]
+        log.alter_topic("t", {"compact_hold_ms": 0})
+        flushed(log, "t", b"a5", b"a6", key=b"a")
+        log.commit_offsets("readers", {("t", 0): 4})
+        assert log.retain().records_compacted == 2
+
+
 # Settings of a log
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from lakebed import limits
 from lakebed.config import TopicConfig
-from lakebed.state.values import Segment
+from lakebed.state.values import Committed, Segment
 from lakebed.topic.retention import (
     MERGE_GROWTH_MIN,
+    compaction_hold,
     plan_compaction,
     plan_merge,
     plan_retention,
@@ -310,3 +311,58 @@ def test_a_segment_that_reaches_beyond_the_last_compaction_is_new() -> None:
 )
 def test_only_a_topic_that_compacts_is_compacted(cleanup: str, begins: bool) -> None:
     assert bool(compacted(sized(100), TopicConfig(cleanup=cleanup))) is begins
+
+
+def test_without_force_or_new_segments_the_share_decides_and_with_force_it_does_not() -> None:
+    config = TopicConfig(cleanup="compact", compact_dirty_percent=100)
+    segments = sized(75, 25)
+
+    def forced(compacted_to: int, cleanup: str = "compact") -> list[Segment]:
+        chosen = TopicConfig(cleanup=cleanup, compact_dirty_percent=100)
+        return plan_compaction(
+            segments, chosen, compacted_to=compacted_to, now_us=NOW_US, force=True
+        )
+
+    assert compacted(segments, config, compacted_to=10) == []
+    assert forced(10) == segments
+    assert forced(20) == []
+    assert forced(0, cleanup="delete") == []
+
+
+def test_segments_with_records_younger_than_the_lag_wait() -> None:
+    config = TopicConfig(cleanup="compact", compact_lag_ms=500)
+    segments = aged(900, 500, 499, 900)
+    assert compacted(segments, config) == segments[:2], "and those behind them wait too"
+    assert compacted(aged(499), config) == []
+
+
+def test_without_a_lag_a_record_of_the_future_is_compacted_too() -> None:
+    assert compacted(aged(-500), COMPACT) == aged(-500)
+
+
+def test_the_share_that_is_new_is_of_what_may_be_compacted() -> None:
+    config = TopicConfig(cleanup="compact", compact_lag_ms=500)
+    segments = [*aged(900, 900), segment(20, 30, size=10_000)]
+    assert compacted(segments, config, compacted_to=20) == []
+    assert compacted(segments, config, compacted_to=10) == segments[:2]
+
+
+@pytest.mark.parametrize(("hold", "count"), [(None, 3), (30, 3), (29, 2), (20, 2), (9, 0), (0, 0)])
+def test_segments_that_a_group_has_not_passed_wait(hold: int | None, count: int) -> None:
+    segments = sized(100, 100, 100)
+    planned = plan_compaction(segments, COMPACT, compacted_to=0, now_us=NOW_US, hold=hold)
+    assert planned == segments[:count]
+
+
+def test_the_slowest_of_the_groups_that_committed_lately_holds() -> None:
+    config = TopicConfig(compact_hold_ms=500)
+    long_ago, lately = NOW_US - 500_001, NOW_US - 500_000
+    assert compaction_hold([], config, now_us=NOW_US) is None
+    assert compaction_hold([Committed(5, long_ago)], config, now_us=NOW_US) is None
+    committed = [Committed(5, long_ago), Committed(20, NOW_US), Committed(10, lately)]
+    assert compaction_hold(committed, config, now_us=NOW_US) == 10
+
+
+def test_without_holds_no_group_is_waited_for() -> None:
+    config = TopicConfig(compact_hold_ms=0)
+    assert compaction_hold([Committed(0, NOW_US)], config, now_us=NOW_US) is None

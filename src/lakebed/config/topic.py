@@ -47,6 +47,15 @@ class TopicConfig:
     compaction for the next one to begin.
     """
 
+    compact_lag_ms: int = 0
+    """With `compact`: segments with records younger than this are not compacted yet."""
+
+    compact_hold_ms: int = 86_400_000
+    """With `compact`: what a consumer group has yet to read is not compacted as long as the group
+    has committed within this time, so that whoever reads a range again finds the same records; 0
+    lets compaction wait for nobody.
+    """
+
     local_ms: int = -1
     """With a store: segments older than this are kept there alone, and not on the local disk; -1
     keeps them in both.
@@ -112,6 +121,8 @@ TOPIC_BOUNDS: Final = {
     "record_bytes_max": (1, limits.RECORD_BYTES_MAX),
     "tombstone_retention_ms": (0, _YEARS_MS),
     "compact_dirty_percent": (0, 100),
+    "compact_lag_ms": (0, _YEARS_MS),
+    "compact_hold_ms": (0, _YEARS_MS),
     "local_ms": (-1, _YEARS_MS),
     "local_bytes": (-1, 2**60),
 }

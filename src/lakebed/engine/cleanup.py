@@ -1,13 +1,12 @@
 """Retention, merging and compaction: what is removed or rewritten, on schedule and on call.
 
-The plans are pure (`topic/retention.py`, `topic/compaction.py`). Acting on one has the order of a
-checkpoint: new files are written and synced, then an entry says that they stand for the old ones,
-then the old files are removed. A reader that has an old file open goes on reading it.
+The plans are pure (`topic/retention.py`, `topic/compaction.py`); how segments are rewritten is in
+`engine/rewriting.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,21 +15,18 @@ import pyarrow.compute as pc
 
 from lakebed.config import TopicConfig, stored_config
 from lakebed.engine.checkpoint import Checkpointer
+from lakebed.engine.compaction import holds_of
 from lakebed.engine.core import Core, Key
+from lakebed.engine.rewriting import Rewriting
 from lakebed.errors import translated
 from lakebed.host import failpoints
-from lakebed.lake.folder import LakeFolder
 from lakebed.lake.reader import SegmentReader
-from lakebed.lake.write import write_segment
 from lakebed.state.commands import Command, ReplaceSegments, Trim
 from lakebed.state.values import Partition, Segment, Topic
 from lakebed.topic.compaction import keep, surviving
 from lakebed.topic.retention import plan_compaction, plan_merge, plan_retention
-from lakebed.topic.schema import evolve
 
 _TRIMMED = failpoints.define("engine.retention.logged")
-_REWRITTEN = failpoints.define("engine.cleanup.rewritten")
-_REPLACED = failpoints.define("engine.cleanup.logged")
 
 
 @dataclass
@@ -50,14 +46,14 @@ class Cleanup:
     def __init__(
         self,
         core: Core,
-        lake: LakeFolder,
         reader: SegmentReader,
+        rewriting: Rewriting,
         checkpointer: Checkpointer,
         submit: Callable[[Command], Any],
     ) -> None:
         self._core = core
-        self._lake = lake
         self._reader = reader
+        self._rewriting = rewriting
         self._checkpointer = checkpointer
         self._submit = submit
 
@@ -74,8 +70,9 @@ class Cleanup:
                 continue  # deleted since it was asked for
             config = stored_config(topic.config)
             self._retain(topic, config, report)
+            holds = holds_of(self._core, topic, config, self._core.clock.time_us())
             for number in range(topic.partitions):
-                self._compact(topic, number, config, report)
+                self._compact(topic, number, config, holds.get(number), report)
                 self._merge(topic, number, config, report)
         self._checkpointer.remove_dropped()
         return report
@@ -104,7 +101,12 @@ class Cleanup:
     # Compaction by key
 
     def _compact(
-        self, topic: Topic, number: int, config: TopicConfig, report: CleanupReport
+        self,
+        topic: Topic,
+        number: int,
+        config: TopicConfig,
+        hold: int | None,
+        report: CleanupReport,
     ) -> None:
         key = (topic.id, number)
         partition = self._partition(key)
@@ -112,7 +114,11 @@ class Cleanup:
             return
         now_us = self._core.clock.time_us()
         old = plan_compaction(
-            partition.segments, config, compacted_to=partition.compacted_to, now_us=now_us
+            partition.segments,
+            config,
+            compacted_to=partition.compacted_to,
+            now_us=now_us,
+            hold=hold,
         )
         if not old:
             return
@@ -127,10 +133,12 @@ class Cleanup:
         if len(survivors) < before:
             replaced = old
         if replaced and len(survivors):
-            batches = (keep(batch, survivors) for batch in self._scan(key, old, topic))
-            new = self._rewrite(topic, key, old, batches, config)
+            batches = (keep(batch, survivors) for batch in self._rewriting.scan(topic, key, old))
+            new = [self._rewritten(topic, key, old, batches)]
         removed = tuple(each.id for each in replaced)
-        if self._replace(ReplaceSegments(*key, removed, tuple(new), old[-1].end), replaced):
+        if self._rewriting.replace(
+            ReplaceSegments(*key, removed, tuple(new), old[-1].end), replaced
+        ):
             report.segments_compacted += len(replaced)
             report.records_compacted += before - len(survivors)
 
@@ -158,49 +166,16 @@ class Cleanup:
         if partition is None:
             return
         for old in plan_merge(partition.segments, config):
-            new = self._rewrite(topic, key, old, self._scan(key, old, topic), config)
-            command = ReplaceSegments(*key, tuple(each.id for each in old), tuple(new), 0)
-            if self._replace(command, old):
+            new = self._rewritten(topic, key, old, self._rewriting.scan(topic, key, old))
+            command = ReplaceSegments(*key, tuple(each.id for each in old), (new,), 0)
+            if self._rewriting.replace(command, old):
                 report.segments_merged += len(old)
 
-    # Rewriting
-
-    def _scan(self, key: Key, segments: list[Segment], topic: Topic) -> Iterator[pa.RecordBatch]:
-        value_type = self._core.schema(topic, len(topic.schemas)).field("value").type
-        for segment in segments:
-            for batch in self._reader.scan(*key, segment):
-                yield evolve(batch, value_type)
-
-    def _rewrite(
-        self,
-        topic: Topic,
-        key: Key,
-        old: list[Segment],
-        batches: Iterator[pa.RecordBatch],
-        config: TopicConfig,
-    ) -> list[Segment]:
-        """Write one segment that stands for several; durable when this returns."""
-        number = self._checkpointer.new_segment_id()
-        segment = write_segment(
-            self._lake.disk,
-            self._lake.path(*key, number),
-            batches,
-            segment_id=number,
-            base=old[0].base,
-            end=old[-1].end,
-            compression=config.compression,
-            schema=self._core.columns(topic),
-        )
-        self._lake.sync(topic.id)  # the name must survive before an entry speaks of it
-        _REWRITTEN.hit()
-        return [segment]
-
-    def _replace(self, command: ReplaceSegments, old: list[Segment]) -> bool:
-        replaced: bool = self._submit(command)
-        _REPLACED.hit()
-        for segment in old:
-            self._reader.forget(segment.id)
-        return replaced
+    def _rewritten(
+        self, topic: Topic, key: Key, old: list[Segment], batches: Iterable[pa.RecordBatch]
+    ) -> Segment:
+        """Write one segment that stands for several."""
+        return self._rewriting.write(topic, key, batches, base=old[0].base, end=old[-1].end)
 
     def _partition(self, key: Key) -> Partition | None:
         return self._core.state.partitions.get(key)

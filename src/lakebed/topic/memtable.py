@@ -109,6 +109,15 @@ class Memtable:
         """Give a memtable without what lies below `offset`."""
         return Memtable(since, [chunk for chunk in self.chunks() if chunk.end > offset])
 
+    def bytes_between(self, start: int, until: int) -> int:
+        """Give about how many bytes the records from `start` up to, not including, `until` take."""
+        total = 0
+        for chunk in self.chunks():
+            records = min(until, chunk.end) - max(start, chunk.base)
+            if records > 0:
+                total += chunk.size_bytes * records // chunk.records
+        return total
+
     def memory_bytes(self) -> int:
         """Give what it holds in memory."""
         return sum(chunk.memory_bytes for chunk in self.chunks())

@@ -6,12 +6,12 @@ often as one likes: what was done is seen in the next segment list.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from lakebed import limits
 from lakebed.config import TopicConfig
-from lakebed.state.values import BOTH, STORE, Segment
+from lakebed.state.values import BOTH, STORE, Committed, Segment
 
 MERGE_GROWTH_MIN: Final = 2
 """A merge makes a segment at least this many times as large as the largest that goes into it.
@@ -129,21 +129,66 @@ def plan_compaction(
     config: TopicConfig,
     *,
     compacted_to: int,
-    now_us: int,  # noqa: ARG001  # plans are asked alike; no setting of compaction looks at age
+    now_us: int,
+    hold: int | None = None,
+    force: bool = False,
 ) -> list[Segment]:
-    """Give the segments of a compaction by key: all of them, or none.
+    """Give the segments of a compaction by key: all that may be compacted yet, or none.
 
     A compaction begins when, of all their bytes, the share of segments that hold offsets at or
-    above `compacted_to`, where the last one ended, has reached `compact_dirty_percent`.
+    above `compacted_to`, where the last one ended, has reached `compact_dirty_percent`; with
+    `force`, as soon as there is such a segment. `hold` is where `compaction_hold` says to stop.
     """
-    if "compact" not in _cleanups(config):
+    if not is_compacted(config):
         return []
-    dirty = [segment for segment in segments if segment.end > compacted_to]
-    dirty_bytes = sum(segment.file_bytes for segment in dirty)
-    total_bytes = sum(segment.file_bytes for segment in segments)
-    if not dirty or dirty_bytes * 100 < total_bytes * config.compact_dirty_percent:
+    settled = compactable(segments, config, now_us=now_us, hold=hold)
+    dirty, total = dirty_bytes(settled, compacted_to)
+    if not any(segment.end > compacted_to for segment in settled):
         return []
-    return list(segments)
+    if not force and dirty * 100 < total * config.compact_dirty_percent:
+        return []
+    return settled
+
+
+def compactable(
+    segments: Sequence[Segment], config: TopicConfig, *, now_us: int, hold: int | None
+) -> list[Segment]:
+    """Give the segments from the first on that are old enough and that no group holds.
+
+    Those behind one that has to wait wait too: compaction sees a partition from its beginning.
+    """
+    newest_us = now_us - config.compact_lag_ms * 1000
+    settled: list[Segment] = []
+    for segment in segments:
+        young = config.compact_lag_ms > 0 and segment.time_max_us > newest_us
+        if young or (hold is not None and segment.end > hold):
+            break
+        settled.append(segment)
+    return settled
+
+
+def compaction_hold(
+    committed: Iterable[Committed], config: TopicConfig, *, now_us: int
+) -> int | None:
+    """Give the offset from which on groups hold a partition, None if nobody does.
+
+    It is the lowest that a group has committed, of the groups that committed lately.
+    """
+    if not config.compact_hold_ms:
+        return None
+    since_us = now_us - config.compact_hold_ms * 1000
+    return min((each.offset for each in committed if each.time_us >= since_us), default=None)
+
+
+def dirty_bytes(segments: Sequence[Segment], compacted_to: int) -> tuple[int, int]:
+    """Give the bytes of the segments that are new since the last compaction, and of all."""
+    new = (segment.file_bytes for segment in segments if segment.end > compacted_to)
+    return sum(new), sum(segment.file_bytes for segment in segments)
+
+
+def is_compacted(config: TopicConfig) -> bool:
+    """Tell whether newer records of a key replace older ones."""
+    return "compact" in _cleanups(config)
 
 
 def _cleanups(config: TopicConfig) -> list[str]:
