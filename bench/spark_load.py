@@ -44,20 +44,21 @@ def fill(folder: Path, records: int, *, checkpoint: bool, keys: int | None = Non
                 numbers = np.arange(first, first + count)
             else:
                 numbers = rng.integers(0, keys, count)
-            log.append_batch(TOPIC, pa.table({"key": _keys(numbers), "value": _values(count)}))
+            log.append_batch(TOPIC, pa.table({"key": keys_of(numbers), "value": values_of(count)}))
             if checkpoint and (first // _BATCH) % 20 == 19:
                 log.checkpoint()
         if checkpoint:
             log.checkpoint()
 
 
-def _keys(numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
+def keys_of(numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
     """Give numbers as keys of eight bytes."""
     data = numbers.astype(">i8").tobytes()
     return _fixed(data, len(numbers), 8)
 
 
-def _values(count: int) -> pa.Array:
+def values_of(count: int) -> pa.Array:
+    """Give random values of the usual size."""
     return _fixed(os.urandom(count * RECORD_BYTES), count, RECORD_BYTES)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -30,6 +31,7 @@ from lakebed.engine.access import Access
 from lakebed.engine.core import Core
 from lakebed.engine.lake import Lake
 from lakebed.serve.server import Server
+from lakebed.topic.survivors import pack_survivors
 from lakebed.types import TopicPartition
 
 TWINS = [
@@ -513,6 +515,25 @@ def test_a_transaction_is_seen_whole_or_not_at_all(tmp_path: Path, run_on: Run) 
     run_on(tmp_path / "log", body)
 
 
+def test_prepared_transactions_are_committed_together_once(tmp_path: Path, run_on: Run) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("t")
+        named = []
+        for value in (b"1", b"2"):
+            async with log.transaction() as tx:
+                await tx.append("t", value)
+                named.append(await tx.prepare())
+            assert tx.outcome == "prepared"
+        assert await log.committed_number("job") is None
+        done = await log.commit_together(named, name="job", number=3)
+        assert (done.duplicate, done.records) == (False, 2)
+        assert (await log.commit_together(named, name="job", number=3)).duplicate
+        assert await log.committed_number("job") == 3
+        assert (await log.read("t")).column("value").to_pylist() == [b"1", b"2"]
+
+    run_on(tmp_path / "log", body)
+
+
 def test_a_transaction_whose_block_raises_or_is_cancelled_leaves_nothing(
     tmp_path: Path, run_on: Run
 ) -> None:
@@ -869,6 +890,23 @@ def test_a_producer_is_fenced_by_one_of_another_client(tmp_path: Path) -> None:
         run(server.url, body)
 
 
+def test_a_compaction_is_planned_and_carried_out(tmp_path: Path, run_on: Run) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("states", config={"cleanup": "compact"})
+        for value in (b"old", b"new"):
+            await log.append("states", value, b"k")
+        await log.checkpoint()
+        (part,) = (await log.plan_compaction("states", force=True)).partitions
+        bits = pack_survivors(np.array([1], dtype=np.int64), base=part.base, end=part.end)
+        report = await log.rewrite_segments("states", 0, part.segments, bits)
+        assert (report.records_kept, report.records_dropped) == (1, 1)
+        assert values(await log.read("states")) == [b"new"]
+        with pytest.raises(errors.StalePlanError):
+            await log.rewrite_segments("states", 0, part.segments, bits)
+
+    run_on(tmp_path / "log", body)
+
+
 def test_a_served_log_is_looked_after(tmp_path: Path) -> None:
     told: list[str] = []
 
@@ -880,6 +918,7 @@ def test_a_served_log_is_looked_after(tmp_path: Path) -> None:
         plan = await log.table("orders").plan()
         assert [(each.start, each.until) for each in plan.files] == [(0, 1)]
         assert [(each.start, each.until) for each in plan.hot] == [(1, 2)]
+        assert plan.hot[0].bytes > 0
         report = await log.lake.sync(progress=lambda doing, *_: told.append(doing))
         assert report.failures == []
         assert (await log.lake.describe("orders")).records == 1

@@ -50,6 +50,7 @@
     │   ├── PipelineChangedError   a flow is not the one that its checkpoint is of
     │   ├── BadRecordError         a record that is to stop its pipeline, and does
     │   ├── FlowFailedError        a flow of a pipeline failed in Spark
+    │   ├── JobFailedError         a job failed in Spark
     │   ├── EntryNotFoundError     the index is beyond the end of the log
     │   └── EntryReleasedError     the index is before the start of the log
     ├── UnknownOutcomeError        it may have happened; reopen and look
@@ -244,7 +245,7 @@ class TableNotFoundError(RejectedError):
     """There is no derived table of this name."""
 
     code = "table_not_found"
-    advice = "create it first; one that somebody has dropped is made anew by its job"
+    advice = "create it first; `log.derived.restore` brings one back that somebody else has dropped"
 
 
 class TableExistsError(RejectedError):
@@ -474,6 +475,13 @@ class FlowFailedError(RejectedError):
 
     code = "flow_failed"
     advice = "see the cause; --verbose shows all that Spark says"
+
+
+class JobFailedError(RejectedError):
+    """A job failed in Spark; what it has finished stays, and running it again does the rest."""
+
+    code = "job_failed"
+    advice = "see the cause, then run the same command again: it goes on where it stopped"
 
 
 class EntryNotFoundError(RejectedError):

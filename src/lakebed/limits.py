@@ -95,6 +95,18 @@ MERGE_SEGMENTS_MIN: Final = 8
 Fewer would rewrite each byte more often, more would leave more files for a reader to open.
 """
 
+MARKERS_MAX: Final = 100_000
+"""The most names under which transactions are committed together; each is in the state."""
+
+MARKER_NUMBER_MAX: Final = 2**63 - 1
+"""Numbers of such commits are 64-bit numbers, as Spark's batch ids are."""
+
+MARKER_KEPT_MS_MAX: Final = 100 * 366 * 86_400_000
+"""The longest time that a marker may be kept: longer than anything that repeats."""
+
+TOGETHER_MAX: Final = 100_000
+"""The most transactions of one commit: more than the tasks of any job, in an entry of 2 MiB."""
+
 TOKENS_MAX: Final = 10_000
 """The most tokens of one log; every one is in the state, and so in memory."""
 

@@ -37,6 +37,13 @@ class TopicName(Name):
     what = "topic"
 
 
+class TableName(Name):
+    """What a derived table is called."""
+
+    __slots__ = ()
+    what = "table"
+
+
 class GroupName(Name):
     """What a consumer group is called."""
 

@@ -236,6 +236,23 @@ def test_a_predicate_gives_its_records_and_leaves_out_row_groups_without_any(
         assert offsets.column("offset").to_pylist() == [row["offset"] for row in expected]
 
 
+def test_a_plan_tells_about_how_many_bytes_are_in_no_file() -> None:
+    """By the share of each batch that is in the range; what is in a file does not count."""
+    with quiet() as log:
+        log.create_topic("t", 2)
+        log.append_batch("t", [b"x" * 1000] * 10, partition=0)
+        log.checkpoint()
+        log.append_batch("t", [b"x" * 1000] * 10, partition=0)
+        log.append_batch("t", [b"x" * 1000] * 40, partition=0)
+        table = log.table("t")
+        (hot,) = table.plan().hot
+        assert (hot.partition, hot.start, hot.until) == (0, 10, 60)
+        assert 50_000 <= hot.bytes < 60_000
+        (some,) = table.plan(start=15, until=30).hot
+        assert 15_000 <= some.bytes < 20_000
+        assert table.plan(until=10).hot == ()
+
+
 def test_a_scan_decodes_only_the_columns_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with quiet() as log:
         filled(log)

@@ -17,9 +17,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lakebed import Log, LogConfig, WalConfig
 from lakebed.engine import transaction as transactions
 from lakebed.errors import LakebedError, RejectedError
+from lakebed.topic.survivors import pack_survivors
 from tests.proof.engine_life import Worker, value_of
 
 THREADS = 3
@@ -162,6 +165,7 @@ class Script:
             end_pending,
             compactable,
             Worker.checkpoint,
+            rewrite,
             Worker.retain,
             Worker.commit_offsets,
             *([type(self)._reopen] if number == 0 else []),
@@ -228,6 +232,18 @@ def compactable(worker: Worker) -> None:
         rows = worker._rows(8, topic)
         values = [{"value": value_of(row), "key": row[1].encode() or None} for row in rows]
         worker.call({"records": rows}, lambda: worker.log.append_batch(topic, values))  # noqa: B023
+
+
+def rewrite(worker: Worker) -> None:
+    """Compact by key as a job elsewhere would: decide from a scan, and have segments rewritten."""
+    log = worker.log
+    plan = worker.quietly(lambda: log.plan_compaction("compacted", force=True))
+    for part in () if plan is None else plan.partitions:
+        scan = log.table("compacted").scan(["offset", "key"], start=part.base, until=part.end)
+        last = {row["key"]: row["offset"] for row in scan.read_all().to_pylist()}
+        survivors = np.array(sorted(last.values()), dtype=np.int64)
+        bits = pack_survivors(survivors, base=part.base, end=part.end)
+        worker.quietly(lambda: log.rewrite_segments("compacted", 0, part.segments, bits))  # noqa: B023
 
 
 def main(folder: str, run: str, seed: str, mode: str) -> None:

@@ -26,10 +26,12 @@ ENGINE_LATER = (
 ENGINE_MODEL = "tests/proof/test_engine_model.py::test_a_log_behaves_like_lists"
 ENGINE_DAMAGE = "tests/proof/test_engine_damage.py"
 ENGINE_REGRESSIONS = "tests/proof/test_engine_regressions.py"
+TOGETHER = "tests/engine/test_together.py"
 LAKE = "tests/engine/test_lake.py"
 TIERING = "tests/engine/test_tiering.py"
 BACKUP = "tests/engine/test_backup.py"
 BACKUP_FAILURES = "tests/engine/test_backup_failures.py"
+COMPACTION = "tests/engine/test_compaction.py"
 LAKE_KILLS = (
     "tests/proof/test_lake_kills.py::test_a_kill_at_any_step_leaves_tables_that_agree_with_the_log"
 )
@@ -39,6 +41,7 @@ MATRIX = "tests/serve/test_matrix.py"
 BAD_CLIENTS = "tests/serve/test_bad_clients.py"
 ACKS = "tests/serve/test_acknowledgements.py"
 SERVER_KILLS = "tests/serve/test_kills.py"
+PROCESSES = "tests/serve/test_together_of_processes.py"
 
 
 @dataclass(frozen=True)
@@ -876,5 +879,33 @@ MUTANTS = (
         old='        return "<secret>"\n',
         new="        return super().__repr__()\n",
         tests=(f"{ACCESS}::test_a_secret_is_shown_to_whoever_asks_and_by_nothing_else",),
+    ),
+    Mutant(
+        name="marker-not-checked",
+        breaks="transactions that are committed together count once for each number",
+        file="state/machine.py",
+        old="    if marker is not None and marker.number >= command.number:\n",
+        new="    if marker is not None and marker.number > command.number:\n",
+        tests=(f"{TOGETHER}::test_a_number_counts_once_however_often_and_late_it_is_committed",),
+        quick=True,
+    ),
+    Mutant(
+        name="somebody-elses-transaction-committed",
+        breaks="a transaction is committed by its owner alone",
+        file="state/machine.py",
+        old="    if state.producers[number].owner != owner_of(command.name):\n",
+        new="    if state.producers[number].owner is None:\n",
+        tests=(f"{PROCESSES}::test_a_transaction_of_another_principal_is_not_committed",),
+    ),
+    Mutant(
+        name="rewritten-segments-not-verified",
+        breaks="what stands for old segments was read again and compared first",
+        file="engine/survival.py",
+        old="            self._verify(key, new, survivors)\n",
+        new="",
+        tests=(
+            f"{COMPACTION}::test_a_key_survives_once",
+            f"{COMPACTION}::test_a_row_that_was_lost_on_its_way_never_counts",
+        ),
     ),
 )

@@ -86,6 +86,7 @@ class LogMachine(RuleBasedStateMachine):
         self.committed: dict[str, dict[tuple[str, int], int]] = {}
         self.open: Open | None = None
         self.count = 0
+        self.number = -1
         self.log: Log
 
     @initialize(file_bytes=st.sampled_from([4096, 16384]), spare_files=st.integers(0, 2))
@@ -264,6 +265,28 @@ class LogMachine(RuleBasedStateMachine):
         assert places == expected
         if offset:
             self.committed.setdefault("group", {})[("raw", 0)] = end
+
+    @rule(counts=st.lists(counts, max_size=3), back=st.integers(-1, 3), size=sizes)
+    def commit_together(self, counts: list[int], back: int, size: int) -> None:
+        """Commit several transactions under a number, which counts if it is a new one."""
+        topic, number = self.topics["raw"], max(0, self.number - back)
+        named, records = [], []
+        for count in counts:
+            values = [self.value(topic, size) for _ in range(count)]
+            with self.log.transaction() as tx:
+                for value in values:
+                    tx.append("raw", value, partition=0)
+                named.append(tx.prepare())
+            records += [(self.now, value) for value in values]
+        self.log.append("raw", last := self.value(topic, 0), partition=0)
+        self.added(topic, 0, (self.now, last))
+        done = self.log.commit_together(named, name="job", number=number)
+        assert done.duplicate is (number <= self.number)
+        assert done.records == (0 if done.duplicate else len(records))
+        for record in () if done.duplicate else records:
+            self.added(topic, 0, record)
+        self.number = max(number, self.number)
+        assert self.log.committed_number("job") == self.number
 
     # Groups
 

@@ -21,12 +21,15 @@ from tests.engine import (
     support,
     test_access,
     test_bad_input,
+    test_compaction,
     test_consumers,
+    test_derived,
     test_producers,
     test_reading,
     test_review,
     test_settings,
     test_table,
+    test_together,
     test_topics,
     test_transactions,
     test_writing,
@@ -35,12 +38,15 @@ from tests.engine import (
 MODULES: Final = (
     test_access,
     test_bad_input,
+    test_compaction,
     test_consumers,
+    test_derived,
     test_producers,
     test_reading,
     test_review,
     test_settings,
     test_table,
+    test_together,
     test_topics,
     test_transactions,
     test_writing,
@@ -76,6 +82,9 @@ EMBEDDED_ONLY: Final[dict[str, str]] = {
     "test_a_folder_has_one_owner_at_a_time": "a folder that is served is connected to",
     "test_a_folder_of_something_else_is_refused": _NO_LOG,
     "test_a_target_that_is_no_folder_is_refused": _NO_LOG,
+    # compaction
+    "test_a_kill_at_any_step_leaves_the_records_before_or_after": "a process of its own dies",
+    "test_old_files_stay_for_the_grace_period_of_the_tables": "opens files and table itself",
     # review
     "test_a_callback_that_would_wait_for_its_own_commit_is_refused": "runs in the WAL's thread",
     "test_a_checkpoint_that_cannot_stage_a_transaction_leaves_no_segments": (
@@ -97,6 +106,9 @@ EMBEDDED_ONLY: Final[dict[str, str]] = {
     "test_a_purge_or_the_end_of_a_topic_ends_a_scan_in_an_orderly_way": (
         "a server is ahead of its client: a short scan has been sent when the topic goes"
     ),
+    # together
+    "test_what_was_prepared_outlives_a_kill": _NO_LOG,
+    "test_a_restored_log_remembers_numbers_and_fences_what_was_prepared": _NO_LOG,
     # transactions
     "test_a_small_transaction_commits_with_one_entry": "a client sends records, then the commit",
     "test_a_write_that_was_refused_refuses_the_commit_too": "changes the state by hand",

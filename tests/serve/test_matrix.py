@@ -57,6 +57,17 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
         "group",
         {"producer": 1_000_000, "epoch": 1, "offsets": [("{}", "", 1, 0, 0)]},
     ),
+    "commit_together": (
+        "group",
+        {
+            "name": "job",
+            "number": 1,
+            "keep_ms": 1000,
+            "transactions": [(1_000_000, 1)],
+            "offsets": [("{}", "", 1, 0, 0)],
+        },
+    ),
+    "committed_number": (ANYONE, {"name": "job"}),
     "abort_transaction": (ANYONE, {"producer": 1_000_000, "epoch": 1}),
     "join": (
         "group",
@@ -73,7 +84,14 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "delete_group": ("group", {"name": "{}-gone"}),
     "checkpoint": (LOG, {}),
     "retain": (LOG, {"topic": "{}"}),
+    "plan_compaction": (LOG, {"topic": "{}", "force": False}),
+    "rewrite_segments": (
+        LOG,
+        {"topic": "{}", "partition": 0, "segments": [1], "survivors": b""},
+    ),
     "verify": (LOG, {"topic": "{}"}),
+    "segments": (LOG, {"topic": "{}", "partition": 0}),
+    "verify_segment": (LOG, {"topic": "{}", "partition": 0, "segment": 1}),
     "backup": (LOG, {"name": "{}"}),
     "stats": (LOG, {}),
     "tick": (LOG, {}),
@@ -83,6 +101,20 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "lake_describe": ("read", {"topic": "{}"}),
     "lake_history": ("read", {"topic": "{}"}),
     "lake_stats": (LOG, {}),
+    "derived_tables": (ANYONE, {}),
+    "derived_describe": ("read", {"name": "{}"}),
+    "derived_files": ("read", {"name": "{}"}),
+    "derived_create": (
+        "manage",
+        {"name": "{}", "schema": pa.schema([]), "kind": "append", "key": [], "buckets": 0},
+    ),
+    "derived_evolve": ("manage", {"name": "{}", "schema": pa.schema([])}),
+    "derived_restore": ("manage", {"name": "{}"}),
+    "derived_drop": ("manage", {"name": "{}"}),
+    "derived_commit": (
+        "write",
+        {"name": "{}", "writer": "w", "number": 0, "added": [], "removed": [], "expected": 0},
+    ),
     "tokens": (LOG, {}),
     "create_token": (LOG, {"principal": "made", "expires_ms": 60_000, "roles": []}),
     "revoke_token": (LOG, {"token_id": "0" * 16, "force": False}),
@@ -94,7 +126,8 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "revoke": (LOG, {"principal": "made", "role": "made", "force": False}),
 }
 READS_TOO = dict.fromkeys(
-    ["commit_transaction", "join", "commit", "commit_offsets", "reset_group"], "apple"
+    ["commit_transaction", "commit_together", "join", "commit", "commit_offsets", "reset_group"],
+    "apple",
 )
 """Calls on groups that name this topic, which their callers need to read as well."""
 _PLACE = {"topic": "{}", "partition": 0, "offset": 0}

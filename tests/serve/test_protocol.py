@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -39,6 +40,7 @@ from lakebed.serve.protocol import (
     unpack_request,
 )
 from lakebed.serve.puts import AckPool, PutStream
+from lakebed.topic.survivors import pack_survivors
 from tests.engine.support import PRICE, quiet, until
 
 ERROR = ProtocolError("nothing", at=1)
@@ -107,6 +109,16 @@ def reports_of(value: Any) -> Iterator[Any]:
             yield from reports_of(inner)
 
 
+def compaction_of(log: lakebed.Log) -> list[Any]:
+    """Compact a topic in the way of others; give the plan and the report."""
+    log.create_topic("states", config={"cleanup": "compact"})
+    log.append_batch("states", [{"key": b"k", "value": b"old"}, {"key": b"k", "value": b"new"}])
+    log.checkpoint()
+    plan = log.plan_compaction("states")
+    bits = pack_survivors(np.array([1], dtype=np.int64), base=0, end=2)
+    return [plan, log.rewrite_segments("states", 0, plan.partitions[0].segments, bits)]
+
+
 def everything_that_is_told(log: lakebed.Log, copy: Path) -> list[Any]:
     """Make a log tell one of each of its reports."""
     log.create_topic("orders", 2, PRICE)
@@ -116,7 +128,8 @@ def everything_that_is_told(log: lakebed.Log, copy: Path) -> list[Any]:
     log.commit_offsets("g", {("orders", 0): 1})
     told = [first, log.lake.sync(), log.retain(), log.lake.gc(now=True)]
     told += [log.stats(), log.describe_topic("orders"), log.describe_group("g")]
-    told += [log.table("orders").plan(), log.lake.tables(), log.lake.history("orders")]
+    told += [log.segments("orders", 0), log.table("orders").plan(), log.lake.tables(), log.lake.history("orders")]
+    told += compaction_of(log)
     log.access.create_token("alice", roles=["admin"])
     log.access.allow("clerk", "read", "orders*")
     told += [log.backup(copy)]

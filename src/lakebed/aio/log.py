@@ -29,13 +29,16 @@ from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.backup import BackupReport
 from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup import CleanupReport
+from lakebed.engine.compaction import CompactionPlan, RewriteReport
 from lakebed.engine.consumer import Consumer
 from lakebed.engine.core import Key
 from lakebed.engine.groups import GroupInfo, Offsets
 from lakebed.engine.log import Log, Progress, checked_wait
 from lakebed.engine.producer import Producer
 from lakebed.engine.reading import checked_bounds
+from lakebed.engine.segments import SegmentInfo
 from lakebed.engine.stats import LogStats
+from lakebed.engine.together import KEEP_MS, CommittedTogether
 from lakebed.engine.topics import TopicInfo
 from lakebed.engine.transaction import Transaction
 from lakebed.engine.writing import Record, Rows
@@ -257,6 +260,35 @@ class AsyncLog(AsyncClosing):
 
         return Opening(opening())
 
+    async def commit_together(
+        self,
+        transactions: Sequence[tuple[int, int]],
+        *,
+        name: str,
+        number: int,
+        keep_ms: int = KEEP_MS,
+        offsets: Mapping[str, Offsets] | None = None,
+    ) -> CommittedTogether:
+        """Make prepared transactions, and offsets by group, visible at once; durable on return.
+
+        All of them or none, and once for a `number` of a `name`. If the call is cancelled, it may
+        still happen.
+        """
+        self._log._check_open()
+        await self._admit()
+        return await self._run(
+            self._log.commit_together,
+            transactions,
+            name=name,
+            number=number,
+            keep_ms=keep_ms,
+            offsets=offsets,
+        )
+
+    async def committed_number(self, name: str) -> int | None:
+        """Give the last number that was committed under a name; None if there is none."""
+        return await self._run(self._log.committed_number, name)
+
     # Reading
 
     async def read(
@@ -389,6 +421,18 @@ class AsyncLog(AsyncClosing):
         """Apply retention, compaction and merging now, to one topic or all."""
         return await self._run_slowly(self._log.retain, topic)
 
+    async def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
+        """Say which segments of a topic are due for a compaction by key, and where they are."""
+        return await self._run(functools.partial(self._log.plan_compaction, topic, force=force))
+
+    async def rewrite_segments(
+        self, topic: str, partition: int, segments: Sequence[int], survivors: bytes
+    ) -> RewriteReport:
+        """Let only the survivors of a compaction stand for segments that follow each other."""
+        return await self._run_slowly(
+            self._log.rewrite_segments, topic, partition, segments, survivors
+        )
+
     async def backup(
         self, target: str | os.PathLike[str], *, progress: Progress | None = None
     ) -> BackupReport:
@@ -399,6 +443,14 @@ class AsyncLog(AsyncClosing):
     async def verify(self, topic: str | None = None) -> int:
         """Read every byte of every segment; give how many there are. Raises at the first damage."""
         return await self._run_slowly(self._log.verify, topic)
+
+    async def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
+        """Say what is known of each segment of a partition, and where its file is."""
+        return await self._run(self._log.segments, topic, partition)
+
+    async def verify_segment(self, topic: str, partition: int, segment: int) -> bool:
+        """Read every byte of one segment; False if there is none of that id."""
+        return await self._run_slowly(self._log.verify_segment, topic, partition, segment)
 
     async def stats(self) -> LogStats:
         """Give counters and a picture of the log."""

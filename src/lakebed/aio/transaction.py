@@ -44,7 +44,7 @@ class AsyncTransaction(AsyncClosing):
 
     @property
     def outcome(self) -> str:
-        """`open`, `committed` or `aborted`."""
+        """`open`, `prepared`, `committed` or `aborted`."""
         return self._transaction.outcome
 
     async def append(
@@ -89,12 +89,18 @@ class AsyncTransaction(AsyncClosing):
         acks: list[Acks] = await self._run(self._transaction.commit)
         return acks
 
+    async def prepare(self) -> tuple[int, int]:
+        """Write everything, unseen, and leave it to `commit_together`; give (id, epoch)."""
+        await self._admit()
+        identity: tuple[int, int] = await self._run(self._transaction.prepare)
+        return identity
+
     async def abort(self) -> None:
         """Drop everything. An aborted transaction leaves nothing behind."""
         await self._run(self._transaction.abort)
 
     async def close(self) -> None:
-        """Abort it, unless it has ended before."""
+        """Abort it, unless it has ended before or is prepared."""
         if self.outcome == "open":
             await self._run(self._transaction.close)
 

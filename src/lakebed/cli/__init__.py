@@ -13,6 +13,7 @@ from lakebed.cli.group import group
 from lakebed.cli.lake import lake
 from lakebed.cli.look import checkpoint, retain, stats
 from lakebed.cli.output import LakebedGroup
+from lakebed.cli.pipeline import pipeline
 from lakebed.cli.produce import produce
 from lakebed.cli.serve import serve
 from lakebed.cli.settings import config_command
@@ -38,6 +39,7 @@ for command in (
     consume,
     group,
     lake,
+    pipeline,
     checkpoint,
     retain,
     stats,

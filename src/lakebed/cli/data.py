@@ -33,7 +33,7 @@ _CONNECT_MS: Final = 5_000
 """How long a server is looked for before the command gives up."""
 
 
-class _Target(click.ParamType):  # type: ignore[type-arg]  # generic in new versions only
+class TargetType(click.ParamType):  # type: ignore[type-arg]  # generic in new versions only
     """A log's folder, or the URL of a served one."""
 
     name = "DIR|URL"
@@ -70,7 +70,7 @@ data_option = click.option(
     envvar="LAKEBED_DATA",
     show_envvar=True,
     required=True,
-    type=_Target(),
+    type=TargetType(),
     help="The log's folder, or the URL of a server.",
 )
 """Give a command the option `--data`."""

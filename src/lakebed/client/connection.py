@@ -49,12 +49,16 @@ _SLOW: Final = frozenset(
     [
         "backup",
         "checkpoint",
+        "derived_commit",
+        "derived_files",
         "lake_gc",
         "lake_sync",
         "lake_tables",
         "retain",
+        "rewrite_segments",
         "tick",
         "verify",
+        "verify_segment",
     ]
 )
 """Calls that take as long as they take."""

@@ -13,6 +13,7 @@ from lakebed import limits
 from lakebed.client.access import RemoteAccess
 from lakebed.client.config import ClientConfig
 from lakebed.client.connection import Connection
+from lakebed.client.derived import RemoteDerived
 from lakebed.client.groups import RemoteGroups
 from lakebed.client.lake import RemoteLake
 from lakebed.client.puts import check_may_wait
@@ -24,15 +25,20 @@ from lakebed.engine.acks import Ack
 from lakebed.engine.backup import BackupReport
 from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup import CleanupReport
+from lakebed.engine.compaction import CompactionPlan, RewriteReport
 from lakebed.engine.log import Log, Progress, checked_wait
 from lakebed.engine.producer import Producer
 from lakebed.engine.reading import checked_bounds, microseconds
+from lakebed.engine.segments import SegmentInfo
 from lakebed.engine.stats import LogStats
+from lakebed.engine.survival import checked_segments
 from lakebed.engine.table import Table
+from lakebed.engine.together import CommittedTogether
 from lakebed.engine.topics import TopicInfo
 from lakebed.engine.transaction import Transaction
 from lakebed.errors import ClosedError, InvalidArgumentError
-from lakebed.state.commands import Command
+from lakebed.state.commands import Command, CommitTogether
+from lakebed.topic.survivors import checked_survivors
 from lakebed.types import TopicName
 
 
@@ -60,6 +66,12 @@ class RemoteTransaction(Transaction):
             topic,
             lambda: super(RemoteTransaction, self).append_batch(topic, rows, partition=partition),
         )
+
+    def prepare(self) -> tuple[int, int]:
+        """Write everything, unseen, and leave it to `Log.commit_together`; give (id, epoch)."""
+        identity = super().prepare()
+        self._writing.end_lanes(identity)
+        return identity
 
 
 class RemoteLog(Log):
@@ -99,6 +111,7 @@ class RemoteLog(Log):
         self._reading = RemoteReading(self._connection)
         self._groups = RemoteGroups(self._core, self._connection, self._reading)
         self.lake: RemoteLake = RemoteLake(self._connection)  # type: ignore[assignment]
+        self.derived: RemoteDerived = RemoteDerived(self._connection)  # type: ignore[assignment]
         self.access: RemoteAccess = RemoteAccess(self._connection)  # type: ignore[assignment]
 
     # Topics
@@ -204,6 +217,21 @@ class RemoteLog(Log):
         )
         return ack
 
+    def _commit_together(self, command: CommitTogether) -> CommittedTogether:
+        done: CommittedTogether = self._call(
+            "commit_together",
+            name=command.name,
+            number=command.number,
+            keep_ms=command.keep_us // 1000,
+            transactions=list(command.transactions),
+            offsets=list(command.offsets),
+        )
+        return done
+
+    def _committed_number(self, name: str) -> int | None:
+        number: int | None = self._call("committed_number", name=name)
+        return number
+
     # Reading
 
     def read(
@@ -266,12 +294,52 @@ class RemoteLog(Log):
         report: CleanupReport = self._call("retain", topic=topic)
         return report
 
+    def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
+        """Say which segments of a topic are due for a compaction by key, and where their files are.
+
+        The places are those that the server sees.
+        """
+        self._check_open()
+        check_named(topic)
+        plan: CompactionPlan = self._call("plan_compaction", topic=topic, force=bool(force))
+        return plan
+
+    def rewrite_segments(
+        self, topic: str, partition: int, segments: Sequence[int], survivors: bytes
+    ) -> RewriteReport:
+        """Have the server let only the survivors of a compaction stand for segments."""
+        self._check_open()
+        check_named(topic)
+        report: RewriteReport = self._call(
+            "rewrite_segments",
+            topic=topic,
+            partition=partition,
+            segments=checked_segments(segments),
+            survivors=checked_survivors(survivors),
+        )
+        return report
+
     def verify(self, topic: str | None = None) -> int:
         """Read every byte of every segment; give how many there are. Raises at the first damage."""
         if topic is not None:
             check_named(topic)
         count: int = self._call("verify", topic=topic)
         return count
+
+    def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
+        """Say what is known of each segment of a partition; places are those the server sees."""
+        self._check_open()
+        check_named(topic)
+        return list(self._call("segments", topic=topic, partition=partition))
+
+    def verify_segment(self, topic: str, partition: int, segment: int) -> bool:
+        """Have the server read every byte of one segment; False if there is none of that id."""
+        self._check_open()
+        check_named(topic)
+        there: bool = self._call(
+            "verify_segment", topic=topic, partition=partition, segment=segment
+        )
+        return there
 
     def stats(self) -> LogStats:
         """Give counters and a picture of the served log."""

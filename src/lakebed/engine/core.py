@@ -179,6 +179,9 @@ class Core:
             ledger.hold(index, prepared.bodies)
         if isinstance(command, commands.CommitTransaction):
             ledger.release(command.producer, committed=True)
+        elif isinstance(command, commands.CommitTogether):
+            for producer in _transactions_ended(changes, self.state):
+                ledger.release(producer, committed=not decision.result.duplicate)
         elif isinstance(command, commands.AbortTransaction):
             if changes:  # one of an epoch that was taken over aborts nothing
                 ledger.release(command.producer, committed=False)
@@ -305,6 +308,10 @@ class Core:
         for key in keys:
             for callback in self._watchers.get(key, ()):
                 callback()
+
+
+def _transactions_ended(changes: list[Change], state: State) -> list[int]:
+    return [key for target, key, value in changes if target is state.transactions and value is GONE]
 
 
 def _anyone_may() -> None:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from lakebed.config import LakeConfig, resolved
 from lakebed.engine.core import Core
+from lakebed.engine.derived import Derived
 from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
 from lakebed.engine.removal import Removal, RemovalReport
 from lakebed.engine.tables import TopicTables
@@ -80,8 +81,10 @@ class Lake:
         flush: Callable[[], None],
         store: ObjectStore | None,
         remote: RemoteSegments | None,
+        derived: Derived,
     ) -> None:
         self._core = core
+        self._derived = derived
         self._config = config
         self._disk = disk
         self._tables_folder = folder / TABLES_NAME
@@ -424,6 +427,8 @@ class Lake:
             )
         self._removal.remember()
         report.waiting = self._removal.waiting
+        if sweep and self._config.iceberg:
+            self._derived.sweep(report, grace, before_us)
         self._counts["removed"] += report.segments_removed + report.files_removed
         return report
 

@@ -21,19 +21,25 @@ from lakebed.engine.backup import BackupReport, Backups
 from lakebed.engine.budget import Budget
 from lakebed.engine.checkpoint import Checkpointer, CheckpointReport
 from lakebed.engine.cleanup import Cleanup, CleanupReport
+from lakebed.engine.compaction import CompactionPlan, RewriteReport, planned
 from lakebed.engine.consumer import Callback, Consumer, checked_start
 from lakebed.engine.core import Core, Key
+from lakebed.engine.derived import Derived
 from lakebed.engine.groups import GroupInfo, Groups, Offsets
 from lakebed.engine.lake import Lake, opened_store
 from lakebed.engine.maintenance import Maintenance
 from lakebed.engine.producer import Producer
 from lakebed.engine.reading import Bounds, Reading, checked_bounds, microseconds
 from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
+from lakebed.engine.rewriting import Rewriting
+from lakebed.engine.segments import SegmentInfo, described
 from lakebed.engine.settings import effective_config
 from lakebed.engine.staging import Staging
 from lakebed.engine.stats import LogStats
+from lakebed.engine.survival import Survival
 from lakebed.engine.table import Table
 from lakebed.engine.table_keys import Lookup
+from lakebed.engine.together import KEEP_MS, CommittedTogether, command_of, outcome_of
 from lakebed.engine.topics import TopicInfo, Topics
 from lakebed.engine.transaction import Transaction
 from lakebed.engine.writing import Rows, Writing
@@ -45,7 +51,7 @@ from lakebed.lake.places import Places
 from lakebed.lake.reader import SegmentReader
 from lakebed.lake.remote import RemoteSegments
 from lakebed.raft.snapshot import SnapshotFolder
-from lakebed.state.commands import BeginTransaction, Command, RegisterProducer
+from lakebed.state.commands import BeginTransaction, Command, CommitTogether, RegisterProducer
 from lakebed.state.image import State
 from lakebed.types import Closing, GroupName, ProducerName, TopicPartition
 from lakebed.wal import Wal
@@ -77,6 +83,8 @@ class Log(Closing):
         self._threaded = threaded
         self._closed = False
         self._released = False
+        self._before_close: list[Callable[[], None]] = []
+        """Done when the log is about to be closed, by whoever serves it from this process."""
         self._backing_up = threading.RLock()
         self._staging = Staging(disk, folder)
         self._lake = LakeFolder(disk, folder)
@@ -86,6 +94,8 @@ class Log(Closing):
         self._wal: Wal
         self.lake: Lake
         """Iceberg tables and object store."""
+        self.derived: Derived
+        """Iceberg tables that jobs and pipelines make."""
         self.access: Access
         """Who may do what when this log is served: tokens, rules, grants."""
         self.audit: Audit
@@ -168,6 +178,7 @@ class Log(Closing):
         self._lookup = Lookup(core, self._segments)
         self._writing = Writing(core, self._wal, self._admit)
         submit = self._submit
+        self.derived = Derived(core, lake_config, self._disk, self.folder, str(self._wal.log_id))
         self.lake = Lake(
             core,
             lake_config,
@@ -180,6 +191,7 @@ class Log(Closing):
             self._wal.flush,
             store,
             remote,
+            self.derived,
         )
         self._recovered.files_removed += self.lake.bury(self._recovered.dropped)
         self.access = Access(core, submit, self._wal.log_id)
@@ -197,8 +209,12 @@ class Log(Closing):
         )
         self._checkpointer.start_from(self._recovered.snapshots)
         self._budget = Budget(core, config, lambda: self._checkpointer.frozen_wal_bytes)
-        self._cleanup = Cleanup(
+        rewriting = Rewriting(
             core, self._lake, self._segments, self._checkpointer, self._writing.submit
+        )
+        self._survival = Survival(core, self._segments, rewriting, self._checkpointer)
+        self._cleanup = Cleanup(
+            core, self._segments, rewriting, self._checkpointer, self._writing.submit
         )
         self._maintenance = Maintenance(
             core,
@@ -392,6 +408,41 @@ class Log(Closing):
             self._core, self._writing, self._groups, self._admit, identity, chosen
         )
 
+    def commit_together(
+        self,
+        transactions: Sequence[tuple[int, int]],
+        *,
+        name: str,
+        number: int,
+        keep_ms: int = KEEP_MS,
+        offsets: Mapping[str, Offsets] | None = None,
+    ) -> CommittedTogether:
+        """Make prepared transactions, and offsets by group, visible at once; durable on return.
+
+        All of them or none: if one is not open any more, nothing happens. This happens once for a
+        `number`: when it, or a greater one, was committed under `name` before, nothing is added and
+        the transactions are dropped. The number is remembered until `keep_ms` after it.
+        """
+        self._check_open()
+        self._core.check_may_wait()
+        time_us = self._core.clock.time_us()
+        places = self._groups.places
+        command = command_of(transactions, name, number, keep_ms, offsets, places, time_us)
+        return self._commit_together(command)
+
+    def _commit_together(self, command: CommitTogether) -> CommittedTogether:
+        self._admit()
+        return outcome_of(self._submit(command))
+
+    def committed_number(self, name: str) -> int | None:
+        """Give the last number that was committed under a name; None if there is none."""
+        self._check_open()
+        return self._committed_number(str(ProducerName(name)))
+
+    def _committed_number(self, name: str) -> int | None:
+        marker = self._core.state.markers.get(name)
+        return None if marker is None else marker.number
+
     # Reading
 
     def read(
@@ -548,6 +599,35 @@ class Log(Closing):
             return self._maintenance.clean([self._topics.find(topic)])
         return self._maintenance.clean(self._topics.every())
 
+    def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
+        """Say which segments of a topic are due for a compaction by key, and where their files are.
+
+        For whoever decides elsewhere which records survive, and has them rewritten by
+        `rewrite_segments`. Changes nothing. `force` leaves `compact_dirty_percent` aside; what is
+        too young or held by a group is never part of it.
+        """
+        self._check_open()
+        return planned(self._core, self._topics.find(topic), self.lake.locate, force=force)
+
+    def rewrite_segments(
+        self, topic: str, partition: int, segments: Sequence[int], survivors: bytes
+    ) -> RewriteReport:
+        """Let only the survivors of a compaction stand for segments that follow each other.
+
+        `survivors` has a bit for each offset of the segments, compressed (`topic/survivors.py` says
+        how, and `pack_survivors` makes it). They are to be decided over everything from the
+        partition's first segment on: every record without a key survives, and the last of each key,
+        unless it is a tombstone that may go. A partition too large for one call is rewritten in
+        several, from its beginning on.
+
+        What is written is read again and compared before it counts; writers do not wait. Raises
+        `StalePlanError` if the segments are not there any more as they were, also when it is called
+        a second time; `SurvivorsError` if they cannot be right. Then nothing is changed.
+        """
+        self._check_open()
+        key = self._reading.key(self._topics.find(topic), partition)
+        return self._maintenance.rewrite(lambda: self._survival.rewrite(key, segments, survivors))
+
     def backup(
         self, target: str | os.PathLike[str], *, progress: Progress | None = None
     ) -> BackupReport:
@@ -568,6 +648,22 @@ class Log(Closing):
             return self._reading.verify(self._topics.find(topic))
         topics = sorted(self._core.state.topics.values(), key=lambda each: each.name)
         return sum(self._reading.verify(each) for each in topics)
+
+    def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
+        """Say what is known of each segment of a partition, and where its file is."""
+        self._check_open()
+        found = self._topics.find(topic)
+        key = self._reading.key(found, partition)
+        return described(self._core, found, key, self.lake.locate)
+
+    def verify_segment(self, topic: str, partition: int, segment: int) -> bool:
+        """Read every byte of one segment, wherever it is; False if there is none of that id.
+
+        Raises `CorruptionError` if anything in it is not as it should be.
+        """
+        self._check_open()
+        key = self._reading.key(self._topics.find(topic), partition)
+        return self._reading.verify_segment(key, segment)
 
     def stats(self) -> LogStats:
         """Give counters and a picture of the log."""
@@ -628,12 +724,15 @@ class Log(Closing):
         if self._released:
             return
         self._wal.check_may_wait()
+        while self._before_close:
+            self._before_close.pop()()
         self._closed = True  # an interrupted call is finished by the next one
         with self._backing_up:
             pass  # a backup that is being taken notices, and ends while the folder is ours
         self._budget.close()
         self._maintenance.stop()
         self.lake.stop()
+        self.derived.close()
         self._reading.closed = True
         self._core.wake_all()
         self._groups.wake_all()

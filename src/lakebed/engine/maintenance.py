@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from lakebed.config import LogConfig, stored_config
 from lakebed.engine.budget import Budget
@@ -24,6 +24,8 @@ from lakebed.state.image import State
 from lakebed.state.machine import TIMED_OUT
 
 _log = logging.getLogger("lakebed.engine")
+
+Result = TypeVar("Result")
 
 _RETRY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 1.0
@@ -54,6 +56,10 @@ class Maintenance:
         self._changed = changed
         """Told when segments came or went."""
         self._working = threading.Lock()
+        self._cleaning = threading.Lock()
+        """Held by whoever removes or rewrites segments; taken before the other one, or not waited
+        for.
+        """
         self._wake = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -122,17 +128,27 @@ class Maintenance:
                 self._changed()
             now = self._core.clock.monotonic()
             if now - self._cleaned_at >= self._config.retention_interval_ms / 1000:
-                self._cleaned_at = now
-                self._clean_all()
+                self._clean_if_free(now)
 
     def clean(self, topics: list[Any]) -> CleanupReport:
         """Do retention, merging and compaction for topics, now."""
         self._core.check_may_wait()
-        with self._working:
+        with self._cleaning, self._working:
             report = self._cleanup.run(topics)
             if report != CleanupReport():
                 self._changed()
             return report
+
+    def rewrite(self, act: Callable[[], Result]) -> Result:
+        """Let somebody rewrite segments while no cleanup does, however long that takes.
+
+        Checkpoints and timeouts go on meanwhile, so that no writer waits for it.
+        """
+        self._core.check_may_wait()
+        with self._cleaning:
+            result = act()
+            self._changed()
+            return result
 
     def checkpoint(self) -> Any:
         """Take a checkpoint now."""
@@ -152,6 +168,16 @@ class Maintenance:
             self._budget.changed()
             self._changed()
             return state
+
+    def _clean_if_free(self, now: float) -> None:
+        """Clean up, unless segments are being rewritten: then it is due at the next look."""
+        if not self._cleaning.acquire(blocking=False):
+            return
+        try:
+            self._cleaned_at = now
+            self._clean_all()
+        finally:
+            self._cleaning.release()
 
     def _clean_all(self) -> None:
         if self._cleanup.run(list(self._core.state.topics.values())) != CleanupReport():

@@ -26,6 +26,8 @@ class SealedFile:
     records: int
     """Of the whole file."""
     bytes: int
+    whole: bool = False
+    """Whether every record of the file is part of the plan."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class HotRange:
     partition: int
     start: int
     until: int
+    bytes: int = 0
+    """About how many they take as they were written."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,12 @@ def plan(
     lowest: Mapping[int, int],
     highest: Mapping[int, int],
     locate: Callable[[int, Segment], str],
+    weigh: Callable[[int, int, int], int],
 ) -> ScanPlan:
-    """Give the plan of a range of offsets, bounded by what each partition has."""
+    """Give the plan of a range of offsets, bounded by what each partition has.
+
+    `locate` gives the place of a segment's file, `weigh` the size of records in memory.
+    """
     files: list[SealedFile] = []
     hot: list[HotRange] = []
     for number, found in sorted(partitions.items()):
@@ -63,9 +71,12 @@ def plan(
             first, last = max(start, segment.base), min(until, segment.end)
             if first < last:
                 location = locate(number, segment)
+                whole = first == segment.base and last == segment.end
+                size = segment.file_bytes
                 files.append(
-                    SealedFile(number, location, first, last, segment.records, segment.file_bytes)
+                    SealedFile(number, location, first, last, segment.records, size, whole)
                 )
-        if max(start, found.flushed) < until:
-            hot.append(HotRange(number, max(start, found.flushed), until))
+        first = max(start, found.flushed)
+        if first < until:
+            hot.append(HotRange(number, first, until, weigh(number, first, until)))
     return ScanPlan(topic, tuple(files), tuple(hot))

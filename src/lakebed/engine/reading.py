@@ -312,6 +312,11 @@ class Reading:
             for segment in self._segments_of((topic.id, number))
         )
 
+    def verify_segment(self, key: Key, segment: int) -> bool:
+        """Read every byte of a segment; False if there is none of that id."""
+        found = [each for each in self._segments_of(key) if each.id == segment]
+        return bool(found) and self._verify(key, found[0])
+
     def _verify(self, key: Key, segment: Segment) -> bool:
         """Check a segment; False if it went meanwhile."""
         try:

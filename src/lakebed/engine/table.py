@@ -125,6 +125,7 @@ class Table:
             lowest,
             highest,
             partial(self._locate, topic.id),
+            partial(self._weigh, topic.id),
         )
 
     def get(self, key: bytes | str, default: Any = None) -> Any:
@@ -232,6 +233,11 @@ class Table:
         if len(there) < len(keys):
             raise no_topic(self.name)
         return there
+
+    def _weigh(self, topic: int, partition: int, start: int, until: int) -> int:
+        """Give about how many bytes of a range are in memory."""
+        memtable = self._core.memtables.get((topic, partition))
+        return 0 if memtable is None else memtable.bytes_between(start, until)
 
     def _scan(self, topic: Topic, extents: Sequence[Extent], wanted: Selection) -> Scan:
         return Scan(self._core, self._reading, self._segments, topic, extents, wanted)

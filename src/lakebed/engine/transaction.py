@@ -57,7 +57,7 @@ class Transaction(Closing):
         self.name = name
         self.id, self.epoch = identity
         self.outcome = "open"
-        """`open`, `committed`, `aborted`, or `unknown`: committing was cut short."""
+        """`open`, `prepared`, `committed`, `aborted`, or `unknown`: committing was cut short."""
         self._core = core
         self._writing = writing
         self._groups = groups
@@ -156,10 +156,7 @@ class Transaction(Closing):
             for topic in list(self._records):
                 self._encode_collected(topic)
             try:
-                if self._spoiled:
-                    raise RejectedError(
-                        "Ctrl-C struck while a part of it was written; it is aborted"
-                    )
+                self._check_unspoiled()
                 for future in self._written:
                     future.result()
                 written = self._commit()
@@ -177,6 +174,36 @@ class Transaction(Closing):
                 for topic, runs, order in places
                 if not isinstance(runs, LakebedError)
             ]
+
+    def prepare(self) -> tuple[int, int]:
+        """Write everything, unseen, and leave it to `Log.commit_together`; give (id, epoch).
+
+        What was added is durable when this returns, and this object can do nothing more with it,
+        nor can its end: the transaction is committed by whoever names it, also from another
+        process, or it times out.
+        """
+        self._core.check_may_wait()
+        with self._guard:
+            self._check_open()
+            if self._offsets:
+                raise InvalidArgumentError(
+                    "offsets of a prepared transaction are given to commit_together"
+                )
+            try:
+                self._check_unspoiled()
+                self._write_all()
+                for future in self._written:
+                    future.result()
+            except RejectedError:
+                self._drop("aborted")
+                raise
+            self._written.clear()
+            self.outcome = "prepared"
+            return self.id, self.epoch
+
+    def _check_unspoiled(self) -> None:
+        if self._spoiled:
+            raise RejectedError("Ctrl-C struck while a part of it was written; it is aborted")
 
     def _commit(self) -> Written:
         offsets = tuple(
@@ -203,7 +230,7 @@ class Transaction(Closing):
         self._writing.submit(AbortTransaction(self.id, self.epoch, "aborted"))
 
     def close(self) -> None:
-        """Abort it, unless it has ended before."""
+        """Abort it, unless it has ended before or is prepared."""
         with self._guard:
             if self.outcome == "open":
                 self.abort()
@@ -247,8 +274,10 @@ class Transaction(Closing):
 
     def _write_collected(self) -> None:
         """Write what was collected, once it is enough."""
-        if self._collected_bytes < _WRITE_BYTES:
-            return
+        if self._collected_bytes >= _WRITE_BYTES:
+            self._write_all()
+
+    def _write_all(self) -> None:
         self._admit()
         for topic in list(self._records):
             self._encode_collected(topic)
@@ -281,7 +310,8 @@ class Transaction(Closing):
 
     def _check_open(self) -> None:
         if self.outcome != "open":
-            raise TransactionClosedError("the transaction has ended", outcome=self.outcome)
+            said = "is prepared" if self.outcome == "prepared" else "has ended"
+            raise TransactionClosedError(f"the transaction {said}", outcome=self.outcome)
 
     def __repr__(self) -> str:
         return f"<Transaction {self.name!r}: {self.outcome}>"

@@ -123,6 +123,10 @@ class Catalog:
             properties=dict(properties),
         )
 
+    def register(self, name: str, metadata: str) -> Any:
+        """Let the catalog know a table whose metadata is there."""
+        return self._connection().register_table((*self._levels, name), metadata)
+
     def drop(self, name: str) -> None:
         """Let the catalog forget a table, if it knows it; its files stay."""
         from pyiceberg.exceptions import NoSuchTableError

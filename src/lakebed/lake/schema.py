@@ -31,7 +31,8 @@ _FIXED: Final = (
     pa.binary(),
     pa.map_(pa.string(), pa.binary()),
 )
-_ID: Final = b"PARQUET:field_id"
+FIELD_ID: Final = b"PARQUET:field_id"
+"""Under this name an Arrow field says its field id."""
 _INTEGERS: Final = ("INT32", "INT64")
 
 
@@ -64,7 +65,7 @@ def file_schema(schema: pa.Schema) -> pa.Schema:
                 expected=expected,
                 found=schema.field(name).type,
             )
-    if all(_ID in (field.metadata or {}) for field in schema):
+    if all(FIELD_ID in (field.metadata or {}) for field in schema):
         return schema.remove_metadata()
     return numbered_schema([schema.field("value").type])
 
@@ -75,6 +76,13 @@ def numbered_schema(values: Sequence[pa.DataType]) -> pa.Schema:
     for value in values:
         _number(ids, (), list(segment_schema(value)))
     return pa.schema([_numbered(field, ids, ()) for field in segment_schema(values[-1])])
+
+
+def numbered_fields(fields: Sequence[pa.Field]) -> pa.Schema:
+    """Give columns with the field ids that a catalog gives to a new table."""
+    ids: dict[tuple[str, ...], int] = {}
+    _number(ids, (), list(fields))
+    return pa.schema([_numbered(field, ids, ()) for field in fields])
 
 
 def _number(ids: dict[tuple[str, ...], int], path: tuple[str, ...], fields: list[pa.Field]) -> None:
@@ -142,11 +150,11 @@ def _leaves(schema: pa.Schema) -> list[Any]:
 
 def _with_id(field: pa.Field, number: int) -> pa.Field:
     kept = dict(field.metadata or {})
-    return field.with_metadata({**kept, _ID: str(number).encode()})
+    return field.with_metadata({**kept, FIELD_ID: str(number).encode()})
 
 
 def _without_id(field: pa.Field) -> pa.Field:
-    kept = {name: value for name, value in (field.metadata or {}).items() if name != _ID}
+    kept = {name: value for name, value in (field.metadata or {}).items() if name != FIELD_ID}
     return field.with_metadata(kept) if kept else field.remove_metadata()
 
 

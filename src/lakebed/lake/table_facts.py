@@ -111,29 +111,12 @@ def needed_files(table: Any) -> set[str]:
 
 def data_file(place: str, file: Registered, metadata: Any, schema: Any) -> Any:
     """Describe a segment to a table, with the statistics that its readers prune by."""
-    from pyiceberg.io.pyarrow import (
-        MetricModeTypes,
-        MetricsMode,
-        compute_statistics_plan,
-        data_file_statistics_from_parquet_metadata,
-        parquet_path_to_id_mapping,
-    )
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 
-    schema = schema or metadata.schema()
     found = file.metadata()
     _check_ids(found, place)
-    mapping = parquet_path_to_id_mapping(schema)
-    plan = dict(compute_statistics_plan(schema, metadata.properties))
-    for path in _unbounded(found):
-        # pyiceberg would take the bounds of the other row groups for those of the file.
-        each = plan[mapping[path]]
-        if each.mode.type != MetricModeTypes.NONE:
-            plan[mapping[path]] = replace(each, mode=MetricsMode(MetricModeTypes.COUNTS))
-    statistics = data_file_statistics_from_parquet_metadata(
-        parquet_metadata=found, stats_columns=plan, parquet_column_mapping=mapping
-    )
+    statistics = file_statistics(found, metadata, schema or metadata.schema())
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=place,
@@ -145,6 +128,28 @@ def data_file(place: str, file: Registered, metadata: Any, schema: Any) -> Any:
         equality_ids=None,
         key_metadata=None,
         **statistics.to_serialized_dict(),
+    )
+
+
+def file_statistics(found: Any, metadata: Any, schema: Any) -> Any:
+    """Give what a file's footer says of its columns, as a table of this schema keeps it."""
+    from pyiceberg.io.pyarrow import (
+        MetricModeTypes,
+        MetricsMode,
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+    )
+
+    mapping = parquet_path_to_id_mapping(schema)
+    plan = dict(compute_statistics_plan(schema, metadata.properties))
+    for path in _unbounded(found):
+        # pyiceberg would take the bounds of the other row groups for those of the file.
+        each = plan[mapping[path]]
+        if each.mode.type != MetricModeTypes.NONE:
+            plan[mapping[path]] = replace(each, mode=MetricsMode(MetricModeTypes.COUNTS))
+    return data_file_statistics_from_parquet_metadata(
+        parquet_metadata=found, stats_columns=plan, parquet_column_mapping=mapping
     )
 
 

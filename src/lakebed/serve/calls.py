@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from lakebed import limits
 from lakebed.engine.groups import GroupInfo, Offsets
+from lakebed.engine.together import checked_transactions
 from lakebed.engine.writing import no_topic
 from lakebed.errors import (
     FencedError,
@@ -21,11 +23,13 @@ from lakebed.errors import (
     LakebedError,
     ProtocolError,
 )
+from lakebed.lake.derived_values import DerivedFile
 from lakebed.serve.guard import Action, Need
 from lakebed.serve.protocol import VERSION
 from lakebed.state.commands import (
     AbortTransaction,
     BeginTransaction,
+    CommitTogether,
     CommitTransaction,
     ForgetProducer,
     RegisterProducer,
@@ -117,7 +121,19 @@ class Call(NamedTuple):
 
 _ADMINISTRATIVE: Final = (Action.MANAGE, Action.ADMIN)
 _LOOKS: Final = frozenset(
-    ["stats", "verify", "tick", "tokens", "rules", "grants", "lake_tables", "lake_stats"]
+    [
+        "stats",
+        "verify",
+        "segments",
+        "verify_segment",
+        "plan_compaction",
+        "tick",
+        "tokens",
+        "rules",
+        "grants",
+        "lake_tables",
+        "lake_stats",
+    ]
 )
 """Calls of administrators that change nothing, and are not put on record."""
 
@@ -213,6 +229,35 @@ def _lake(name: str) -> Run:
     return lambda session, request: getattr(session.log.lake, name)(**request)
 
 
+# Derived tables
+
+
+def _derived(name: str) -> Run:
+    return lambda session, request: getattr(session.log.derived, name)(**request)
+
+
+def _derived_create(session: Session, request: Any) -> Any:
+    return session.log.derived.create(request.pop("name"), request.pop("schema"), **request)
+
+
+def _derived_commit(session: Session, request: Any) -> Any:
+    added = [_derived_file(each) for each in request.pop("added")]
+    if not all(isinstance(each, str) for each in request["removed"]):
+        raise ProtocolError("a removed file is its location")
+    return session.log.derived.commit(request.pop("name"), added=added, **request)
+
+
+def _derived_file(given: Any) -> DerivedFile:
+    shape = (str, int, str, int, int)
+    if not isinstance(given, tuple) or tuple(map(type, given)) != shape:
+        raise ProtocolError("a file is [location, bucket, content, rows, bytes]")
+    return DerivedFile(*given)
+
+
+def _shown_names(found: Any, may_read: Callable[[str], bool]) -> Any:
+    return [name for name in found if may_read(name)]
+
+
 def _describe_for_writers(session: Session, request: Any) -> Any:
     """Give a topic as the state holds it: what a client needs to encode records for it."""
     return tuple(session.log._topics.find(request["name"]))
@@ -248,19 +293,47 @@ def _check_range(request: Any, name: str, low: float, high: float) -> None:
 def _commit_transaction(session: Session, request: Any) -> Any:
     identity = _owned(session, request)
     log = session.log
-    offsets = tuple(
-        (str(GroupName(group)), member, topic, partition, offset)
-        for group, member, topic, partition, offset in map(_committed_offset, request["offsets"])
-    )
     log._admit()
-    command = CommitTransaction(*identity, log._core.clock.time_us(), (), offsets)
+    committed = _committed_offsets(request)
+    command = CommitTransaction(*identity, log._core.clock.time_us(), (), committed)
     written: Written = log._writing.submit(command)
     return placed(written)
 
 
+def _commit_together(session: Session, request: Any) -> Any:
+    """Commit transactions of the caller's own: the state machine knows them by the name's owner."""
+    log = session.log
+    _check_range(request, "number", 0, limits.MARKER_NUMBER_MAX)
+    _check_range(request, "keep_ms", 0, limits.MARKER_KEPT_MS_MAX)
+    command = CommitTogether(
+        producer_name(session.principal.name, request["name"]),
+        request["number"],
+        log._core.clock.time_us(),
+        request["keep_ms"] * 1000,
+        checked_transactions(request["transactions"]),
+        _committed_offsets(request),
+    )
+    return log._commit_together(command)
+
+
+def _committed_number(session: Session, request: Any) -> Any:
+    return session.log._committed_number(producer_name(session.principal.name, request["name"]))
+
+
+def _committed_offsets(request: Any) -> tuple[tuple[str, str, int, int, int], ...]:
+    return tuple(
+        (str(GroupName(group)), member, topic, partition, offset)
+        for group, member, topic, partition, offset in map(_committed_offset, request["offsets"])
+    )
+
+
+def _offset_groups(request: Any) -> Sequence[str]:
+    return sorted({_committed_offset(each)[0] for each in request["offsets"]})
+
+
 def _committed_offset(given: Any) -> tuple[str, str, int, int, int]:
     shape = (str, str, int, int, int)
-    if not isinstance(given, tuple) or tuple(map(type, given)) != shape:
+    if not isinstance(given, tuple) or tuple(map(type, given)) != shape or min(given[2:]) < 0:
         raise ProtocolError("an offset is [group, member, topic, partition, offset]")
     return given
 
@@ -272,6 +345,8 @@ def _abort_transaction(session: Session, request: Any) -> None:
 
 def _owned(session: Session, request: Any) -> tuple[int, int]:
     identity = (request["producer"], request["epoch"])
+    if min(identity) < 0:  # an entry with it could not be read again
+        raise ProtocolError("a producer's id and epoch are whole numbers from 0")
     check_owner(session.log, identity[0], session.principal.name)
     return identity
 
@@ -477,11 +552,28 @@ _CALLS: Final = (
         _GROUP,
         {"producer": _WHOLE, "epoch": _WHOLE, "offsets": _LIST},
         _commit_transaction,
-        lambda request: sorted({_committed_offset(each)[0] for each in request["offsets"]}),
+        _offset_groups,
         safe=False,
         open=True,
         topics=_with_numbered_offsets,
     ),
+    Call(
+        "commit_together",
+        _GROUP,
+        {
+            "name": _TEXT,
+            "number": _WHOLE,
+            "keep_ms": _WHOLE,
+            "transactions": _LIST,
+            "offsets": _LIST,
+        },
+        _commit_together,
+        _offset_groups,
+        somewhere=(Action.WRITE, Action.GROUP),
+        open=True,
+        topics=_with_numbered_offsets,
+    ),
+    Call("committed_number", _ANY, {"name": _TEXT}, _committed_number, open=True),
     Call(
         "abort_transaction",
         _ANY,
@@ -543,7 +635,35 @@ _CALLS: Final = (
     Call("delete_group", _GROUP, {"name": _TEXT}, _method("delete_group"), _named, safe=False),
     Call("checkpoint", _ADMIN, {}, _method("checkpoint")),
     Call("retain", _ADMIN, {"topic": _MAYBE_TEXT}, _method("retain"), _topic_or_all),
+    Call(
+        "plan_compaction",
+        _ADMIN,
+        {"topic": _TEXT, "force": _FLAG},
+        _method("plan_compaction"),
+        _of_topic,
+    ),
+    Call(
+        "rewrite_segments",
+        _ADMIN,
+        {"topic": _TEXT, "partition": _GIVEN, "segments": _LIST, "survivors": (bytes,)},
+        _method("rewrite_segments"),
+        _of_topic,
+    ),
     Call("verify", _ADMIN, {"topic": _MAYBE_TEXT}, _method("verify"), _topic_or_all),
+    Call(
+        "segments",
+        _ADMIN,
+        {"topic": _TEXT, "partition": _GIVEN},
+        _method("segments"),
+        _of_topic,
+    ),
+    Call(
+        "verify_segment",
+        _ADMIN,
+        {"topic": _TEXT, "partition": _GIVEN, "segment": _WHOLE},
+        _method("verify_segment"),
+        _of_topic,
+    ),
     Call("backup", _ADMIN, {"name": _GIVEN}, _backup, _named, safe=False),
     Call("stats", _ADMIN, {}, _method("stats")),
     Call("tick", _ADMIN, {}, _method("tick")),
@@ -559,6 +679,34 @@ _CALLS: Final = (
     Call("lake_describe", _READ, {"topic": _TEXT}, _lake("describe"), _of_topic),
     Call("lake_history", _READ, {"topic": _TEXT}, _lake("history"), _of_topic),
     Call("lake_stats", _ADMIN, {}, _lake("stats")),
+    Call("derived_tables", _READ, {}, _derived("tables"), open=True, shown=_shown_names),
+    Call("derived_describe", _READ, {"name": _TEXT}, _derived("describe"), _named),
+    Call("derived_files", _READ, {"name": _TEXT, "buckets": _MAYBE}, _derived("files"), _named),
+    Call(
+        "derived_create",
+        _MANAGE,
+        {"name": _TEXT, "schema": _GIVEN, "kind": _TEXT, "key": _GIVEN, "buckets": _GIVEN},
+        _derived_create,
+        _named,
+    ),
+    Call("derived_evolve", _MANAGE, {"name": _TEXT, "schema": _GIVEN}, _derived("evolve"), _named),
+    Call("derived_restore", _MANAGE, {"name": _TEXT}, _derived("restore"), _named),
+    Call("derived_drop", _MANAGE, {"name": _TEXT}, _derived("drop"), _named, safe=False),
+    Call(
+        "derived_commit",
+        _WRITE,
+        {
+            "name": _TEXT,
+            "writer": _TEXT,
+            "number": _WHOLE,
+            "added": _LIST,
+            "removed": _LIST,
+            "positions": _MAYBE,
+            "expected": _WHOLE,
+        },
+        _derived_commit,
+        _named,
+    ),
     Call("tokens", _ADMIN, {}, _access("tokens")),
     Call(
         "create_token",

@@ -26,13 +26,17 @@ from lakebed.engine.access import GrantInfo, RuleInfo, TokenInfo
 from lakebed.engine.backup import BackupReport
 from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup import CleanupReport
+from lakebed.engine.compaction import CompactionPlan, PartitionCompaction, RewriteReport
 from lakebed.engine.groups import GroupInfo, GroupPartition
 from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
 from lakebed.engine.plan import HotRange, ScanPlan, SealedFile
 from lakebed.engine.removal import RemovalReport
+from lakebed.engine.segments import SegmentInfo
 from lakebed.engine.stats import LogStats
+from lakebed.engine.together import CommittedTogether
 from lakebed.engine.topics import PartitionInfo, TopicInfo
 from lakebed.errors import LakebedError, ProtocolError
+from lakebed.lake.derived_values import Committed, DerivedFile, DerivedFiles, DerivedTable
 from lakebed.wal import WalStats
 from lakebed.wal.stats import Counters, RecoveryStats
 
@@ -52,19 +56,28 @@ _REPORTS: Final[dict[str, Any]] = {
         BackupReport,
         CheckpointReport,
         CleanupReport,
+        CompactionPlan,
+        Committed,
+        CommittedTogether,
         Counters,
+        DerivedFile,
+        DerivedFiles,
+        DerivedTable,
         GrantInfo,
         GroupInfo,
         GroupPartition,
         HotRange,
         LakeStats,
         LogStats,
+        PartitionCompaction,
         PartitionInfo,
         RecoveryStats,
         RemovalReport,
+        RewriteReport,
         RuleInfo,
         ScanPlan,
         SealedFile,
+        SegmentInfo,
         SnapshotInfo,
         SyncReport,
         TableInfo,

@@ -242,7 +242,7 @@ class PutStream:
         self, batch: pa.RecordBatch, rest: Any, width: int
     ) -> tuple[tuple[int, int], Target, Any]:
         """Check who writes, and that the runs of a batch are its rows."""
-        if len(rest) != 5 or not all(type(each) is int for each in rest[:4]):
+        if len(rest) != 5 or not all(type(each) is int and each >= 0 for each in rest[:4]):
             raise ProtocolError("a routed batch is [number, kind, id, epoch, topic, schema, runs]")
         identity, runs = (rest[0], rest[1]), rest[4]
         check_owner(self._log, identity[0], self._principal.name)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from pathlib import Path
 from typing import Final
 
 from lakebed.client.config import ClientConfig
 from lakebed.client.log import RemoteLog
+from lakebed.errors import ServerUnavailableError
 from lakebed.spark.options import Target
 from lakebed.spark.serving import url_of
 
@@ -17,19 +20,37 @@ _guard: Final = threading.Lock()
 
 def reachable(target: Target) -> Target:
     """Give a target whose log is a URL, which every process of the application can use."""
-    return Target(url_of(target.log), target.client)
+    url = url_of(target.log)
+    return Target(url, target.client, target.folder if url == target.log else target.log)
 
 
-def connected(target: Target) -> RemoteLog:
+def connected(target: Target, *, patient: bool = False) -> RemoteLog:
     """Give this process's connection to a log.
 
     A folder is looked at each time: whoever serves it may be another one than before. A process
-    that was forked makes its own connection.
+    that was forked makes its own connection. Whoever works on a log that the application has
+    reached before is patient: a server that is being restarted is waited for as long as a call of
+    an old connection would be repeated.
     """
-    url = url_of(target.log)
-    key = (os.getpid(), url, target.client)
+    deadline = time.monotonic() + target.client.retry_ms / 1000
+    while True:
+        try:
+            return _connected(_url(target), target.client)
+        except ServerUnavailableError:
+            if not patient or time.monotonic() > deadline:
+                raise
+
+
+def _url(target: Target) -> str:
+    if target.folder is not None and Path(target.folder).is_dir():
+        return url_of(target.folder)
+    return url_of(target.log)
+
+
+def _connected(url: str, client: ClientConfig) -> RemoteLog:
+    key = (os.getpid(), url, client)
     with _guard:
         log = _open.get(key)
         if log is None or log._closed:
-            log = _open[key] = RemoteLog(url, target.client)
+            log = _open[key] = RemoteLog(url, client)
         return log

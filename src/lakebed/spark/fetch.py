@@ -2,7 +2,8 @@
 
 Files are read here, by Arrow, with their pages' checksums verified, because values that do not pass
 through the owner cost it nothing. One that cannot be had from here, or is gone because the log was
-cleaned up meanwhile, is no failure: the owner has its records still, wherever they are now.
+cleaned up meanwhile, is no failure: the owner has its records still, wherever they are now. If the
+owner is lost while it gives them out, reading goes on behind the last one that came.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import logging
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakebed.engine.plan import SealedFile
-from lakebed.errors import DataLossError, TopicNotFoundError
+from lakebed.errors import DataLossError, ServerUnavailableError, TopicNotFoundError
 from lakebed.spark.connection import connected
 from lakebed.spark.options import Target
 from lakebed.spark.planning import Piece
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("lakebed.spark")
 
+_OFFSET: Final = "offset"
 _BATCH_ROWS: Final = 32_768
 """Rows of a batch that goes to Spark: enough to cost little each, few enough to be held."""
+_LOST_MAX: Final = 5
+"""How often in a row the owner may be lost before anything comes from it."""
 
 
 class Fetch:
@@ -39,7 +43,9 @@ class Fetch:
 
     def __init__(self, target: Target, schema: StructType, *, fail_on_data_loss: bool) -> None:
         self._target = target
-        self._columns = read_columns(schema)
+        columns = read_columns(schema)
+        self._columns = columns if _OFFSET in columns else [*columns, _OFFSET]
+        """What is read: always the offsets too, which tell how far reading has come."""
         self._schema = arrow_schema(schema)
         self._fail_on_data_loss = fail_on_data_loss
 
@@ -55,39 +61,52 @@ class Fetch:
         for file in piece.files:
             if file.start > at:
                 yield from self._from_owner(piece, at, file.start)
-            found = self._opened(file)
-            if found is None:
-                yield from self._from_owner(piece, file.start, file.until)
-            else:
-                with found as opened:
-                    yield from _from_file(opened, file, self._columns)
+            yield from self._from_file(piece, file)
             at = file.until
         if at < piece.until:
             yield from self._from_owner(piece, at, piece.until)
 
-    def _opened(self, file: SealedFile) -> Any:
-        """Open a file, or give None if it cannot be had from here."""
+    def _from_file(self, piece: Piece, file: SealedFile) -> Iterator[pa.RecordBatch]:
+        """Give the records of a file; what of it cannot be had from here comes from the owner."""
+        at = file.start
         try:
-            return opened(file.location)
+            with opened(file.location) as found:
+                for batch in _wanted(found, file, self._columns):
+                    yield batch
+                    at = _after(batch, at)
+            return
         except (OSError, pa.ArrowException) as error:
             _log.info("a file is read through the log's owner: file=%s %s", file.location, error)
-            return None
+        yield from self._from_owner(piece, at, file.until)
 
     # Through the owner
 
     def _from_owner(self, piece: Piece, start: int, until: int) -> Iterator[pa.RecordBatch]:
-        log = connected(self._target)
+        at, lost = start, 0
+        while True:
+            try:
+                for batch in self._scan(piece, at, until):
+                    yield batch
+                    at, lost = _after(batch, at), 0
+                return
+            except ServerUnavailableError as error:
+                lost += 1
+                if lost > _LOST_MAX or not self._target.client.retry_ms:
+                    raise
+                _log.warning("the log's owner is lost, and is asked again: %s", error)
+
+    def _scan(self, piece: Piece, start: int, until: int) -> Iterator[pa.RecordBatch]:
         try:
+            log = connected(self._target, patient=True)
             table = log.table(piece.topic)
             if table._id != piece.topic_id:
                 raise TopicNotFoundError("the topic is another one now", topic=piece.topic)
-            number = piece.partition
-            yield from table.scan(
-                self._needed(),
-                partitions=[number],
-                start={number: start},
-                until={number: until},
-            )
+            number, seen = piece.partition, 0
+            for batch in table.scan(
+                self._columns, partitions=[number], start={number: start}, until={number: until}
+            ):
+                seen += batch.num_rows
+                yield batch
             low = log.offsets(piece.topic)[number][0]
         except TopicNotFoundError as error:
             lost = data_loss(piece.topic, piece.partition, start, until, reason=str(error))
@@ -95,14 +114,16 @@ class Fetch:
                 raise lost from error
             _log.warning("records are left out: %s", lost)
             return
-        if low > start:
+        if low > start and seen < until - start:
             lost = data_loss(piece.topic, piece.partition, start, min(low, until), low=low)
             if self._fail_on_data_loss:
                 raise lost
             _log.warning("records are left out: %s", lost)
 
-    def _needed(self) -> list[str]:
-        return self._columns or ["offset"]
+
+def _after(batch: pa.RecordBatch, at: int) -> int:
+    """Give the offset behind a batch's last one."""
+    return batch.column(_OFFSET)[-1].as_py() + 1 if batch.num_rows else at
 
 
 def data_loss(topic: str, partition: int, start: int, until: int, **facts: object) -> DataLossError:
@@ -130,16 +151,15 @@ def _closing(file: pq.ParquetFile) -> Iterator[pq.ParquetFile]:
 
 def opened(location: str) -> Any:
     """Open a Parquet file by its URL, as a context; an `OSError` if it cannot be had from here."""
-    parts = urlsplit(location)
-    if parts.scheme in ("", "file"):
+    if urlsplit(location).scheme in ("", "file"):
         # Mapped: the pages are in the system's cache most of the time.
-        file = pa.memory_map(unquote(parts.path) if "%" in parts.path else parts.path)
+        file = pa.memory_map(location.removeprefix("file://"))
     else:
-        file = _in_store(location)
+        file = in_store(location)
     return _closing(pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=False))
 
 
-def _in_store(location: str) -> Any:
+def in_store(location: str) -> Any:
     """Open a file of an object store, with the settings that this process's environment has."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
@@ -151,21 +171,20 @@ def _in_store(location: str) -> Any:
     return PyArrowFileIO(resolved(lake.store_options)).new_input(location).open()
 
 
-def _from_file(
+def _wanted(
     file: pq.ParquetFile, wanted: SealedFile, columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
     """Give the records of a file whose offsets are wanted."""
-    needed = columns if "offset" in columns else [*columns, "offset"]
-    names = columns or ["offset"]
     groups = _groups(file, wanted.start, wanted.until)
-    read = names if wanted.whole else needed
-    for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=read, use_threads=False):
+    for batch in file.iter_batches(
+        _BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False
+    ):
         if wanted.whole:
             yield batch
             continue
-        offsets = batch.column("offset")
+        offsets = batch.column(_OFFSET)
         inside = pc.and_(pc.greater_equal(offsets, wanted.start), pc.less(offsets, wanted.until))
-        yield batch.filter(inside).select(names)
+        yield batch.filter(inside)
 
 
 def _groups(file: pq.ParquetFile, start: int, until: int) -> list[int]:
@@ -183,7 +202,7 @@ def _bounds(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
     metadata = file.metadata.row_group(group)
     for number in range(metadata.num_columns):
         column = metadata.column(number)
-        if column.path_in_schema == "offset":
+        if column.path_in_schema == _OFFSET:
             statistics = column.statistics
             if statistics is None or not statistics.has_min_max:
                 return None

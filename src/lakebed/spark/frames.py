@@ -59,10 +59,17 @@ def read(
     )
     if columns is not None:
         schema = _projection(schema, columns)
+    return planned_frame(spark, target, plan, schema)
+
+
+def planned_frame(
+    spark: SparkSession, target: Target, plan: ScanPlan, schema: StructType
+) -> DataFrame:
+    """Give what a plan says as a DataFrame of a schema that has some of the topic's columns."""
     native = {each.location for each in plan.files if reads_natively(spark, each.location)}
     parts = [
         *_sealed(spark, [each for each in plan.files if each.location in native], schema),
-        *_hot(spark, target, topic, _others(plan, native), schema),
+        *_hot(spark, target, plan.topic, _others(plan, native), schema),
     ]
     if not parts:
         return spark.createDataFrame([], schema)
@@ -119,7 +126,9 @@ def _cut(spark: SparkSession, file: SealedFile, schema: StructType) -> DataFrame
 
 
 def _parquet(spark: SparkSession, locations: list[str], schema: StructType) -> DataFrame:
-    return spark.read.schema(schema).parquet(*locations)
+    # Locations are no patterns, whatever signs the log's folder has in its name.
+    reader = spark.read.schema(schema).option("__globPaths__", "false")
+    return reader.parquet(*locations)
 
 
 def _others(plan: ScanPlan, native: set[str]) -> dict[int, list[tuple[int, int]]]:
@@ -152,7 +161,7 @@ def _hot(
         starts = {str(part): chosen.get(part, (0, 0))[0] for part in range(count)}
         ends = {str(part): chosen.get(part, (0, 0))[1] for part in range(count)}
         reader = spark.read.format("lakebed").schema(schema)
-        for name, value in _options(target, topic, headers="headers" in schema.fieldNames()):
+        for name, value in target_options(target, topic, headers="headers" in schema.fieldNames()):
             reader = reader.option(name, value)
         frames.append(
             reader.option("startingOffsets", json.dumps({topic: starts}))
@@ -162,8 +171,13 @@ def _hot(
     return frames
 
 
-def _options(target: Target, topic: str, *, headers: bool) -> list[tuple[str, Any]]:
-    given = [("log", target.log), ("topic", topic), ("includeHeaders", str(headers).lower())]
+def target_options(
+    target: Target, topic: str, *, headers: bool | None = None
+) -> list[tuple[str, Any]]:
+    """Give the options of `format("lakebed")` that name a topic of a log."""
+    given = [("log", target.log), ("topic", topic)]
+    if headers is not None:
+        given.append(("includeHeaders", str(headers).lower()))
     client = target.client
     for name in ("token", "ca", "cert", "key"):
         value = getattr(client, name)

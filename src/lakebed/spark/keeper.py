@@ -6,6 +6,7 @@ SIGTERM; whoever needs the folder afterwards opens it, or starts the next keeper
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -26,12 +27,19 @@ def keep(folder: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
     server = Server(Log.open(folder), LOCAL).start()
-    sys.stderr.close()  # whoever started this need not read what it says any more
+    _fall_silent()
     try:
         while not ending.wait(1.0) and server.idle_seconds() < IDLE_SECONDS:
             pass
     finally:
         server.stop()
+
+
+def _fall_silent() -> None:
+    """Say nothing more: whoever started this does not read it any more."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    os.close(nothing)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ _SPARKS_OWN: Final = ("checkpointlocation", "queryname")
 """Options that Spark hands on although they are its own."""
 
 _TIMEOUT_MS: Final = 3_600_000
+_TIMEOUT_MS_MAX: Final = 86_400_000
+_RETRY_MS_MAX: Final = 3_600_000
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ class Target:
 
     log: str
     client: ClientConfig
+    folder: str | None = None
+    """The folder that `log` is the URL of, if it was named by its folder: whoever serves it may be
+    another process, at another URL, a while later.
+    """
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         raise InvalidArgumentError(
             "txnAppId and txnVersion belong together: who writes, and which of its writes this is"
         )
-    timeout_ms = chosen.whole("transactionTimeoutMs")
+    timeout_ms = chosen.whole("transactionTimeoutMs", most=_TIMEOUT_MS_MAX)
     return SinkOptions(
         target=chosen.target(),
         topic=_topic(chosen.text("topic")),
@@ -200,19 +206,20 @@ class _Chosen:
             raise InvalidArgumentError("an option is true or false", option=name, got=value)
         return value.lower() == "true"
 
-    def whole(self, name: str, *, least: int = 1) -> int | None:
+    def whole(self, name: str, *, least: int = 1, most: int = 10**18) -> int | None:
         value = self.text(name)
         if value is None:
             return None
-        if not re.fullmatch(r"[0-9]{1,18}", value) or int(value) < least:
+        if not re.fullmatch(r"[0-9]{1,18}", value) or not least <= int(value) <= most:
+            bounds = f"from {least} on" if most == 10**18 else f"from {least} to {most}"
             raise InvalidArgumentError(
-                f"an option is a whole number from {least} on", option=name, got=value
+                f"an option is a whole number {bounds}", option=name, got=value
             )
         return int(value)
 
     def time_us(self, name: str) -> int | None:
         """Give a time in microseconds; it is given in milliseconds, or as ISO 8601."""
-        from datetime import UTC, datetime
+        from datetime import UTC, datetime, timedelta
 
         value = self.text(name)
         if value is None:
@@ -228,7 +235,7 @@ class _Chosen:
                 got=value,
             ) from error
         time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-        return int(time.timestamp()) * 1_000_000 + time.microsecond
+        return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
     def refuse(self, why: str, *names: str) -> None:
         for name in names:
@@ -246,7 +253,7 @@ class _Chosen:
                 "which log? Give its folder or URL as option log, or make the session by"
                 " lakebed.spark.session(log=...)"
             )
-        retry_ms = self.whole("retryMs", least=0)
+        retry_ms = self.whole("retryMs", least=0, most=_RETRY_MS_MAX)
         client = ClientConfig(
             self.text("token"), self.text("ca"), self.text("cert"), self.text("key")
         )

@@ -91,6 +91,13 @@ class Rows:
             raise InvalidArgumentError(
                 "a row has no partition", topic=topic, column=self._partition
             )
+        if type(partition) is not int:
+            raise InvalidArgumentError(
+                "a partition is a whole number",
+                topic=topic,
+                column=self._partition,
+                got=repr(partition),
+            )
 
     def _of_topics(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if not self._by_topic:

@@ -19,7 +19,7 @@ import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
 )
 
 from lakebed.errors import InvalidArgumentError, LakebedError
+from lakebed.host import failpoints
 from lakebed.spark.connection import connected, reachable
 from lakebed.spark.options import SinkOptions
 from lakebed.spark.rows import Rows
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
     from lakebed.client.log import RemoteLog
 
 _log = logging.getLogger("lakebed.spark")
+
+_BEGUN: Final = failpoints.define("spark.sink.begun")
+_WRITTEN: Final = failpoints.define("spark.sink.written")
+_PREPARED: Final = failpoints.define("spark.sink.prepared")
+_COMMITTING: Final = failpoints.define("spark.sink.committing")
+_COMMITTED: Final = failpoints.define("spark.sink.committed")
 
 _STREAM_KEEP_MS: Final = 400 * 86_400_000
 """How long the last batch of a query is remembered: a query may rest for a year."""
@@ -53,9 +60,6 @@ class Written(WriterCommitMessage):
     query: str
     transaction: tuple[int, int] | None
     records: int
-
-
-Message = TypeVar("Message", bound=WriterCommitMessage)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -145,7 +149,8 @@ def _write(
     number: int,
     batches: Iterator[pa.RecordBatch],
 ) -> Written:
-    log = connected(options.target)
+    failpoints.arm_from_environment()
+    log = connected(options.target, patient=True)
     done = log.committed_number(name)
     if done is not None and number <= done:
         return Written(name, None, 0)  # a batch that is repeated: the driver will learn of it too
@@ -155,10 +160,13 @@ def _write(
     rows = Rows(log, options, schema)
     transaction = log.transaction(timeout_ms=options.timeout_ms)
     try:
+        _BEGUN.hit()
         records = rows.write(transaction, first)
         for batch in batches:
             records += rows.write(transaction, batch)
+        _WRITTEN.hit()
         identity = transaction.prepare()
+        _PREPARED.hit()
     except BaseException as error:
         _drop(log, [(transaction.id, transaction.epoch)], error)
         raise
@@ -168,9 +176,12 @@ def _write(
 def _commit(
     options: SinkOptions, name: str, number: int, keep_ms: int, messages: Sequence[Any]
 ) -> None:
-    log = connected(options.target)
+    failpoints.arm_from_environment()
+    log = connected(options.target, patient=True)
     transactions = _named(messages)
+    _COMMITTING.hit()
     committed = log.commit_together(transactions, name=name, number=number, keep_ms=keep_ms)
+    _COMMITTED.hit()
     if committed.duplicate:
         _log.info("a batch was written before, and is skipped: name=%s number=%d", name, number)
 

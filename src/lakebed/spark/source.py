@@ -16,7 +16,14 @@ from lakebed.spark.connection import connected, reachable
 from lakebed.spark.fetch import Fetch
 from lakebed.spark.options import SourceOptions, Target, sink_options, source_options
 from lakebed.spark.planning import Piece, pieces
-from lakebed.spark.topics import bounded, check_known, find, resolved, schema_of
+from lakebed.spark.topics import (
+    bounded,
+    check_known,
+    check_reached,
+    find,
+    resolved,
+    schema_of,
+)
 from lakebed.spark.types import check_projection
 
 if TYPE_CHECKING:
@@ -95,6 +102,7 @@ class BatchReader(DataSourceReader):
             starts = resolved(
                 log, topic, options.starting, options.starting_us, otherwise="earliest"
             )
+            check_reached(topic, starts)
             ends = resolved(log, topic, options.ending, options.ending_us, otherwise="latest")
             ranges = bounded(topic, starts, ends, fail_on_data_loss=options.fail_on_data_loss)
             planned += tasks(target, log, topic.name, topic.id, ranges, options.min_partitions)

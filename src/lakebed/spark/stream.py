@@ -13,9 +13,10 @@ says that everything below is done.
 from __future__ import annotations
 
 import logging
+import time
 import uuid
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -25,14 +26,21 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from lakebed.errors import LakebedError
+from lakebed.errors import DataLossError, LakebedError
 from lakebed.spark.connection import connected, reachable
-from lakebed.spark.fetch import data_loss
 from lakebed.spark.offsets import Position, position
 from lakebed.spark.options import SourceOptions
 from lakebed.spark.rates import limited
 from lakebed.spark.source import read_piece, tasks
-from lakebed.spark.topics import Found, bounded, check_known, find, resolved, schema_of
+from lakebed.spark.topics import (
+    Found,
+    bounded,
+    check_known,
+    check_reached,
+    find,
+    resolved,
+    schema_of,
+)
 from lakebed.spark.types import check_projection
 
 if TYPE_CHECKING:
@@ -42,6 +50,11 @@ if TYPE_CHECKING:
     from lakebed.client.log import RemoteLog
 
 _log = logging.getLogger("lakebed.spark")
+
+_SHOWN_SECONDS: Final = 600.0
+"""How often progress is committed that has not changed: a group that is silent for long holds
+compaction back no more.
+"""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -54,6 +67,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """With the trigger AvailableNow: the ends that the query stops at."""
         self._shown: Mapping[tuple[str, int], int] = {}
         """The offsets that the group has committed last."""
+        self._shown_at = 0.0
+        """When that was, by the monotonic clock."""
 
     # Offsets
 
@@ -72,6 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         for topic in topics:
             ends = {number: end for number, (_, end) in topic.bounds.items()}
+            check_reached(topic, starts[topic.name])
             bounded(topic, starts[topic.name], ends, fail_on_data_loss=options.fail_on_data_loss)
         group = options.group or f"spark-{uuid.uuid4().hex}"
         return Position(group, {each.name: each.id for each in topics}, starts).document()
@@ -85,15 +101,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fix the end of a query that reads what there is now, in as many batches as it takes."""
         self._final = {
             topic.name: {number: end for number, (_, end) in topic.bounds.items()}
-            for topic in find(self._log(), self._options)
+            for topic in find(self._log(), self._options, missing=self._names())
         }
 
     def latestOffset(self, start: Any, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's
         """Say where the next micro-batch ends."""
-        begun = position(start)
+        before = position(start)
         log = self._log()
-        topics = find(log, self._options)
-        self._check_living(begun, topics)
+        topics = find(log, self._options, missing=before.ids)
+        begun = self._living(before, topics)
         self._show_progress(log, begun)
         ends = self._ends(begun, topics)
         if not isinstance(limit, ReadAllAvailable):
@@ -105,7 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # Spark's
         """Say where the topics end, for the query's progress."""
-        topics = find(self._log(), self._options)
+        topics = find(self._log(), self._options, missing=self._names())
         ends = {
             topic.name: {number: end for number, (_, end) in topic.bounds.items()}
             for topic in topics
@@ -119,10 +135,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         first, last = position(start), position(end)
         target = reachable(options.target)
-        log = connected(target)
+        log = connected(target, patient=True)
         planned: list[InputPartition] = []
         for topic in self._of(log, last):
-            starts = first.offsets.get(topic.name, {})
+            same = first.ids.get(topic.name) == topic.id
+            starts = first.offsets.get(topic.name, {}) if same else {}
             ends = last.offsets[topic.name]
             known = Found(
                 topic.name,
@@ -151,7 +168,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Inside
 
     def _log(self) -> RemoteLog:
-        return connected(self._options.target)
+        return connected(self._options.target, patient=True)
+
+    def _names(self) -> Container[str | None]:
+        """Give the names of the topics, where it does no harm that one of them is gone."""
+        return (self._options.topic, *self._options.subscribe)
 
     def _ends(self, begun: Position, topics: list[Found]) -> dict[str, dict[int, int]]:
         """Give the ends there are now, never before where the batch begins."""
@@ -167,25 +188,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 known[number] = max(known.get(number, 0), min(end, final))
         return ends
 
-    def _check_living(self, begun: Position, topics: list[Found]) -> None:
-        """Refuse to go on with a topic that is gone, or is another one of the same name."""
+    def _living(self, begun: Position, topics: list[Found]) -> Position:
+        """Give a position without the topics that are gone, or are others of the same name.
+
+        That they are gone is an error, unless the options allow it; one that was made anew is then
+        read from its beginning.
+        """
         now = {topic.name: topic.id for topic in topics}
-        for name, number in begun.ids.items():
-            if now.get(name) == number:
-                continue
-            why = "deleted" if name not in now else "deleted and made anew"
-            lost = data_loss(
-                name, 0, min(begun.offsets[name].values(), default=0), -1, topic_was=why
+        gone = [name for name, number in begun.ids.items() if now.get(name) != number]
+        for name in gone:
+            lost = DataLossError(
+                "a topic that is being read is gone",
+                topic=name,
+                topic_was="deleted and made anew" if name in now else "deleted",
             )
             if self._options.fail_on_data_loss:
                 raise lost
             _log.warning("records are left out: %s", lost)
+        return Position(
+            begun.group,
+            {name: number for name, number in begun.ids.items() if name not in gone},
+            {name: parts for name, parts in begun.offsets.items() if name not in gone},
+        )
 
     def _of(self, log: RemoteLog, last: Position) -> list[Found]:
         """Give the topics of a batch as they are now."""
-        topics = [each for each in find(log, self._options) if each.name in last.offsets]
-        self._check_living(Position(last.group, last.ids, last.offsets), topics)
-        return [each for each in topics if last.ids.get(each.name) == each.id]
+        topics = find(log, self._options, missing=last.ids)
+        living = self._living(last, topics)
+        return [each for each in topics if each.name in living.offsets]
 
     def _show_progress(self, log: RemoteLog, begun: Position) -> None:
         """Commit to the query's group what is done: everything below the next batch.
@@ -198,7 +228,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for number, offset in offsets.items()
             if begun.ids.get(topic) is not None
         }
-        if done == self._shown or not done:
+        now = time.monotonic()
+        if not done or (done == self._shown and now - self._shown_at < _SHOWN_SECONDS):
             return
         try:
             log.commit_offsets(begun.group, done)
@@ -211,7 +242,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begun.group,
                 error,
             )
-        self._shown = done
+        self._shown, self._shown_at = done, now
 
 
 def _rows(limit: ReadLimit) -> int | None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakebed.client.log import RemoteLog
 from lakebed.engine.reading import EARLIEST, LATEST
-from lakebed.errors import InvalidArgumentError, PartitionNotFoundError, TopicNotFoundError
+from lakebed.errors import (
+    InvalidArgumentError,
+    OffsetOutOfRangeError,
+    PartitionNotFoundError,
+    TopicNotFoundError,
+)
 from lakebed.spark.fetch import data_loss
 from lakebed.spark.options import FIRST, LAST, SourceOptions, Start
 from lakebed.spark.types import spark_schema
@@ -30,10 +35,13 @@ class Found:
     bounds: Bounds
 
 
-def find(log: RemoteLog, options: SourceOptions) -> list[Found]:
+def find(
+    log: RemoteLog, options: SourceOptions, *, missing: Container[str | None] = ()
+) -> list[Found]:
     """Give the topics that the options name, as they are now, in the order of their names.
 
-    A pattern may fit none, or more later on; a topic that is named has to be there.
+    A pattern may fit none, or more later on; a topic that is named has to be there, unless the
+    caller looks itself which of those in `missing` are gone.
     """
     if options.pattern is not None:
         names = [name for name in log.topics() if re.fullmatch(options.pattern, name)]
@@ -44,7 +52,7 @@ def find(log: RemoteLog, options: SourceOptions) -> list[Found]:
         try:
             found.append(Found(name, log.describe_topic(name).id, log.offsets(name)))
         except TopicNotFoundError:
-            if options.pattern is None:
+            if options.pattern is None and name not in missing:
                 raise
             # It was deleted between being listed and being looked at.
     return found
@@ -104,7 +112,7 @@ def resolved(
             partitions=len(topic.bounds),
         )
     names = {FIRST: EARLIEST, LAST: LATEST}
-    offsets = {}
+    offsets: dict[int, int] = {}
     for number, bounds in topic.bounds.items():
         offset = given.get(number)
         if offset is None:
@@ -132,6 +140,20 @@ def check_known(wanted: Start, topics: list[Found], option: str) -> None:
         )
 
 
+def check_reached(topic: Found, starts: Mapping[int, int]) -> None:
+    """Refuse to begin beyond a partition's end: what comes before that would be passed over."""
+    for number, (low, end) in topic.bounds.items():
+        if starts[number] > end:
+            raise OffsetOutOfRangeError(
+                "a start lies beyond the end",
+                topic=topic.name,
+                partition=number,
+                offset=starts[number],
+                earliest=low,
+                end=end,
+            )
+
+
 def bounded(
     topic: Found, starts: Mapping[int, int], ends: Mapping[int, int], *, fail_on_data_loss: bool
 ) -> dict[int, tuple[int, int]]:
@@ -141,7 +163,7 @@ def bounded(
         start, until = starts[number], min(ends[number], end)
         if ends[number] > end and fail_on_data_loss:
             raise data_loss(topic.name, number, end, ends[number], end=end)
-        if start < low:
+        if start < low and start < until:
             if fail_on_data_loss:
                 raise data_loss(topic.name, number, start, min(low, until), low=low)
             start = low

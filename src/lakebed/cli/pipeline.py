@@ -1,0 +1,287 @@
+"""`lakebed pipeline`: run Spark pipelines that are declared in a file, and look at them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+import lakebed
+from lakebed.cli.data import Target, TargetType, check_log, confirm, opened, yes_option
+from lakebed.cli.output import (
+    counted,
+    json_option,
+    number,
+    write_json,
+    write_line,
+    write_table,
+    write_wrapped,
+)
+from lakebed.cli.pipeline_view import View, counts_text
+from lakebed.errors import InvalidArgumentError, LakebedError
+from lakebed.spark.pipeline import graph
+from lakebed.spark.pipeline.checks import Problem
+from lakebed.spark.pipeline.spec import PipelineSpec
+from lakebed.spark.pipeline.toml_file import PipelineFile, read_pipeline, refusal
+
+_file = click.argument("file", type=click.Path(path_type=Path))
+
+_data = click.option(
+    "--data",
+    "folder",
+    metavar="DIR|URL",
+    type=TargetType(),
+    help="The log's folder or URL, instead of the one that FILE names.",
+)
+_master = click.option(
+    "--master",
+    metavar="URL",
+    default="local[*]",
+    show_default=True,
+    help="The Spark master.",
+)
+
+
+@click.group()
+def pipeline() -> None:
+    """Run Spark pipelines that are declared in a file, and look at them."""
+
+
+@pipeline.command("run", short_help="Run a pipeline.")
+@_file
+@_data
+@_master
+@click.option("--available-now", is_flag=True, help="Work off what there is, and end.")
+@click.option("--reset", metavar="FLOW", multiple=True, help="Begin this flow anew.")
+@yes_option
+@click.option("--verbose", is_flag=True, help="Show what Spark says, traces included.")
+@json_option
+def run_command(
+    file: Path,
+    folder: Target | None,
+    *,
+    master: str,
+    available_now: bool,
+    reset: tuple[str, ...],
+    yes: bool,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Run the pipeline of FILE until Ctrl-C, or SIGTERM; each flow then finishes its batch.
+
+    A pipeline that was stopped, or killed, goes on exactly where it was. A flow that has become
+    another one under the same name is refused; --reset drops its checkpoint, so that it begins
+    anew, and writes again what it has written.
+    """
+    from lakebed.spark.pipeline.plan import PlanError
+    from lakebed.spark.pipeline.run import running
+
+    found = read_pipeline(file)
+    spec = found.checked()
+    target = _log_of(spec, folder)
+    _reset(spec, reset, yes=yes)
+    try:
+        with (
+            running(spec, target, master=master, available_now=available_now) as run,
+            View(as_json=as_json) as view,
+            _signals(run),
+        ):
+            run.quiet = not verbose
+            view.finish(run.run(view))
+    except PlanError as error:
+        raise refusal([found.found(error.problem)]) from error
+
+
+@contextlib.contextmanager
+def _signals(run: Any) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the pipeline after the batches that run; a second one at once."""
+
+    def stop(*_: object) -> None:
+        if run.stopping.is_set():
+            raise KeyboardInterrupt
+        run.stopping.set()
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _log_of(spec: PipelineSpec, folder: Target | None) -> str:
+    """Give the log that is meant: the one that was named here, in the file, or by LAKEBED_DATA."""
+    named = spec.log and (spec.log if "://" in spec.log else str(spec.folder / spec.log))
+    target = os.fspath(folder) if folder else named or os.environ.get("LAKEBED_DATA")
+    if not target:
+        raise click.UsageError("which log? Say --data, or log = '...' in the file")
+    if "://" not in target:
+        check_log(Path(target))
+    return target
+
+
+def _reset(spec: PipelineSpec, flows: tuple[str, ...], *, yes: bool) -> None:
+    from lakebed.spark.pipeline.place import Place
+
+    known = [each.name for each in spec.flows()]
+    for flow in flows:
+        if flow not in known:
+            raise InvalidArgumentError(
+                "the pipeline has no such flow", flow=flow, known=", ".join(known)
+            )
+    place = Place(spec.place)
+    for flow in flows:
+        confirm(f"Begin {flow} anew? It will write again what it has written.", yes=yes)
+        place.remove(flow)
+
+
+@pipeline.command("validate", short_help="Check a pipeline's file.")
+@_file
+@_data
+@_master
+@click.option("--plan", is_flag=True, help="Let Spark check the queries too.")
+@json_option
+@click.pass_context
+def validate_command(
+    ctx: click.Context,
+    file: Path,
+    folder: Target | None,
+    *,
+    master: str,
+    plan: bool,
+    as_json: bool,
+) -> None:
+    """Check FILE, and name every mistake with its line.
+
+    If there is a log, its topics and tables are looked up. Whether queries make sense is known to
+    Spark alone, which --plan asks; the topics have to exist then.
+    """
+    from lakebed.spark.pipeline.lookup import functions_and_schemas
+
+    found = read_pipeline(file)
+    problems = list(found.problems)
+    if found.spec is not None:
+        more = list(functions_and_schemas(found.spec))
+        more += _in_the_log(found.spec, folder)
+        if plan and not any(each.fatal for each in more):
+            more += _planned(found.spec, _log_of(found.spec, folder), master)
+        problems += map(found.found, more)
+    problems.sort(key=lambda each: each.line)
+    fatal = any(each.fatal for each in problems)
+    for each in problems:
+        if as_json:
+            write_json("problem", each._asdict())
+        else:
+            write_line(str(each))
+    _write_verdict(found, valid=not fatal, as_json=as_json)
+    if fatal:
+        ctx.exit(1)
+
+
+def _write_verdict(found: PipelineFile, *, valid: bool, as_json: bool) -> None:
+    if as_json:
+        name = None if found.spec is None else found.spec.name
+        write_json("pipeline", {"file": found.path, "name": name, "valid": valid})
+    elif valid and found.spec is not None:
+        spec = found.spec
+        parts = (
+            counted(len(spec.sources), "source", "sources"),
+            counted(len(spec.steps), "step", "steps"),
+            counted(len(spec.flows()), "flow", "flows"),
+        )
+        write_line(f"{spec.name}: {', '.join(parts)}; nothing is wrong")
+
+
+def _in_the_log(spec: PipelineSpec, folder: Target | None) -> list[Problem]:
+    """Look up topics and tables, if there is a log that can be asked."""
+    from lakebed.spark.pipeline.lookup import topics_and_tables
+
+    try:
+        target = _log_of(spec, folder)
+        with opened(_target(target), silent=True) as log:
+            return list(topics_and_tables(spec, log))
+    except click.UsageError:
+        return [Problem((), "no log is named, so its topics were not looked up", fatal=False)]
+    except LakebedError as error:
+        message = f"the log cannot be asked, so its topics were not looked up: {error}"
+        return [Problem(("log",), message, fatal=False)]
+
+
+def _target(text: str) -> Target:
+    return text if "://" in text else Path(text)
+
+
+def _planned(spec: PipelineSpec, target: str, master: str) -> list[Problem]:
+    from lakebed.spark.pipeline.run import running
+
+    with running(spec, target, master=master) as run:
+        return run.problems()
+
+
+@pipeline.command("status", short_help="Show how far a pipeline is.")
+@_file
+@_data
+@json_option
+def status_command(file: Path, folder: Target | None, *, as_json: bool) -> None:
+    """Show how far the flows of FILE are: last batch, lag, and what was counted.
+
+    It is told from the checkpoints and the log, whether or not the pipeline runs.
+    """
+    from lakebed.spark.pipeline.place import Place
+    from lakebed.spark.pipeline.status import look
+
+    spec = read_pipeline(file).checked()
+    with _asked(_log_of(spec, folder)) as log:
+        statuses = look(spec, Place(spec.place), log)
+    if as_json:
+        for each in statuses:
+            write_json("flow", {"pipeline": spec.name, **each.document()})
+        return
+    columns = ("flow", "state", ">batch", "time", ">records", ">lag")
+    rows = [
+        (
+            each.flow,
+            each.state,
+            number(each.batch),
+            each.time or "-",
+            str(each.rows),
+            number(each.lag),
+        )
+        for each in statuses
+    ]
+    write_table(columns, rows)
+    for each in statuses:
+        for line in counts_text(each):
+            write_line(f"{each.flow}: {line}")
+        if each.error:
+            write_wrapped(f"{each.flow} failed: {each.error}")
+
+
+@contextlib.contextmanager
+def _asked(target: str) -> Iterator[lakebed.Log | None]:
+    """Open a log to ask for the ends of topics; one that cannot be opened is done without."""
+    with contextlib.ExitStack() as stack:
+        try:
+            log = stack.enter_context(opened(_target(target), silent=True))
+        except LakebedError as error:
+            click.echo(f"warning: the lag is not known: {error}", err=True)
+            log = None
+        yield log
+
+
+@pipeline.command("graph", short_help="Draw a pipeline.")
+@_file
+@click.option("--mermaid", is_flag=True, help="Draw it as a Mermaid diagram.")
+@json_option
+def graph_command(file: Path, *, mermaid: bool, as_json: bool) -> None:
+    """Show what FILE reads, what it makes of it, and where that goes."""
+    spec = read_pipeline(file).checked()
+    if as_json:
+        write_json("graph", graph.as_data(spec))
+    else:
+        write_line(graph.as_mermaid(spec) if mermaid else graph.as_text(spec))

@@ -1,0 +1,113 @@
+"""What a running pipeline shows: a table on a terminal, lines elsewhere, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import click
+
+from lakebed.cli.output import flush, number, write_json, write_table
+from lakebed.spark.pipeline.status import FlowStatus
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+_COLUMNS: Final = ("flow", ">batch", ">records", ">records/s", ">lag", "counted")
+_SAY_SECONDS: Final = 10.0
+"""How often a line says how far the flows are where nobody watches."""
+
+
+class View:
+    """Is told how far the flows are, and shows it."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._terminal = sys.stderr.isatty() and not as_json
+        self._live: Live | None = None
+        self._shown: dict[str, FlowStatus] = {}
+        self._said_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._terminal:
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, statuses: Sequence[FlowStatus]) -> None:
+        """Show how far the flows are now."""
+        if self._as_json:
+            self._write_json(statuses)
+        elif self._live is not None:
+            self._live.update(_table(statuses), refresh=True)
+        elif time.monotonic() - self._said_at > _SAY_SECONDS:
+            self._said_at = time.monotonic()
+            for each in statuses:
+                click.echo(_line(each), err=True)
+
+    def finish(self, statuses: Sequence[FlowStatus]) -> None:
+        """Show what the flows have done, when they have ended."""
+        if self._live is not None:
+            self._live.stop()
+        if not self._as_json:
+            write_table(_COLUMNS, [_row(each) for each in statuses])
+
+    def _write_json(self, statuses: Sequence[FlowStatus]) -> None:
+        for each in statuses:
+            known = self._shown.get(each.flow)
+            if known is None or (known.batch, known.state) != (each.batch, each.state):
+                self._shown[each.flow] = each
+                write_json("flow", each.document())
+        flush()
+
+
+def counts_text(status: FlowStatus) -> Iterator[str]:
+    """Say what was counted, part by part: nothing of what there was none of."""
+    for part, counts in status.counts.items():
+        found = [
+            f"{count} {name}" for name, count in counts.items() if name != "rows" and count > 0
+        ]
+        if found:
+            yield f"{part.removesuffix('.expect')}: {', '.join(found)} of {counts.get('rows', 0)}"
+
+
+def _row(status: FlowStatus) -> tuple[str, ...]:
+    return (
+        status.flow,
+        number(status.batch),
+        str(status.rows),
+        f"{status.rows_per_second:.0f}",
+        number(status.lag),
+        "; ".join(counts_text(status)) or "-",
+    )
+
+
+def _line(status: FlowStatus) -> str:
+    batch, rows, lag = number(status.batch), status.rows, number(status.lag)
+    return f"{status.flow}: batch {batch}, {rows} records, lag {lag}"
+
+
+def _table(statuses: Sequence[FlowStatus]) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in _COLUMNS:
+        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
+    for each in statuses:
+        table.add_row(*_row(each))
+    return table

@@ -1,0 +1,143 @@
+"""The door through which executors read and write the Parquet files of derived tables.
+
+    file:///folder/...   s3://bucket/...   and what else pyarrow knows
+
+A local file is written under another name, synced, renamed, and its folder synced, so that a name
+always means a whole file that survives a power cut; folders and files are for their owner alone. A
+stream to an object store shows nothing until it is closed. Every file has a name of its own, so one
+that was written in vain does no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import urllib.parse
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_ROW_GROUP_ROWS: Final = 256 * 1024
+_LOCAL: Final = "file://"
+
+
+class Written(NamedTuple):
+    """A file that was written."""
+
+    location: str
+    rows: int
+    bytes: int
+
+
+class TableFiles:
+    """Parquet files by URL. It can be pickled; one thread at a time."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = dict(options)
+        self._systems: dict[tuple[str, str], Any] = {}
+
+    def __repr__(self) -> str:
+        return f"TableFiles(options={sorted(self._options)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (TableFiles, (self._options,))
+
+    def write(
+        self,
+        location: str,
+        schema: pa.Schema,
+        batches: Iterable[pa.Table],
+        plain: Iterable[str] = (),
+    ) -> Written:
+        """Write tables, which have the columns of `schema`, as one file that is there for good.
+
+        Columns in `plain` have no dictionary: values of a key are hardly ever alike.
+        """
+        rows = 0
+        with self._output(location) as sink:
+            settings: dict[str, Any] = {
+                "compression": "zstd",
+                "write_page_checksum": True,
+                "write_page_index": True,
+                "store_schema": False,
+                "use_dictionary": [name for name in schema.names if name not in set(plain)],
+            }
+            with pq.ParquetWriter(sink, schema, **settings) as writer:
+                for table in batches:
+                    writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+                    rows += table.num_rows
+        return Written(location, rows, self._size(location))
+
+    def read(self, location: str, columns: list[str] | None = None) -> pa.Table:
+        """Read a file, or those of its columns that it has."""
+        with contextlib.closing(self._input(location)) as source:
+            file = pq.ParquetFile(source, pre_buffer=not location.startswith(_LOCAL))
+            if columns is not None:
+                columns = [name for name in columns if name in file.schema_arrow.names]
+            return file.read(columns)
+
+    @contextlib.contextmanager
+    def _output(self, location: str) -> Iterator[Any]:
+        if location.startswith(_LOCAL):
+            with _local_output(Path(location.removeprefix(_LOCAL))) as sink:
+                yield sink
+        else:
+            system, path = self._system(location)
+            with system.open_output_stream(path) as sink:
+                yield sink
+
+    def _input(self, location: str) -> Any:
+        if location.startswith(_LOCAL):
+            return pa.memory_map(location.removeprefix(_LOCAL))
+        system, path = self._system(location)
+        return system.open_input_file(path)
+
+    def _size(self, location: str) -> int:
+        if location.startswith(_LOCAL):
+            return Path(location.removeprefix(_LOCAL)).stat().st_size
+        system, path = self._system(location)
+        return int(system.get_file_info(path).size)
+
+    def _system(self, location: str) -> tuple[Any, str]:
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        from lakebed.host.store_bucket import with_defaults
+
+        parts = urllib.parse.urlsplit(location)
+        known = self._systems.get((parts.scheme, parts.netloc))
+        if known is None:
+            opened = PyArrowFileIO(with_defaults(self._options))
+            known = opened.fs_by_scheme(parts.scheme, parts.netloc)
+            self._systems[parts.scheme, parts.netloc] = known
+        return known, f"{parts.netloc}{parts.path}"
+
+
+@contextlib.contextmanager
+def _local_output(path: Path) -> Iterator[Any]:
+    _make_folder(path.parent)
+    unfinished = path.with_name(f"{path.name}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    with os.fdopen(os.open(unfinished, flags, 0o600), "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.rename(path)
+    _sync_folder(path.parent)
+
+
+def _make_folder(path: Path) -> None:
+    if not path.is_dir():
+        _make_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+        _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

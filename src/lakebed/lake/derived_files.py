@@ -1,0 +1,127 @@
+"""Files that executors have written, described to a derived table.
+
+A file is looked at where it is: its footer says what is in it, and its columns must be those of the
+table, by name, type and field id. So a file that is missing, cut off or of another table is refused
+before anything is committed.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakebed.errors import InvalidArgumentError, SchemaMismatchError
+from lakebed.lake.derived_values import DATA, DELETES, DerivedFile
+from lakebed.lake.schema import FIELD_ID
+from lakebed.lake.table_facts import file_statistics
+
+_THREADS: Final = 8
+_PATH_ID: Final = 2147483546
+_POSITION_ID: Final = 2147483545
+
+DELETES_SCHEMA: Final = pa.schema(
+    [
+        pa.field("file_path", pa.string(), nullable=False, metadata={FIELD_ID: str(_PATH_ID)}),
+        pa.field("pos", pa.int64(), nullable=False, metadata={FIELD_ID: str(_POSITION_ID)}),
+    ]
+)
+"""The columns of a file of deleted positions, which Iceberg prescribes."""
+
+
+def described(files: list[DerivedFile], table: Any, columns: pa.Schema) -> list[Any]:
+    """Give the files as pyiceberg's data files, in their order."""
+    if not files:
+        return []
+    with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
+        return list(pool.map(lambda each: _described(each, table, columns), files))
+
+
+def _described(file: DerivedFile, table: Any, columns: pa.Schema) -> Any:
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    source = table.io.new_input(file.location)
+    try:
+        with source.open() as stream:
+            found = pq.read_metadata(stream)
+        size = len(source)
+    except FileNotFoundError as error:
+        raise InvalidArgumentError(
+            "a file of the commit is not there: it was not written, or its job took longer than the"
+            " grace period",
+            file=file.location,
+        ) from error
+    except pa.ArrowInvalid as error:
+        raise InvalidArgumentError(
+            "a file of the commit is damaged", file=file.location, reason=error
+        ) from error
+    data = file.content == DATA
+    if data:
+        _check_columns(found, columns, file.location)
+        statistics = file_statistics(found, table.metadata, table.schema()).to_serialized_dict()
+    else:
+        statistics = _deletes_statistics(found)
+    return DataFile.from_args(
+        content=DataFileContent.DATA if data else DataFileContent.POSITION_DELETES,
+        file_path=file.location,
+        file_format=FileFormat.PARQUET,
+        partition=Record(file.bucket) if table.spec().fields else Record(),
+        file_size_in_bytes=size,
+        sort_order_id=None,
+        spec_id=table.metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics,
+    )
+
+
+def _check_columns(found: Any, columns: pa.Schema, place: str) -> None:
+    """Refuse a file whose columns are not the table's, or not all of those it must have."""
+    schema = found.schema.to_arrow_schema()
+    for field in schema:
+        number = (field.metadata or {}).get(FIELD_ID)
+        index = columns.get_field_index(field.name)
+        if index < 0 or (columns.field(index).metadata or {}).get(FIELD_ID) != number:
+            raise SchemaMismatchError(
+                "a file has a column that the table has not", file=place, column=field.name
+            )
+
+
+def _deletes_statistics(found: Any) -> dict[str, Any]:
+    """Give the first and the last file that positions are of, so that readers can skip others."""
+    if found.schema.to_arrow_schema().names != DELETES_SCHEMA.names or not found.num_rows:
+        raise SchemaMismatchError("not a file of deleted positions", columns=found.schema.names)
+    paths = [found.row_group(number).column(0).statistics for number in range(found.num_row_groups)]
+    bounds: dict[str, Any] = {"lower_bounds": None, "upper_bounds": None}
+    if all(each is not None and each.has_min_max for each in paths):
+        bounds["lower_bounds"] = {_PATH_ID: _encoded(min(each.min for each in paths))}
+        bounds["upper_bounds"] = {_PATH_ID: _encoded(max(each.max for each in paths))}
+    return {
+        "record_count": found.num_rows,
+        "column_sizes": None,
+        "value_counts": None,
+        "null_value_counts": None,
+        "nan_value_counts": None,
+        "split_offsets": None,
+        **bounds,
+    }
+
+
+def _encoded(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def shown(data_file: Any) -> DerivedFile:
+    """Give a file of a table as its users see it."""
+    from pyiceberg.manifest import DataFileContent
+
+    return DerivedFile(
+        location=data_file.file_path,
+        bucket=int(data_file.partition[0]) if len(data_file.partition) else 0,
+        content=DATA if data_file.content == DataFileContent.DATA else DELETES,
+        rows=data_file.record_count,
+        bytes=data_file.file_size_in_bytes,
+    )

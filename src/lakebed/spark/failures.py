@@ -1,0 +1,59 @@
+"""What a query failed of, in one sentence: found in what Spark says, which is mostly stack traces.
+
+Functions that Spark runs in Python raise the log's own errors there; what arrives here is their
+text, within that of two or three other errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from lakebed import errors
+from lakebed.errors import JobFailedError, LakebedError
+
+_OURS: Final = re.compile(r"lakebed\.errors\.(\w+Error): (.*)")
+_PYTHONS: Final = re.compile(
+    r"^((?!org\.|java\.|py4j\.)[A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE
+)
+_CAUSE_CHARACTERS: Final = 500
+
+
+def error_in(said: str) -> LakebedError | None:
+    """Give the error of the log that a text of Spark's speaks of; None if it speaks of none."""
+    found = _OURS.findall(said)
+    if not found:
+        return None
+    name, message = found[-1]
+    kind = getattr(errors, name, JobFailedError)
+    error: LakebedError = kind(message.strip())
+    return error
+
+
+def cause_in(said: str) -> str:
+    """Give the error that a Python function raised; if there is none, what Spark says first."""
+    raised = _PYTHONS.findall(said)
+    if raised and "Traceback (most recent call last)" in said:
+        return ": ".join(raised[-1])
+    first = next((line for line in said.splitlines() if line.strip()), "")
+    return first.strip()[:_CAUSE_CHARACTERS]
+
+
+@contextlib.contextmanager
+def told(job: str, **facts: object) -> Iterator[None]:
+    """Let Spark's errors be the log's own: the one that it speaks of, or `JobFailedError`."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        said = str(error)
+        ours = error_in(said)
+        if ours is not None:
+            raise ours from error
+        raise JobFailedError(
+            f"Spark failed in the job {job}", **facts, cause=cause_in(said)
+        ) from error

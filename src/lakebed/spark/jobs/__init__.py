@@ -1,0 +1,1 @@
+"""Jobs: work on whole topics by Spark. Each can be killed, and run again."""

@@ -1,0 +1,149 @@
+"""From rows of files to records: value, key and timestamp, and rows that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidArgumentError, TopicNotFoundError
+from lakebed.spark.jobs.import_sources import CORRUPT, Source
+from lakebed.spark.jobs.storage import Found
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+    from lakebed.engine.log import Log
+
+LAYOUTS: Final = ("fields", "json", "records")
+BAD: Final = "lakebed: a row cannot be read"
+"""What a task says that meets one."""
+_RECORD: Final = ("key", "value", "headers", "timestamp")
+
+
+def schema_for(
+    owner: Log, source: Source, given: str | None, topic: str, layout: str, files: Sequence[Found]
+) -> StructType:
+    """Give the columns to read: those given, those of the topic, or those that the files have."""
+    from pyspark.sql.types import StructType
+
+    from lakebed.spark.types import spark_schema
+
+    if given is not None:
+        return StructType.fromDDL(given)
+    if source.may_be_bad and layout == "fields":
+        try:
+            known = owner.describe_topic(topic).schema
+        except TopicNotFoundError:
+            known = None
+        if known is not None:
+            return spark_schema(known, topic=False, headers=True)
+    found = source.schema([each.path for each in files])
+    return StructType([each for each in found.fields if each.name != CORRUPT])
+
+
+class Rows:
+    """Makes records of rows."""
+
+    def __init__(
+        self, source: Source, schema: Any, layout: str, key: str | None, timestamp: str | None
+    ) -> None:
+        from pyspark.sql.types import StructType
+
+        self._source = source
+        self._schema = StructType.fromJson(schema)
+        self._layout = layout
+        self._key = key
+        self._timestamp = timestamp
+        self.may_be_bad = source.may_be_bad
+        names = self._schema.fieldNames()
+        if not names:
+            raise InvalidArgumentError("the files have no columns")
+        for role, column in (("key", key), ("timestamp", timestamp)):
+            if column is not None and column not in names:
+                raise InvalidArgumentError(
+                    f"there is no column for the {role}", column=column, columns=", ".join(names)
+                )
+        if layout == "records" and "value" not in names:
+            raise InvalidArgumentError(
+                "files of records have a column value", columns=", ".join(names)
+            )
+
+    def topic_schema(self) -> pa.Schema | None:
+        """Give the schema of a topic for these rows; None for a raw one."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        if self._layout == "json":
+            return None
+        fields: Any = self._schema
+        if self._layout == "records":
+            fields = self._schema["value"].dataType
+            if not isinstance(fields, StructType):
+                return None
+        found = to_arrow_schema(fields, timezone="UTC")
+        return pa.schema([pa.field(each.name, each.type) for each in found])
+
+    def read(self, files: Sequence[str]) -> DataFrame:
+        """Read files."""
+        return self._source.read(files, self._schema)
+
+    def good(self, frame: DataFrame) -> DataFrame:
+        """Give the records of rows that can be read."""
+        from pyspark.sql import functions as f
+
+        if self.may_be_bad:
+            frame = frame.where(f.col(CORRUPT).isNull())
+        return frame.select(*self._columns())
+
+    def checked(self, frame: DataFrame) -> DataFrame:
+        """Give the records of rows; one that cannot be read fails its task."""
+        from pyspark.sql import functions as f
+
+        if self.may_be_bad:
+            fine = f.when(f.col(CORRUPT).isNull(), f.lit(True)).otherwise(
+                f.raise_error(f.lit(BAD)).cast("boolean")
+            )
+            frame = frame.where(fine)
+        return frame.select(*self._columns())
+
+    def bad(self, frame: DataFrame) -> DataFrame:
+        """Give the rows that cannot be read as records: their text, and the file they are in."""
+        from pyspark.sql import functions as f
+
+        # Spark refuses to read the corrupt column alone: some other one has to be looked at too.
+        other = f.to_json(f.struct(f.col(f"`{self._schema.fieldNames()[0]}`")))
+        text = f.coalesce(f.col(CORRUPT), other).cast("binary")
+        file = f.create_map(f.lit("file"), f.input_file_name().cast("binary"))
+        rows = frame.where(f.col(CORRUPT).isNotNull())
+        return rows.select(text.alias("value"), file.alias("headers"))
+
+    def _columns(self) -> list[Column]:
+        from pyspark.sql import functions as f
+
+        names = self._schema.fieldNames()
+        if self._layout == "records":
+            return [f.col(name) for name in _RECORD if name in names]
+        fields = f.struct(*(f.col(f"`{name}`") for name in names))
+        value = (
+            f.to_json(fields, {"ignoreNullFields": "false"}) if self._layout == "json" else fields
+        )
+        columns = [value.alias("value")]
+        if self._key is not None:
+            columns.append(self._key_column())
+        if self._timestamp is not None:
+            columns.append(f.col(f"`{self._timestamp}`").cast("timestamp").alias("timestamp"))
+        return columns
+
+    def _key_column(self) -> Column:
+        """Give the key as bytes: text as UTF-8, anything else as it is written."""
+        from pyspark.sql import functions as f
+        from pyspark.sql.types import BinaryType
+
+        assert self._key is not None  # noqa: S101  # asked before
+        column = f.col(f"`{self._key}`")
+        if not isinstance(self._schema[self._key].dataType, BinaryType):
+            column = column.cast("string").cast("binary")
+        return column.alias("key")

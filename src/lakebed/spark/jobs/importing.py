@@ -1,0 +1,277 @@
+"""Files into a topic: Parquet, JSON lines, CSV or an Iceberg table, each file once under a name.
+
+The files are listed when the job begins, put together into chunks, and the list is kept under the
+job's name. A chunk is written by one commit, whole and once. Run again, the job writes the chunks
+that are missing, and then files that have come since; a file that has changed after it was imported
+is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from lakebed.errors import BadRecordError, InvalidArgumentError, LakebedError, TopicNotFoundError
+from lakebed.spark.failures import told
+from lakebed.spark.jobs.import_rows import BAD, LAYOUTS, Rows, schema_for
+from lakebed.spark.jobs.import_sources import FORMATS, Source, source_of
+from lakebed.spark.jobs.plans import Plans, check_same, job_name
+from lakebed.spark.jobs.progress import Progress, say_nothing
+from lakebed.spark.jobs.storage import Found
+from lakebed.spark.jobs.target import AnyLog, reached
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lakebed.engine.log import Log
+    from lakebed.spark.options import Target
+
+CHUNK_BYTES: Final = 256 * 1024 * 1024
+"""Files are put together up to this size; what dies loses no more work than that."""
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What an import did."""
+
+    name: str
+    """What to call it when it is run again."""
+    topic: str
+    files: int
+    files_before: int
+    """Those that were imported before."""
+    records: int
+    """Written by this run."""
+    bad: int
+    """Rows that could not be read, which are in the dead-letter topic."""
+    created: bool
+    """Whether the topic was made."""
+
+
+def import_(
+    spark: SparkSession,
+    log: AnyLog,
+    paths: str | Sequence[str],
+    topic: str,
+    *,
+    format: str = "parquet",  # noqa: A002  # the word that Spark has for it
+    layout: str = "fields",
+    key: str | None = None,
+    timestamp: str | None = None,
+    schema: str | None = None,
+    options: Mapping[str, str] | None = None,
+    partitions: int | None = None,
+    dead_letters: str | None = None,
+    catalog: str | None = None,
+    name: str | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Write the rows of files into a topic, which is made if there is none.
+
+    `paths` are files, folders or patterns; of an Iceberg table its metadata file or folder, or its
+    name in a `catalog`. With the layout `fields` each column is a field of a typed value, with
+    `json` the row is a JSON document in a raw topic, with `records` the columns key, value, headers
+    and timestamp are those of the record. `key` and `timestamp` name columns. `schema` gives the
+    columns of JSON and CSV as SQL does (`id BIGINT, name STRING`), which else are those of the
+    topic, or are found out by reading everything once. Rows of JSON and CSV that cannot be read end
+    the job with their number, unless there is a topic for `dead_letters`.
+    """
+    if layout not in LAYOUTS:
+        raise InvalidArgumentError("a layout is one of " + ", ".join(LAYOUTS), got=repr(layout))
+    if format not in FORMATS:
+        raise InvalidArgumentError("a format is one of " + ", ".join(FORMATS), got=repr(format))
+    owner, reach = reached(spark, log)
+    given = [paths] if isinstance(paths, str) else [str(each) for each in paths]
+    arguments = {
+        "paths": given,
+        "topic": topic,
+        "format": format,
+        "layout": layout,
+        "key": key,
+        "timestamp": timestamp,
+        "options": dict(options or {}),
+        "dead_letters": dead_letters,
+    }
+    chosen = job_name("import", name, arguments)
+    with told("import", name=chosen, topic=topic):
+        source = source_of(spark, format, given, dict(options or {}), catalog)
+        plan = _plan(owner, chosen, arguments, source, schema, topic, chunk_bytes)
+        rows = Rows(source, plan["schema"], layout, key, timestamp)
+        created = _made(owner, topic, rows, partitions)
+        if dead_letters is not None:
+            owner.get_or_create_topic(dead_letters, 1)
+        run = _Run(owner, reach, chosen, topic, dead_letters, rows, progress or say_nothing)
+        run.work(plan["chunks"])
+    return ImportReport(
+        name=chosen,
+        topic=topic,
+        files=sum(len(each) for each in plan["chunks"]),
+        files_before=run.files_before,
+        records=run.records,
+        bad=run.bad,
+        created=created,
+    )
+
+
+# What is to be done
+
+
+def _plan(
+    owner: Log,
+    name: str,
+    arguments: dict[str, Any],
+    source: Source,
+    schema: str | None,
+    topic: str,
+    chunk_bytes: int,
+) -> dict[str, Any]:
+    """Give the plan that holds, with the files that have come since."""
+    plans = Plans(owner)
+    plan = plans.get(name)
+    files = source.files()
+    if plan is None:
+        if not files:
+            raise InvalidArgumentError("there are no files to import", paths=arguments["paths"])
+        layout = arguments["layout"]
+        known = schema_for(owner, source, schema, topic, layout, files)
+        plan = plans.settle(
+            name,
+            {
+                "job": "import",
+                "arguments": arguments,
+                "schema": json.loads(known.json()),
+                "chunks": _chunks(files, chunk_bytes),
+                "version": 0,
+            },
+        )
+    check_same(name, plan, arguments)
+    fresh = _fresh(name, plan, files)
+    if not fresh:
+        return plan
+    version = int(plan["version"]) + 1
+    grown = {
+        **plan,
+        "chunks": [*plan["chunks"], *_chunks(fresh, chunk_bytes)],
+        "version": version,
+    }
+    return plans.settle(name, grown, version=version)
+
+
+def _fresh(name: str, plan: dict[str, Any], files: list[Found]) -> list[Found]:
+    """Give the files that are not part of a plan yet; one that has changed is refused."""
+    known = {path: (size, changed) for chunk in plan["chunks"] for path, size, changed in chunk}
+    for each in files:
+        if each.path in known and known[each.path] != (each.bytes, each.changed_ms):
+            raise InvalidArgumentError(
+                "a file has changed since it was planned to be imported: import it under another"
+                " name",
+                name=name,
+                file=each.path,
+            )
+    return [each for each in files if each.path not in known]
+
+
+def _chunks(files: list[Found], chunk_bytes: int) -> list[list[tuple[str, int, int]]]:
+    """Put files together, in their order, until they are enough for a commit."""
+    chunks: list[list[tuple[str, int, int]]] = []
+    size = 0
+    for each in files:
+        if not chunks or size + each.bytes > chunk_bytes:
+            chunks.append([])
+            size = 0
+        chunks[-1].append((each.path, each.bytes, each.changed_ms))
+        size += each.bytes
+    return chunks
+
+
+def _made(owner: Log, topic: str, rows: Rows, partitions: int | None) -> bool:
+    """Make the topic, if there is none."""
+    try:
+        owner.describe_topic(topic)
+    except TopicNotFoundError:
+        owner.get_or_create_topic(topic, partitions, rows.topic_schema())
+        return True
+    return False
+
+
+# Doing it
+
+
+class _Run:
+    """One run over the chunks of a plan."""
+
+    def __init__(
+        self,
+        owner: Log,
+        reach: Target,
+        name: str,
+        topic: str,
+        dead_letters: str | None,
+        rows: Rows,
+        progress: Progress,
+    ) -> None:
+        self._owner = owner
+        self._reach = reach
+        self._name = name
+        self._topic = topic
+        self._dead_letters = dead_letters
+        self._rows = rows
+        self._progress = progress
+        self.records = self.bad = self.files_before = 0
+
+    def work(self, chunks: list[list[tuple[str, int, int]]]) -> None:
+        """Write the chunks that were not written before."""
+        last = self._owner.committed_number(self._name)
+        total = sum(len(each) for each in chunks)
+        done = 0
+        for number, chunk in enumerate(chunks):
+            if last is None or number > last:
+                self._write([path for path, _, _ in chunk], number)
+            else:
+                self.files_before += len(chunk)
+            done += len(chunk)
+            self._progress("importing files", done, total)
+
+    def _write(self, files: list[str], number: int) -> None:
+        from lakebed.spark.jobs.writing import write
+
+        frame = self._rows.read(files)
+        if self._rows.may_be_bad and self._dead_letters is not None:
+            letters, self_bad = _counted(self._rows.bad(frame))
+            write(letters, self._reach, self._dead_letters, f"{self._name}.bad", number)
+            self.bad += int(self_bad.get["rows"])
+            good = self._rows.good(frame)
+        else:
+            good = self._rows.checked(frame)
+        records, counts = _counted(good)
+        try:
+            write(records, self._reach, self._topic, self._name, number)
+        except Exception as error:
+            self._blame(frame, files, error)
+            raise
+        self.records += int(counts.get["rows"])
+
+    def _blame(self, frame: DataFrame, files: list[str], error: Exception) -> None:
+        """Say how many rows cannot be read, if that is what is wrong."""
+        if isinstance(error, LakebedError) or BAD not in str(error):
+            return
+        bad = self._rows.bad(frame)
+        first = bad.first()
+        raise BadRecordError(
+            "rows cannot be read: correct them, or give a topic for dead letters",
+            rows=bad.count(),
+            files=len(files),
+            file=None if first is None else first["headers"]["file"].decode(),
+            row=None if first is None else (first["value"] or b"").decode(errors="replace")[:200],
+        ) from error
+
+
+def _counted(frame: DataFrame) -> tuple[DataFrame, Any]:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    counts = Observation()
+    return frame.observe(counts, f.count(f.lit(1)).alias("rows")), counts

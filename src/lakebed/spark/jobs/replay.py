@@ -1,0 +1,194 @@
+"""A range of a topic once more, in another topic: every record once, whatever dies meanwhile.
+
+The range is fixed when a name is used first, and cut into chunks. Each is written by one commit
+under the job's name and the chunk's number, so it is there as a whole or not at all, and never
+twice. Records of a partition keep their order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from lakebed.engine.topics import TopicInfo
+from lakebed.errors import InvalidArgumentError, TopicNotFoundError
+from lakebed.spark.failures import told
+from lakebed.spark.jobs.plans import Plans, check_same, job_name
+from lakebed.spark.jobs.progress import Progress, say_nothing
+from lakebed.spark.jobs.ranges import Points, Ranges, Time, as_arguments, chosen_ranges, cut
+from lakebed.spark.jobs.target import AnyLog, reached
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lakebed.engine.log import Log
+    from lakebed.spark.options import Target
+
+CHUNK_RECORDS: Final = 5_000_000
+"""So many offsets are copied at a time; what dies loses no more work than that."""
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """What a replay did."""
+
+    name: str
+    """What to call it when it is run again."""
+    source: str
+    target: str
+    offsets: int
+    """Offsets of the range; there may be fewer records."""
+    chunks: int
+    chunks_before: int
+    """Those that were there before."""
+    records: int
+    """Written by this run."""
+    created: bool
+    """Whether the target topic was made."""
+
+
+def replay(
+    spark: SparkSession,
+    log: AnyLog,
+    source: str,
+    target: str,
+    *,
+    start: Points | None = None,
+    until: Points | None = None,
+    from_time: Time | None = None,
+    to_time: Time | None = None,
+    keys: Collection[bytes | str] | None = None,
+    keep_timestamps: bool = True,
+    keep_partitions: bool = False,
+    name: str | None = None,
+    chunk_records: int = CHUNK_RECORDS,
+    progress: Progress | None = None,
+) -> ReplayReport:
+    """Copy a range of a topic into another topic, with keys, headers, values and timestamps.
+
+    The range is bounded by offsets (a number for every partition, or a dictionary; `until` is
+    exclusive) or by times; without bounds it is what the topic holds now. A target that there is
+    not is made like the source. Run again under the same name, which follows from the arguments if
+    none is given, it writes what is missing and nothing twice.
+    """
+    if source == target:
+        raise InvalidArgumentError("a topic is replayed into another one", topic=source)
+    if chunk_records < 1:
+        raise InvalidArgumentError("chunk_records is at least 1", got=chunk_records)
+    owner, reach = reached(spark, log)
+    tell = progress or say_nothing
+    info = owner.describe_topic(source)
+    wanted = sorted(each.encode() if isinstance(each, str) else each for each in keys or ())
+    arguments = {
+        "source": source,
+        "source_id": info.id,
+        "target": target,
+        **as_arguments(start, until, from_time, to_time),
+        "keys": None if keys is None else [each.hex() for each in wanted],
+        "keep_timestamps": keep_timestamps,
+        "keep_partitions": keep_partitions,
+    }
+    chosen = job_name("replay", name, arguments)
+    plans = Plans(owner)
+    plan = plans.get(chosen)
+    if plan is None:
+        ranges = chosen_ranges(
+            owner, source, start=start, until=until, from_time=from_time, to_time=to_time
+        )
+        plan = plans.settle(
+            chosen,
+            {"job": "replay", "arguments": arguments, "ranges": ranges, "chunk": chunk_records},
+        )
+    check_same(chosen, plan, arguments)
+    created = _made(owner, info, target)
+    ranges = {int(number): (low, end) for number, (low, end) in plan["ranges"].items()}
+    chunks = cut(ranges, plan["chunk"])
+    copy = _Copy(spark, owner, reach, info, target, wanted if keys is not None else None)
+    copy.timestamps, copy.partitions = keep_timestamps, keep_partitions
+    total = sum(end - low for low, end in ranges.values())
+    before = min(len(chunks), (_last(owner, chosen) + 1))
+    records = done = 0
+    with told("replay", name=chosen, source=source, target=target):
+        for number, chunk in enumerate(chunks):
+            if number >= before:
+                records += copy.write(chunk, chosen, number)
+            done += sum(end - low for low, end in chunk.values())
+            tell("replaying records", done, total)
+    return ReplayReport(
+        chosen, source, target, total, len(chunks), before, records, created=created
+    )
+
+
+def _last(owner: Log, name: str) -> int:
+    found = owner.committed_number(name)
+    return -1 if found is None else found
+
+
+def _made(owner: Log, info: TopicInfo, target: str) -> bool:
+    """Make the target, if there is none."""
+    try:
+        owner.describe_topic(target)
+    except TopicNotFoundError:
+        owner.get_or_create_topic(target, len(info.partitions), info.schema)
+        return True
+    return False
+
+
+class _Copy:
+    """Copies chunks."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        owner: Log,
+        reach: Target,
+        source: TopicInfo,
+        target: str,
+        keys: list[bytes] | None,
+    ) -> None:
+        self._spark = spark
+        self._owner = owner
+        self._reach = reach
+        self._source = source
+        self._target = target
+        self._keys = keys
+        self.timestamps = True
+        self.partitions = False
+
+    def write(self, ranges: Ranges, name: str, number: int) -> int:
+        """Write a chunk, once; give how many records it has."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        from lakebed.spark.jobs.writing import write
+
+        counts = Observation()
+        frame = self._frame(ranges).observe(counts, f.count(f.lit(1)).alias("records"))
+        write(frame, self._reach, self._target, name, number)
+        return int(counts.get["records"] or 0)
+
+    def _frame(self, ranges: Ranges) -> DataFrame:
+        """Give a chunk's records; tasks stand in the order of offsets, and so do their records."""
+        from pyspark.sql import functions as f
+
+        from lakebed.spark.frames import target_options
+
+        count = len(self._source.partitions)
+        bounds = [{str(p): ranges.get(p, (0, 0))[side] for p in range(count)} for side in (0, 1)]
+        name = self._source.name
+        reader = self._spark.read.format("lakebed")
+        for option, value in target_options(self._reach, name, headers=True):
+            reader = reader.option(option, value)
+        frame = (
+            reader.option("startingOffsets", json.dumps({name: bounds[0]}))
+            .option("endingOffsets", json.dumps({name: bounds[1]}))
+            .load()
+        )
+        if self._keys is not None:
+            frame = frame.where(f.col("key").isin([f.lit(key) for key in self._keys]))
+        columns: list[Any] = ["key", "headers", "value"]
+        columns += ["timestamp"] if self.timestamps else []
+        columns += ["partition"] if self.partitions else []
+        return frame.select(*columns)

@@ -1,0 +1,155 @@
+"""A pipeline written in Python: the same parts and the same checks as in a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from lakebed.errors import PipelineFileError
+from lakebed.spark.pipeline.checks import Problem, read_document
+from lakebed.spark.pipeline.spec import PipelineSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lakebed.engine.log import Log
+    from lakebed.spark.pipeline.run import Watch
+    from lakebed.spark.pipeline.status import FlowStatus
+
+Expect = Mapping[str, str | tuple[str, str]]
+"""By name: a condition, or a condition and what becomes of a row that does not meet it."""
+
+
+class Pipeline:
+    """A pipeline, put together part by part and then run. `docs/pipelines.md` explains each key.
+
+    Pipeline("orders", log="data", dead_letter="orders-dead")
+        .source("orders", topic="orders", decode="json", schema="id LONG, status STRING")
+        .step("paid", sql="SELECT id FROM orders WHERE status = 'paid'")
+        .sink("paid", "paid", topic="paid-orders", key="id")
+        .run()
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        log: Log | str | os.PathLike[str],
+        checkpoint: str | os.PathLike[str] | None = None,
+        trigger: str = "1 second",
+        dead_letter: str | None = None,
+        spark: Mapping[str, str] | None = None,
+    ) -> None:
+        self._log = log
+        self._document: dict[str, Any] = _given(
+            name=name,
+            checkpoint=None if checkpoint is None else os.fspath(checkpoint),
+            trigger=trigger,
+            dead_letter=dead_letter,
+            spark=dict(spark) if spark else None,
+            source={},
+            step={},
+            sink={},
+        )
+
+    def source(
+        self,
+        name: str,
+        *,
+        topic: str | None = None,
+        table: str | None = None,
+        watermark: tuple[str, str] | None = None,
+        expect: Expect | None = None,
+        **more: Any,
+    ) -> Self:
+        """Add a source; `watermark` is a column and a delay, `more` are the keys of the file."""
+        return self._add(
+            "source",
+            name,
+            topic=topic,
+            table=table,
+            watermark=_watermark(watermark),
+            expect=_expect(expect),
+            **more,
+        )
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any] | None = None,
+        *,
+        sql: str | None = None,
+        inputs: Sequence[str] | None = None,
+        watermark: tuple[str, str] | None = None,
+        expect: Expect | None = None,
+    ) -> Self:
+        """Add a step: a query, or a function of the session and a DataFrame for each input."""
+        return self._add(
+            "step",
+            name,
+            sql=sql,
+            python=function,
+            watermark=_watermark(watermark),
+            expect=_expect(expect),
+            **({} if inputs is None else {"from": list(inputs)}),
+        )
+
+    def sink(self, name: str, source: str, **more: Any) -> Self:
+        """Add a sink for the rows of a step or source; `more` are the keys of the file."""
+        return self._add("sink", name, **{"from": source}, **more)
+
+    def _add(self, kind: str, name: str, **values: Any) -> Self:
+        if name in self._document[kind]:
+            raise PipelineFileError(f"there is a {kind} of this name already", name=name)
+        self._document[kind][name] = _given(**values)
+        return self
+
+    @property
+    def spec(self) -> PipelineSpec:
+        """The pipeline as a value, or a `PipelineFileError` that names every mistake."""
+        spec, problems = read_document(self._document, Path.cwd())
+        if spec is None:
+            raise PipelineFileError("\n".join(_shown(each) for each in problems if each.fatal))
+        return spec
+
+    def run(
+        self,
+        spark: SparkSession | None = None,
+        *,
+        available_now: bool = False,
+        watch: Watch = lambda _: None,
+    ) -> list[FlowStatus]:
+        """Run until somebody interrupts it; `available_now` works off what there is, and ends."""
+        from lakebed.spark.pipeline.plan import PlanError
+        from lakebed.spark.pipeline.run import running
+
+        spec = self.spec
+        try:
+            with running(spec, self._log, spark, available_now=available_now) as run:
+                return run.run(watch)
+        except PlanError as error:
+            raise PipelineFileError(_shown(error.problem)) from error
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """Leave out what was not given."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _watermark(given: tuple[str, str] | None) -> dict[str, str] | None:
+    return None if given is None else {"column": given[0], "delay": given[1]}
+
+
+def _expect(given: Expect | None) -> dict[str, dict[str, str]] | None:
+    if given is None:
+        return None
+    pairs = {
+        name: (each, "count") if isinstance(each, str) else each for name, each in given.items()
+    }
+    return {name: {"check": each[0], "otherwise": each[1]} for name, each in pairs.items()}
+
+
+def _shown(problem: Problem) -> str:
+    return f"{'.'.join(problem.path) or 'pipeline'}: {problem.message}"

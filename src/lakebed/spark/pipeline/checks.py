@@ -1,0 +1,351 @@
+"""A document becomes a pipeline, or a list of everything that is wrong with it.
+
+What can be known without a log and without Spark is checked here. The document is what `tomllib`
+gives for a pipeline's file; a pipeline that is written in Python makes the same document.
+"""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lakebed.spark.pipeline.fields import IDENTIFIER, SINK_NAME, Fields, Problem, shown
+from lakebed.spark.pipeline.relations import check_relations
+from lakebed.spark.pipeline.spec import (
+    AVAILABLE_NOW,
+    RECORD_COLUMNS,
+    Decoder,
+    Encoder,
+    Expectation,
+    Mode,
+    Otherwise,
+    PipelineSpec,
+    Sink,
+    Source,
+    Step,
+    Watermark,
+)
+from lakebed.spark.pipeline.sql_names import tables_of
+
+__all__ = ["Problem", "read_document"]
+
+_OF_TOPICS = (
+    *("decode", "schema", "schema_file", "separator", "skip_bytes", "starting"),
+    *("include", "otherwise", "batch_records_max", "watermark", "expect"),
+)
+"""The keys of a source that only a topic has."""
+
+
+def read_document(
+    document: Mapping[str, Any], folder: Path
+) -> tuple[PipelineSpec | None, list[Problem]]:
+    """Give the pipeline that a document describes, and every problem; None if one is fatal."""
+    problems: list[Problem] = []
+    top = Fields(document, (), problems)
+    name = top.text("name", needed=True) or "pipeline"
+    if not SINK_NAME.fullmatch(name):
+        top.complain(f"name = {name!r} must be letters, digits, '_' or '-'", "name")
+    log, checkpoint = top.text("log"), top.text("checkpoint")
+    trigger = top.interval("trigger", also=AVAILABLE_NOW) or "1 second"
+    dead_letter = top.topic("dead_letter")
+    sources = {
+        key: _source(key, each, folder, letters=dead_letter is not None)
+        for key, each in top.tables("source").items()
+    }
+    steps = _steps(top.tables("step"), set(sources))
+    sinks = {key: _sink(key, each) for key, each in top.tables("sink").items()}
+    spark = _spark(top.inner("spark"))
+    top.finish()
+    spec = PipelineSpec(
+        name=name,
+        sources=sources,
+        steps=_ordered(steps, problems),
+        sinks=sinks,
+        log=log,
+        checkpoint=checkpoint,
+        trigger=trigger,
+        dead_letter=dead_letter,
+        spark=spark,
+        folder=folder,
+    )
+    problems += check_relations(spec)
+    return (None if any(each.fatal for each in problems) else spec), problems
+
+
+def _source(name: str, fields: Fields, folder: Path, *, letters: bool) -> Source:
+    _check_name(name, fields)
+    topic, table = fields.topic("topic"), fields.text("table")
+    if fields.has("topic") == fields.has("table"):
+        fields.complain(f"source.{name} needs either topic or table")
+    if fields.has("table"):
+        for key in _OF_TOPICS:
+            if fields.has(key):
+                fields.complain(f"{key} is for topics only: a table has its columns", key)
+        fields.finish(_OF_TOPICS)
+        return Source(name, table=table)
+    decode = fields.choice("decode", Decoder, None)
+    source = Source(
+        name,
+        topic=topic,
+        decode=decode,
+        schema=_schema(fields, decode, folder),
+        separator=_separator(fields, decode),
+        skip_bytes=_skip_bytes(fields, decode),
+        starting=_starting(fields),
+        include=_include(fields),
+        otherwise=_undecodable(fields, decode, letters=letters),
+        batch_records_max=fields.number("batch_records_max", 1, 2**40),
+        watermark=_watermark(fields),
+        expect=_expectations(fields),
+    )
+    fields.finish()
+    return source
+
+
+def _check_name(name: str, fields: Fields) -> None:
+    if not IDENTIFIER.fullmatch(name):
+        fields.complain(
+            f"{name!r} cannot be used in a query: use letters, digits and '_', a letter first"
+        )
+
+
+def _schema(fields: Fields, decode: Decoder | None, folder: Path) -> str | None:
+    schema, file = fields.text("schema"), fields.text("schema_file")
+    needed = decode in (Decoder.JSON, Decoder.CSV, Decoder.AVRO)
+    if schema is not None and file is not None:
+        fields.complain("schema and schema_file are two ways to say one thing: use one", "schema")
+    if needed and not fields.has("schema") and not fields.has("schema_file"):
+        example = "an Avro schema as JSON" if decode == Decoder.AVRO else "'id LONG, name STRING'"
+        fields.complain(f"decode = '{decode}' needs schema: {example}", "decode")
+    for key in ("schema", "schema_file"):
+        if fields.has(key) and not needed:
+            fields.complain(f"{key} is for decode = 'json', 'csv' or 'avro'", key)
+    if file is None:
+        return schema
+    try:
+        return (folder / file).read_text("utf8")
+    except (OSError, UnicodeDecodeError) as error:
+        fields.complain(f"schema_file {file!r} cannot be read: {error}", "schema_file")
+        return None
+
+
+def _separator(fields: Fields, decode: Decoder | None) -> str:
+    value = fields.raw("separator")
+    if value is None:
+        return ","
+    if decode != Decoder.CSV:
+        fields.complain("separator is for decode = 'csv'", "separator")
+    if not isinstance(value, str) or len(value) != 1:
+        fields.complain(f"separator must be one character, not {shown(value)}", "separator")
+        return ","
+    return value
+
+
+def _skip_bytes(fields: Fields, decode: Decoder | None) -> int:
+    number = fields.number("skip_bytes", 0, 1024)
+    if number is not None and decode != Decoder.AVRO:
+        fields.complain("skip_bytes is for decode = 'avro'", "skip_bytes")
+    return number or 0
+
+
+def _starting(fields: Fields) -> str:
+    value = fields.text("starting")
+    if value is not None and value not in ("earliest", "latest"):
+        fields.complain(f"starting must be 'earliest' or 'latest', not {value!r}", "starting")
+    return value or "earliest"
+
+
+def _include(fields: Fields) -> tuple[str, ...]:
+    names = fields.names("include") or ()
+    for each in names:
+        if each not in RECORD_COLUMNS:
+            allowed = ", ".join(RECORD_COLUMNS)
+            fields.complain(f"include has {each!r}; a record has {allowed}", "include")
+    return names
+
+
+def _undecodable(fields: Fields, decode: Decoder | None, *, letters: bool) -> Otherwise:
+    default = Otherwise.DEAD_LETTER if letters else Otherwise.FAIL
+    chosen = fields.choice("otherwise", Otherwise, default) or default
+    if not fields.has("otherwise"):
+        return chosen
+    if decode in (None, Decoder.RAW):
+        fields.complain("otherwise is for records that are decoded: json, csv or avro", "otherwise")
+    if chosen == Otherwise.COUNT:
+        fields.complain(
+            "a record that cannot be decoded has no columns to go on with: "
+            "use 'drop', 'dead-letter' or 'fail'",
+            "otherwise",
+        )
+    return chosen
+
+
+def _watermark(fields: Fields) -> Watermark | None:
+    inner = fields.inner("watermark")
+    if inner is None:
+        return None
+    column, delay = inner.text("column", needed=True), inner.interval("delay", needed=True)
+    inner.finish()
+    return Watermark(column, delay) if column and delay else None
+
+
+def _expectations(fields: Fields) -> tuple[Expectation, ...]:
+    found = []
+    for name, each in fields.tables("expect").items():
+        _check_name(name, each)
+        check = each.text("check", needed=True)
+        otherwise = each.choice("otherwise", Otherwise, Otherwise.COUNT) or Otherwise.COUNT
+        each.finish()
+        if check is not None:
+            found.append(Expectation(name, check, otherwise))
+    return tuple(found)
+
+
+def _steps(tables: Mapping[str, Fields], sources: set[str]) -> dict[str, Step]:
+    known = sources | set(tables)
+    return {name: _step(name, fields, known) for name, fields in tables.items()}
+
+
+def _step(name: str, fields: Fields, known: set[str]) -> Step:
+    _check_name(name, fields)
+    sql = fields.text("sql")
+    python, function = _function(fields)
+    if fields.has("sql") == fields.has("python"):
+        fields.complain(f"step.{name} needs either sql or python")
+    inputs = fields.names("from")
+    if inputs is None and sql is not None:
+        inputs = tuple(each for each in tables_of(sql) if each in known and each != name)
+        if not inputs:
+            read, there = ", ".join(tables_of(sql)) or "nothing", ", ".join(sorted(known - {name}))
+            fields.complain(
+                f"the query reads {read}, which is no source and no step; there are {there}", "sql"
+            )
+    elif inputs is None and fields.has("python"):
+        fields.complain(f"step.{name} needs from: the sources and steps that the function gets")
+    step = Step(
+        name,
+        inputs=inputs or (),
+        sql=sql,
+        python=python,
+        function=function,
+        watermark=_watermark(fields),
+        expect=_expectations(fields),
+    )
+    fields.finish()
+    return step
+
+
+def _function(fields: Fields) -> tuple[str | None, Any]:
+    value = fields.raw("python")
+    if callable(value):
+        return f"{value.__module__}:{value.__qualname__}", value
+    text = fields.text("python")
+    module, colon, function = (text or "a:b").partition(":")
+    names = [*module.split("."), *function.split(".")]
+    if not colon or not all(each.isidentifier() for each in names):
+        fields.complain(f"python must be 'module:function', not {text!r}", "python")
+    return text, None
+
+
+def _sink(name: str, fields: Fields) -> Sink:
+    if not SINK_NAME.fullmatch(name):
+        fields.complain(f"{name!r} cannot be a sink's name: use letters, digits, '_' and '-'")
+    source = fields.text("from", needed=True) or ""
+    topic, table = fields.topic("topic"), fields.text("table")
+    if fields.has("topic") == fields.has("table"):
+        fields.complain(f"sink.{name} needs either topic or table")
+    mode = fields.choice("mode", Mode, Mode.APPEND) or Mode.APPEND
+    encode = fields.choice("encode", Encoder, Encoder.TYPED) or Encoder.TYPED
+    sink = Sink(
+        name,
+        source,
+        topic=topic,
+        table=table,
+        key=fields.names("key") or (),
+        mode=mode,
+        encode=encode,
+        partitions=fields.number("partitions", 1, 10_000) or 1,
+        order=fields.text("order"),
+        delete=fields.text("delete"),
+        buckets=fields.number("buckets", 1, 10_000),
+    )
+    _check_sink(sink, fields)
+    fields.finish()
+    return sink
+
+
+def _check_sink(sink: Sink, fields: Fields) -> None:
+    if fields.has("table"):
+        _check_table(sink, fields)
+        return
+    for key in ("order", "delete", "buckets"):
+        if fields.has(key):
+            fields.complain(f"{key} is for tables only", key)
+    if sink.mode not in (Mode.APPEND, Mode.UPDATE):
+        fields.complain(f"mode = '{sink.mode}' is for tables: a topic keeps every record", "mode")
+    if sink.encode == Encoder.RAW and fields.has("key"):
+        fields.complain("with encode = 'raw' the key is the column `key` of the step", "key")
+
+
+def _check_table(sink: Sink, fields: Fields) -> None:
+    for key in ("encode", "partitions"):
+        if fields.has(key):
+            fields.complain(f"{key} is for topics only", key)
+    if sink.mode == Mode.UPDATE:
+        fields.complain("mode = 'update' is for topics: for a table say 'current'", "mode")
+    elif sink.mode == Mode.APPEND:
+        for key in ("key", "order", "delete", "buckets"):
+            if fields.has(key):
+                fields.complain(f"a table of every row has no {key}: say mode = 'current'", key)
+    elif not fields.has("key"):
+        fields.complain(f"mode = '{sink.mode}' needs key: the columns that name a row", "mode")
+    if sink.mode == Mode.HISTORY and not fields.has("order"):
+        fields.complain("mode = 'history' needs order: the column with the time of a row", "mode")
+
+
+def _spark(fields: Fields | None) -> dict[str, str]:
+    if fields is None:
+        return {}
+    found = dict(_settings(fields.values))
+    for name, value in found.items():
+        if not isinstance(value, str | int | bool) or not name.startswith("spark."):
+            key = name.partition(".")[0]
+            fields.complain(
+                f"{name} is no setting of Spark: its settings are 'spark.NAME' with a text, a whole"
+                " number or true or false",
+                key,
+            )
+    return {name: _setting(value) for name, value in found.items()}
+
+
+def _settings(values: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
+    """Give settings with their whole names, whether or not these stood in quotes."""
+    for name, value in values.items():
+        whole = f"{before}{name}"
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{whole}.")
+        else:
+            yield whole, value
+
+
+def _setting(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _ordered(steps: dict[str, Step], problems: list[Problem]) -> dict[str, Step]:
+    """Give the steps in an order in which each comes after its inputs.
+
+    Circles are a problem, and are cut, so that whatever else is wrong is found too.
+    """
+    inputs = {name: [each for each in step.inputs if each in steps] for name, step in steps.items()}
+    try:
+        return {name: steps[name] for name in graphlib.TopologicalSorter(inputs).static_order()}
+    except graphlib.CycleError as error:
+        circle = error.args[1]
+        shown = " -> ".join(reversed(circle))
+        problems.append(Problem(("step", circle[0]), f"steps are made from each other: {shown}"))
+        cut = {name: replace(steps[name], inputs=()) for name in circle}
+        return _ordered({**steps, **cut}, problems)

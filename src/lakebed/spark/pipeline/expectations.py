@@ -1,0 +1,161 @@
+"""What is expected of rows: counted for every batch, and what becomes of those that are not so.
+
+Counts come by Spark's observed metrics, from the batch as it is processed: no second pass. Dead
+letters are written by a flow of their own, which reads the same source again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from lakebed.spark.pipeline.avro import FIELDS, PROBLEM
+from lakebed.spark.pipeline.decode import RECORD, opened, rows
+from lakebed.spark.pipeline.spec import Expectation, Otherwise, PipelineSpec, Source, Step
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+BEGIN, END = "lakebed-bad-record(", ")lakebed-bad-record"
+"""Between these stands, in what Spark says of a failed batch, which record was the reason."""
+
+_EXAMPLE_LETTERS: Final = 300
+REASON: Final = "__reason"
+
+
+def accepted(frame: DataFrame, source: Source) -> DataFrame:
+    """Give the rows of a source: decoded, counted, and without those that go elsewhere."""
+    from pyspark.sql import functions as f
+
+    records = opened(frame, source)
+    problem, tombstone = (
+        f.col(PROBLEM).isNotNull(),
+        f.col(PROBLEM).isNull() & f.col(FIELDS).isNull(),
+    )
+    records = records.observe(
+        f"source.{source.name}",
+        f.count(f.lit(1)).alias("rows"),
+        f.count_if(tombstone).alias("tombstones"),
+        f.count_if(problem).alias("undecodable"),
+    )
+    if source.otherwise == Otherwise.FAIL:
+        where = f"{RECORD}.partition", f"{RECORD}.offset"
+        records = records.filter(
+            f.when(~problem, f.lit(True)).otherwise(
+                _raised(
+                    f"source={source.name} topic={source.topic}",
+                    f.col(PROBLEM),
+                    f.format_string("partition=%d offset=%d", *where),
+                )
+            )
+        )
+    decoded = rows(records.filter(f.col(FIELDS).isNotNull()), source)
+    return expected(decoded, f"source.{source.name}", source.expect)
+
+
+def expected(frame: DataFrame, part: str, expectations: Sequence[Expectation]) -> DataFrame:
+    """Give the rows that may go on, having counted each that is not as expected."""
+    from pyspark.sql import functions as f
+
+    if not expectations:
+        return frame
+    frame = frame.observe(
+        f"{part}.expect",
+        f.count(f.lit(1)).alias("rows"),
+        *(f.count_if(~_met(each)).alias(each.name) for each in expectations),
+    )
+    for each in expectations:
+        if each.otherwise == Otherwise.FAIL:
+            row = f.substring(f.to_json(f.struct("*")), 1, _EXAMPLE_LETTERS)
+            raised = _raised(f"expectation={part}.{each.name}", f.lit(f"not {each.check}"), row)
+            frame = frame.filter(f.when(_met(each), f.lit(True)).otherwise(raised))
+        elif each.otherwise != Otherwise.COUNT:
+            frame = frame.filter(_met(each))
+    return frame
+
+
+def _met(expectation: Expectation) -> Column:
+    """Give whether a row is as expected: what is null is not."""
+    from pyspark.sql import functions as f
+
+    return f.coalesce(f.expr(f"({expectation.check})").cast("boolean"), f.lit(False))
+
+
+def _raised(who: str, reason: Column, record: Column) -> Column:
+    """Give a column that fails the batch, naming who complains, why, and an example."""
+    from pyspark.sql import functions as f
+
+    said = f.concat_ws("|", f.lit(BEGIN + who), reason, f.concat(record, f.lit(END)))
+    return f.raise_error(said).cast("boolean")
+
+
+def letters_of_source(frame: DataFrame, source: Source, spec: PipelineSpec) -> DataFrame:
+    """Give the dead letters of a source: records as they were, with headers that say why."""
+    from pyspark.sql import functions as f
+
+    records = opened(frame, source)
+    reasons = [f.col(PROBLEM)] if source.otherwise == Otherwise.DEAD_LETTER else []
+    checked = [each for each in source.expect if each.otherwise == Otherwise.DEAD_LETTER]
+    reasons += [f.when(f.col(FIELDS).isNotNull(), _unmet(each)) for each in checked]
+    # Conditions speak of the decoded columns, so these stand beside the record for a while.
+    beside = [f.col(f"{RECORD}.{each}").alias(each) for each in source.include]
+    records = records.select(RECORD, FIELDS, PROBLEM, f"{FIELDS}.*", *beside)
+    records = records.select(RECORD, f.concat_ws("; ", *reasons).alias(REASON))
+    letters = records.filter(f.col(REASON) != "").select(f"{RECORD}.*", REASON)
+    return _letters(
+        letters,
+        {
+            "lakebed.topic": f.lit(source.topic),
+            "lakebed.partition": f.col("partition").cast("string"),
+            "lakebed.offset": f.col("offset").cast("string"),
+            "lakebed.pipeline": f.lit(spec.name),
+        },
+    )
+
+
+def letters_of_step(frame: DataFrame, step: Step, spec: PipelineSpec) -> DataFrame:
+    """Give the dead letters of a step: its rows as JSON, with headers that say why."""
+    from pyspark.sql import functions as f
+
+    reasons = [_unmet(each) for each in step.expect if each.otherwise == Otherwise.DEAD_LETTER]
+    row = f.to_json(f.struct("*"), {"ignoreNullFields": "false"}).cast("binary")
+    letters = frame.select(row.alias("value"), f.concat_ws("; ", *reasons).alias(REASON))
+    more = {"lakebed.step": f.lit(step.name), "lakebed.pipeline": f.lit(spec.name)}
+    return _letters(letters.filter(f.col(REASON) != ""), more)
+
+
+def _unmet(expectation: Expectation) -> Column:
+    """Give why a row is not as expected; null if it is."""
+    from pyspark.sql import functions as f
+
+    reason = f"expectation {expectation.name}: not {expectation.check}"
+    return f.when(~_met(expectation), f.lit(reason))
+
+
+def _letters(records: DataFrame, more: dict[str, Column]) -> DataFrame:
+    """Give records for the dead-letter topic; headers of an earlier dead letter are replaced."""
+    from pyspark.sql import functions as f
+
+    named = {"lakebed.reason": f.col(REASON), **more}
+    pairs = [part for name, each in named.items() for part in (f.lit(name), each.cast("binary"))]
+    headers = f.create_map(*pairs)
+    if "headers" in records.columns:
+        own = f.map_filter("headers", lambda name, _: ~name.startswith("lakebed."))
+        headers = f.map_concat(f.coalesce(own, f.map_filter(headers, _nothing)), headers)
+    kept = [f.col(each) for each in ("key", "timestamp") if each in records.columns]
+    return records.select(_as_bytes(records).alias("value"), *kept, headers.alias("headers"))
+
+
+def _nothing(_name: Column, _value: Column) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.lit(False)
+
+
+def _as_bytes(records: DataFrame) -> Column:
+    """Give the value of a record: of a typed topic, as JSON."""
+    from pyspark.sql import functions as f
+
+    if records.schema["value"].dataType.typeName() == "binary":
+        return f.col("value")
+    return f.to_json("value", {"ignoreNullFields": "false"}).cast("binary")

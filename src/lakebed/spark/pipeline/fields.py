@@ -1,0 +1,163 @@
+"""Reading a document's values: each by its kind, and a problem for each that is not of it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeVar
+
+from lakebed.errors import InvalidNameError
+from lakebed.types import TopicName
+
+IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+SINK_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day|week)s?")
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+class Problem(NamedTuple):
+    """A mistake: at which key, what it is, and what to do."""
+
+    path: tuple[str, ...]
+    message: str
+    fatal: bool = True
+    """Whether the pipeline cannot run with it."""
+    below: int = 0
+    """How many lines below the key's it is, within a long text."""
+
+
+class Fields:
+    """A table of the document. What is asked for and not as it should be is added to the problems.
+
+    `finish` complains about keys that nobody has asked for.
+    """
+
+    def __init__(self, values: object, path: tuple[str, ...], problems: list[Problem]) -> None:
+        self.path = path
+        self.problems = problems
+        self._asked: list[str] = []
+        self.values: Mapping[str, Any] = {}
+        if isinstance(values, Mapping):
+            self.values = values
+        else:
+            self.complain(f"{self._name()} must be a table of keys and values")
+
+    def _name(self) -> str:
+        return ".".join(self.path) or "the file"
+
+    def complain(self, message: str, key: str | None = None, *, fatal: bool = True) -> None:
+        """Add a problem, at a key or at the table."""
+        path = self.path if key is None else (*self.path, key)
+        self.problems.append(Problem(path, message, fatal))
+
+    def has(self, key: str) -> bool:
+        """Tell whether the key is there."""
+        return key in self.values
+
+    def raw(self, key: str) -> Any:
+        """Give a value as it is; None if there is none."""
+        self._asked.append(key)
+        return self.values.get(key)
+
+    def text(self, key: str, *, needed: bool = False) -> str | None:
+        """Give a text that is not empty."""
+        value = self.raw(key)
+        if value is None:
+            if needed:
+                self.complain(f"{self._name()} needs {key}")
+            return None
+        if not isinstance(value, str) or not value.strip():
+            self.complain(f"{key} must be a text that is not empty, not {shown(value)}", key)
+            return None
+        return value
+
+    def topic(self, key: str) -> str | None:
+        """Give the name of a topic."""
+        value = self.text(key)
+        if value is None:
+            return None
+        try:
+            return str(TopicName(value))
+        except InvalidNameError as error:
+            self.complain(f"{key} = {value!r} is not the name of a topic: {error.advice}", key)
+            return None
+
+    def interval(self, key: str, *, also: str | None = None, needed: bool = False) -> str | None:
+        """Give a time such as `10 minutes`, or the one other text that is allowed."""
+        value = self.text(key, needed=needed)
+        if value is None or value == also or INTERVAL.fullmatch(value):
+            return value
+        other = f" or '{also}'" if also else ""
+        self.complain(f"{key} must be a time such as '10 seconds'{other}, not {value!r}", key)
+        return None
+
+    def choice(self, key: str, kind: type[_Choice], default: _Choice | None) -> _Choice | None:
+        """Give one of a few texts."""
+        value = self.raw(key)
+        if value is None:
+            return default
+        if isinstance(value, str) and value in list(kind):
+            return kind(value)
+        allowed = ", ".join(kind)
+        self.complain(f"{key} must be one of {allowed}, not {shown(value)}", key)
+        return default
+
+    def number(self, key: str, low: int, high: int) -> int | None:
+        """Give a whole number within bounds."""
+        value = self.raw(key)
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+            return value
+        self.complain(f"{key} must be a whole number from {low} to {high}, not {value!r}", key)
+        return None
+
+    def names(self, key: str) -> tuple[str, ...] | None:
+        """Give a text or a list of texts, none of them twice."""
+        value = self.raw(key)
+        if value is None:
+            return None
+        found = [value] if isinstance(value, str) else value
+        proper = isinstance(found, list | tuple) and all(
+            isinstance(each, str) and each for each in found
+        )
+        if not proper or not found or len(set(found)) != len(found):
+            self.complain(f"{key} must be a name or a list of different names", key)
+            return None
+        return tuple(found)
+
+    def tables(self, key: str) -> dict[str, Fields]:
+        """Give the tables below a key, by name."""
+        value = self.raw(key)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            self.complain(f"{key} must be tables: [{key}.NAME]", key)
+            return {}
+        return {
+            name: Fields(each, (*self.path, key, name), self.problems)
+            for name, each in value.items()
+        }
+
+    def inner(self, key: str) -> Fields | None:
+        """Give the table at a key."""
+        value = self.raw(key)
+        return None if value is None else Fields(value, (*self.path, key), self.problems)
+
+    def finish(self, also: Iterable[str] = ()) -> None:
+        """Complain about keys that mean nothing here."""
+        known = [*dict.fromkeys([*self._asked, *also])]
+        for key in self.values:
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, 1)
+                meant = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+                self.complain(f"there is no key {key} in {self._name()}{meant}", key)
+
+
+def shown(value: object) -> str:
+    """Show a value in a message, not all of a long one."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

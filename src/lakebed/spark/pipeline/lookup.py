@@ -1,0 +1,66 @@
+"""What can be checked of a pipeline without Spark: functions, and its log's topics and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lakebed.engine.log import Log
+from lakebed.errors import LakebedError
+from lakebed.spark.pipeline.avro import arrow_fields, parsed_schema
+from lakebed.spark.pipeline.fields import Problem
+from lakebed.spark.pipeline.plan import function_of
+from lakebed.spark.pipeline.spec import Decoder, Encoder, PipelineSpec, Sink, Source
+
+
+def functions_and_schemas(spec: PipelineSpec) -> Iterator[Problem]:
+    """Import the functions of steps and read Avro schemas; give what is wrong with them."""
+    for step in spec.steps.values():
+        if step.python is not None:
+            try:
+                function_of(step, str(spec.folder))
+            except LakebedError as error:
+                yield Problem(("step", step.name, "python"), str(error))
+    for source in spec.sources.values():
+        if source.decode == Decoder.AVRO:
+            try:
+                arrow_fields(parsed_schema(source.schema or ""))
+            except LakebedError as error:
+                yield Problem(("source", source.name, "schema"), str(error))
+
+
+def topics_and_tables(spec: PipelineSpec, log: Log) -> Iterator[Problem]:
+    """Look up what a pipeline reads and writes; give what is not there, or does not fit."""
+    topics = set(log.topics())
+    for source in spec.sources.values():
+        if source.topic is not None and source.topic not in topics:
+            advice = f"make it: lakebed topic create {source.topic}"
+            yield Problem(("source", source.name, "topic"), f"there is no such topic; {advice}")
+        elif source.topic is not None:
+            yield from _decoding(source, log)
+        elif source.table not in log.derived.tables():
+            known = ", ".join(log.derived.tables()) or "none"
+            message = f"there is no such table; there are {known}"
+            yield Problem(("source", source.name, "table"), message)
+    for sink in spec.sinks.values():
+        if sink.topic in topics:
+            yield from _encoding(sink, log)
+
+
+def _decoding(source: Source, log: Log) -> Iterator[Problem]:
+    raw = log.describe_topic(str(source.topic)).schema is None
+    if raw and source.decode is None:
+        message = "the topic is raw: say decode = 'json', 'avro', 'csv' or 'raw'"
+        yield Problem(("source", source.name), message)
+    if not raw and source.decode is not None:
+        message = "the topic is typed and needs no decoding: leave out decode"
+        yield Problem(("source", source.name, "decode"), message)
+
+
+def _encoding(sink: Sink, log: Log) -> Iterator[Problem]:
+    raw = log.describe_topic(str(sink.topic)).schema is None
+    if raw and sink.encode == Encoder.TYPED:
+        message = "the topic is raw: say encode = 'json' or 'raw'"
+        yield Problem(("sink", sink.name, "topic"), message)
+    if not raw and sink.encode == Encoder.JSON:
+        message = "the topic is typed: leave out encode"
+        yield Problem(("sink", sink.name, "encode"), message)

@@ -1,0 +1,170 @@
+"""A flow as a DataFrame: its sources opened, its steps applied, nothing started yet."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from lakebed.errors import InvalidArgumentError, LakebedError
+from lakebed.spark.pipeline.expectations import (
+    accepted,
+    expected,
+    letters_of_source,
+    letters_of_step,
+)
+from lakebed.spark.pipeline.failures import error_in, first_line
+from lakebed.spark.pipeline.fields import Problem
+from lakebed.spark.pipeline.spec import Flow, PipelineSpec, Source, Step, Watermark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_LINE: Final = re.compile(r"line (\d+),? pos \d+")
+
+
+class PlanError(Exception):
+    """A part of a pipeline that Spark cannot make sense of."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class Planner:
+    """Makes the DataFrames of a pipeline's flows in a session."""
+
+    def __init__(self, spec: PipelineSpec, spark: SparkSession, log: str) -> None:
+        self._spec = spec
+        self._spark = spark
+        self._log = log
+
+    def plan(self, flow: Flow) -> DataFrame:
+        """Give what a flow writes: rows of its sink, or dead letters."""
+        frames: dict[str, DataFrame] = {}
+        last = flow.source
+        letters = flow.sink is None
+        for name in self._spec.upstream(last):
+            source = self._spec.sources.get(name)
+            if source is None:
+                step = self._spec.steps[name]
+                frames[name] = self._step(step, frames, letters=letters and name == last)
+            else:
+                with _naming(("source", name)):
+                    frames[name] = self._source(
+                        source, flow, frames, letters=letters and name == last
+                    )
+        return frames[last]
+
+    def _source(
+        self, source: Source, flow: Flow, others: dict[str, DataFrame], *, letters: bool
+    ) -> DataFrame:
+        if source.table:
+            from lakebed.spark.pipeline.table_source import read_anew
+
+            return read_anew(self._spark, source.table, self._log)
+        frame = self._stream(source, flow, others)
+        if letters:
+            return letters_of_source(frame, source, self._spec)
+        if "headers" not in source.include:
+            frame = frame.drop("headers")
+        return _late(accepted(frame, source), source.watermark)
+
+    def _stream(self, source: Source, flow: Flow, others: dict[str, DataFrame]) -> DataFrame:
+        read = {self._spec.sources[each].topic for each in others if each in self._spec.sources}
+        group = f"{self._spec.name}.{flow.name}"
+        if source.topic in read:  # its group would say alternately how far each of them is
+            group = f"{group}.{source.name}"
+        reader = (
+            self._spark.readStream.format("lakebed")
+            .option("log", self._log)
+            .option("topic", str(source.topic))
+            .option("startingOffsets", source.starting)
+            .option("consumerGroup", group)
+            .option("includeHeaders", "true")
+        )
+        if source.batch_records_max is not None:
+            reader = reader.option("maxOffsetsPerTrigger", source.batch_records_max)
+        return reader.load()
+
+    def _step(self, step: Step, frames: dict[str, DataFrame], *, letters: bool) -> DataFrame:
+        inputs = {name: frames[name] for name in step.inputs}
+        if step.sql is None:
+            with _naming(("step", step.name, "python")):
+                frame = _applied(step, self._spark, inputs, str(self._spec.folder))
+        else:
+            with _naming(("step", step.name, "sql"), text=step.sql):
+                for name, each in inputs.items():
+                    each.createOrReplaceTempView(name)
+                frame = self._spark.sql(step.sql)
+        with _naming(("step", step.name)):
+            frame = _late(frame, step.watermark)
+        with _naming(("step", step.name, "expect")):
+            if letters:
+                return letters_of_step(frame, step, self._spec)
+            return expected(frame, f"step.{step.name}", step.expect)
+
+
+def _late(frame: DataFrame, watermark: Watermark | None) -> DataFrame:
+    if watermark is None:
+        return frame
+    return frame.withWatermark(watermark.column, watermark.delay)
+
+
+def _applied(
+    step: Step, spark: SparkSession, inputs: dict[str, DataFrame], folder: str
+) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    frame = function_of(step, folder)(spark, **inputs)
+    if not isinstance(frame, DataFrame):
+        raise InvalidArgumentError(
+            "the function has to give a DataFrame", function=step.python, got=type(frame).__name__
+        )
+    return frame
+
+
+def function_of(step: Step, folder: str) -> Callable[..., Any]:
+    """Find the function of a step; modules beside the pipeline's file are found too."""
+    if step.function is not None:
+        return step.function
+    module, _, name = str(step.python).partition(":")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found: Any = importlib.import_module(module)
+        for each in name.split("."):
+            found = getattr(found, each)
+    except Exception as error:  # whatever importing somebody's module may raise
+        raise InvalidArgumentError(
+            f"{step.python} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    if not callable(found):
+        raise InvalidArgumentError(f"{step.python} is no function")
+    return found  # type: ignore[no-any-return]  # what a user's module holds
+
+
+@contextlib.contextmanager
+def _naming(path: tuple[str, ...], text: str = "") -> Iterator[None]:
+    """Tell with which key a mistake has to do that Spark, the log or a function complains about."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except LakebedError as error:
+        raise PlanError(Problem(path, f"{error}; {error.advice}")) from error
+    except PySparkException as error:
+        said = str(error)
+        line = _LINE.search(said)
+        below = int(line[1]) if line and "\n" in text else 0
+        ours = error_in(said)
+        message = first_line(said) if ours is None else f"{ours}; {ours.advice}"
+        raise PlanError(Problem(path, message, below=below)) from error
+    except Exception as error:
+        if path[-1] != "python":
+            raise
+        message = f"the function failed: {type(error).__name__}: {error}"
+        raise PlanError(Problem(path, message)) from error

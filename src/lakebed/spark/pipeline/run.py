@@ -1,0 +1,358 @@
+"""Running a pipeline: every flow a streaming query, in one Spark application.
+
+First everything is looked at that could go wrong: plans, checkpoints, topics and tables. Only then
+does the first flow start. A flow that fails stops the others. A flow that was stopped, or killed at
+any moment, goes on where it was: Spark repeats the batch that was not finished, and what a repeated
+batch has written before is recognised by the log and by the tables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import lakebed
+from lakebed.engine.log import Log
+from lakebed.errors import InvalidArgumentError, LakebedError, PipelineChangedError
+from lakebed.spark.pipeline.compatibility import check_compatible, definition
+from lakebed.spark.pipeline.failures import failure_of
+from lakebed.spark.pipeline.fields import Problem
+from lakebed.spark.pipeline.place import FLOW, STATUS, Place
+from lakebed.spark.pipeline.plan import PlanError, Planner
+from lakebed.spark.pipeline.spec import AVAILABLE_NOW, Flow, Mode, PipelineSpec
+from lakebed.spark.pipeline.status import FlowStatus, advanced, owner, stored
+from lakebed.spark.pipeline.topic_sink import (
+    ready_letters,
+    ready_topic,
+    records,
+    topic_writer,
+)
+from lakebed.spark.serving import url_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_log = logging.getLogger("lakebed.spark")
+
+Watch = Callable[[Sequence[FlowStatus]], None]
+"""Is told how far the flows are, now and then."""
+
+_POLL_SECONDS: Final = 0.25
+"""How often Spark is asked what it has done."""
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOOK_SECONDS: Final = 0.02
+_OPENING: Final = "Initializing sources"
+"""What Spark says of a query whose sources are not open yet."""
+
+
+@contextlib.contextmanager
+def running(
+    spec: PipelineSpec,
+    log: Log | str | os.PathLike[str],
+    spark: SparkSession | None = None,
+    *,
+    master: str = "local[*]",
+    available_now: bool = False,
+) -> Iterator[Run]:
+    """Give a pipeline that is ready to run, in this session or in one of its own.
+
+    A session of its own is stopped in the end.
+    """
+    from lakebed.spark.session import session
+
+    url = url_of(log)
+    own = None
+    if spark is None:
+        name = f"lakebed pipeline {spec.name}"
+        spark = own = session(url, master=master, name=name, conf=_settings(spec))
+    try:
+        with contextlib.ExitStack() as stack:
+            connection = log if isinstance(log, Log) else stack.enter_context(lakebed.open(url))
+            yield Run(spec, spark, connection, url, available_now=available_now)
+    finally:
+        if own is not None:
+            own.stop()
+
+
+def _settings(spec: PipelineSpec) -> dict[str, str]:
+    """Give the settings of a session: stacks that long queries need, and what the pipeline says."""
+    options = spec.spark.get(_JAVA_OPTIONS, "")
+    return {**spec.spark, _JAVA_OPTIONS: f"-Xss4m {options}".strip()}
+
+
+class Run:
+    """A pipeline that runs. One thread owns it; `stopping` may be set by any."""
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        spark: SparkSession,
+        log: Log,
+        url: str,
+        *,
+        available_now: bool = False,
+    ) -> None:
+        self._spec = spec
+        self._spark = spark
+        self._log = log
+        self._url = url
+        self._place = Place(spec.place)
+        self._available_now = available_now or spec.trigger == AVAILABLE_NOW
+        self._flows: dict[str, _Running] = {}
+        self.stopping: Final = threading.Event()
+        self.quiet = False
+        """Whether Spark is to say nothing when a flow fails: the error that is raised says why."""
+
+    def run(self, watch: Watch = lambda _: None) -> list[FlowStatus]:
+        """Start every flow and wait until all have ended, one fails, or `stopping` is set.
+
+        Returns how far each flow has come; raises what a flow failed of, when all are stopped.
+        """
+        if self.quiet:
+            self._spark.sparkContext.setLogLevel("OFF")
+        self._start()
+        try:
+            while any(each.query.isActive for each in self._flows.values()):
+                self.stopping.wait(_POLL_SECONDS)
+                self._look()
+                watch(self.statuses())
+                if self.stopping.is_set() or self._failed():
+                    break
+        finally:
+            self._stop()
+        watch(self.statuses())
+        for name, each in self._flows.items():
+            if each.failure is not None:
+                raise each.error(name)
+        return self.statuses()
+
+    def problems(self) -> list[Problem]:
+        """Let Spark analyse every flow; give what it finds wrong, each problem once."""
+        found: dict[Problem, None] = {}
+        planner = Planner(self._spec, self._spark, self._url)
+        for flow in self._spec.flows():
+            try:
+                planner.plan(flow)
+            except PlanError as error:
+                found[error.problem] = None
+        return list(found)
+
+    def statuses(self) -> list[FlowStatus]:
+        """Give how far each flow has come."""
+        return [each.status for each in self._flows.values()]
+
+    # Starting
+
+    def _start(self) -> None:
+        self._place.make()
+        planner = Planner(self._spec, self._spark, self._url)
+        prepared = [self._prepared(planner, flow) for flow in self._spec.flows()]
+        for flow, _, document in prepared:
+            # Before the query begins: a checkpoint without this file is nobody's.
+            self._place.write(flow.name, FLOW, document)
+        for flow, frame, document in prepared:
+            self._flows[flow.name] = self._started(flow, frame, document)
+
+    def _prepared(self, planner: Planner, flow: Flow) -> tuple[Flow, DataFrame, dict[str, Any]]:
+        frame = planner.plan(flow)
+        now = definition(self._spec, flow, frame, self._spark.version)
+        was = self._place.read(flow.name, FLOW)
+        if was is None and self._place.begun(flow.name):
+            raise PipelineChangedError(
+                "the checkpoint was not made by a pipeline, or its flow.json was removed",
+                flow=flow.name,
+                checkpoint=self._place.of(flow.name),
+            )
+        if was is not None and self._place.begun(flow.name):
+            check_compatible(flow.name, was, now)
+        writer = _writer(self._spec.name, flow.name) if was is None else was["writer"]
+        self._check_letters(flow, now)
+        self._ready(flow, frame)
+        return flow, frame, {**now, "pipeline": self._spec.name, "writer": writer}
+
+    def _check_letters(self, flow: Flow, now: Mapping[str, Any]) -> None:
+        if flow.sink is None and now["state"]:
+            raise InvalidArgumentError(
+                "otherwise = 'dead-letter' is for rows that come one by one: put the expectation on"
+                " a step before the aggregation or join, or on the source",
+                step=flow.source,
+            )
+
+    def _ready(self, flow: Flow, frame: DataFrame) -> None:
+        """Make what a flow writes to, if it is missing."""
+        if flow.sink is None:
+            ready_letters(self._log, str(self._spec.dead_letter))
+        elif flow.sink.topic is not None:
+            ready_topic(self._log, flow.sink, frame)
+        else:
+            from lakebed.spark.pipeline.table_sink import ready_table
+
+            ready_table(self._log, flow.sink, frame)
+
+    def _started(self, flow: Flow, frame: DataFrame, document: Mapping[str, Any]) -> _Running:
+        status = replace(stored(self._place, flow.name), state="running", error=None, owner=owner())
+        self._keep(flow.name, status)
+        running = _Running(status)
+        mode = _output_mode(flow, document["state"])
+        writing = self._writing(flow, frame, document, running, updates=mode == "update")
+        writing = writing.outputMode(mode).queryName(f"{self._spec.name}.{flow.name}")
+        writing = writing.option("checkpointLocation", self._place.of(flow.name))
+        if self._available_now:
+            writing = writing.trigger(availableNow=True)
+        else:
+            writing = writing.trigger(processingTime=self._spec.trigger)
+        running.query = writing.start()
+        # Spark gives up on a source whose process is not up in ten seconds, and each flow starts
+        # one: a machine that is busy manages that for one flow after another.
+        running.await_sources()
+        return running
+
+    def _writing(
+        self,
+        flow: Flow,
+        frame: DataFrame,
+        document: Mapping[str, Any],
+        running: _Running,
+        *,
+        updates: bool,
+    ) -> DataStreamWriter:
+        """Say what becomes of each batch of a flow."""
+        sink, writer = flow.sink, str(document["writer"])
+        if sink is not None and sink.table is not None:
+            from lakebed.spark.pipeline.table_sink import table_writer
+
+            write = table_writer(self._log, sink, writer, stateful=bool(document["state"]))
+            return frame.writeStream.foreachBatch(running.guarded(write))
+        made = frame if sink is None else records(frame, sink)
+        topic = str(self._spec.dead_letter if sink is None else sink.topic)
+        if updates:
+            write = topic_writer(self._log, self._url, topic, writer)
+            return made.writeStream.foreachBatch(running.guarded(write))
+        return made.writeStream.format("lakebed").option("log", self._url).option("topic", topic)
+
+    # Watching
+
+    def _look(self) -> None:
+        """Take what the queries have done since, and write it beside their checkpoints."""
+        for name, each in self._flows.items():
+            if each.advance():
+                self._keep(name, each.status)
+
+    def _keep(self, name: str, status: FlowStatus) -> None:
+        try:
+            self._place.write(name, STATUS, status.document())
+        except LakebedError as error:  # a status that cannot be told is no reason to stop
+            _log.warning("the status of a flow cannot be written: flow=%s %s", name, error)
+
+    def _failed(self) -> bool:
+        return any(each.failure is not None for each in self._flows.values())
+
+    # Stopping
+
+    def _stop(self) -> None:
+        """Stop every query when its running batch is done; at once if one has failed."""
+        hurried = self._failed()
+        for each in self._flows.values():
+            each.finish(hurried=hurried)
+        self._look()
+        for name, each in self._flows.items():
+            state = "stopped" if each.failure is None else "failed"
+            error = None if each.failure is None else str(each.error(name))
+            each.status = replace(each.status, state=state, error=error, rows_per_second=0.0)
+            self._keep(name, each.status)
+
+
+def _writer(pipeline: str, flow: str) -> str:
+    """Name whoever writes the batches of a flow, from its first start to its reset."""
+    return f"{pipeline[:40]}.{flow[:40]}.{uuid.uuid4().hex}"
+
+
+def _output_mode(flow: Flow, state: Sequence[str]) -> str:
+    """Choose what an aggregation gives with each batch: final results, or those that changed."""
+    mode = Mode.APPEND if flow.sink is None else flow.sink.mode
+    aggregates = any(each.startswith("Aggregate") for each in state)
+    return "update" if mode == Mode.UPDATE or (mode == Mode.CURRENT and aggregates) else "append"
+
+
+class _Running:
+    """A query that runs, and what it has done so far."""
+
+    def __init__(self, status: FlowStatus) -> None:
+        self.status = status
+        self.query: StreamingQuery = None  # type: ignore[assignment]  # given when it is started
+        self.failure: str | None = None
+        self._raised: LakebedError | None = None
+        self._seen = ""
+        """The time of the last trigger that was looked at."""
+        self._stopped = False
+
+    def guarded(self, write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+        """Keep one of our errors that a batch raises in this process, before Spark wraps it."""
+
+        def guard(frame: DataFrame, number: int) -> None:
+            try:
+                write(frame, number)
+            except LakebedError as error:
+                self._raised = error
+                raise
+
+        return guard
+
+    def await_sources(self) -> None:
+        """Wait until Spark has opened the sources of the query, or it has ended."""
+        pause = threading.Event()
+        while self.query.isActive and self.query.status["message"] == _OPENING:
+            pause.wait(_LOOK_SECONDS)
+
+    def advance(self) -> bool:
+        """Take what the query has done since; say whether there was anything."""
+        changed = False
+        for each in self.query.recentProgress:
+            progress = _values(each)
+            if progress["timestamp"] > self._seen:
+                self._seen = progress["timestamp"]
+                self.status = advanced(self.status, progress)
+                changed = True
+        failure = None if self._stopped else self.query.exception()
+        if failure is not None and self.failure is None:
+            self.failure = str(failure)
+        return changed
+
+    def finish(self, *, hurried: bool) -> None:
+        """Stop the query: when the batch that runs now is done, unless that is not worth it."""
+        if self.failure is None and not hurried:
+            self._await_batch()
+        self.advance()
+        self._stopped = True
+        self.query.stop()
+
+    def _await_batch(self) -> None:
+        pause = threading.Event()
+        before = self._seen
+        while self.query.isActive and self.query.status["isTriggerActive"]:
+            pause.wait(_POLL_SECONDS)
+            self.advance()
+            if self._seen != before:
+                return
+
+    def error(self, flow: str) -> LakebedError:
+        """Give what the query failed of."""
+        if self._raised is not None:
+            kind = type(self._raised)
+            return kind(self._raised.message, **{**self._raised.facts, "flow": flow})
+        return failure_of(flow, self.failure or "")
+
+
+def _values(progress: Any) -> dict[str, Any]:
+    import json
+
+    values: dict[str, Any] = json.loads(progress.json)
+    return values

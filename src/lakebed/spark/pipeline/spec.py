@@ -1,0 +1,217 @@
+"""What a pipeline is: sources, steps and sinks, as values that do not change.
+
+A pipeline reads *sources* (topics, decoded, or tables), derives *steps* from them (a query each, or
+a function), and writes *sinks* (topics or tables). Each sink is a *flow*: one streaming query with
+a checkpoint of its own. A source or step whose bad records go to the dead-letter topic has one more
+flow for them, so that several sinks do not write them several times.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+AVAILABLE_NOW: Final = "available-now"
+"""The trigger of a pipeline that works off what there is, and ends."""
+
+RECORD_COLUMNS: Final = ("key", "timestamp", "partition", "offset", "headers")
+"""The columns of a record, beside its value, that a source can include."""
+
+
+class Decoder(enum.StrEnum):
+    """How a record's value becomes columns."""
+
+    JSON = "json"
+    AVRO = "avro"
+    CSV = "csv"
+    RAW = "raw"
+    """The column `value`, binary, as it is."""
+
+
+class Encoder(enum.StrEnum):
+    """How the columns of a step become a record."""
+
+    TYPED = "typed"
+    """They are the fields of a typed topic."""
+    JSON = "json"
+    """They are one JSON object, in a raw topic."""
+    RAW = "raw"
+    """They are the record's own: `value` and, if there, `key`, `headers` and `timestamp`."""
+
+
+class Otherwise(enum.StrEnum):
+    """What becomes of a row that does not do what was expected of it."""
+
+    COUNT = "count"
+    """It goes on, and is counted."""
+    DROP = "drop"
+    """It goes no further, and is counted."""
+    DEAD_LETTER = "dead-letter"
+    """It goes to the dead-letter topic instead, and is counted."""
+    FAIL = "fail"
+    """It stops the pipeline."""
+
+
+class Mode(enum.StrEnum):
+    """What a sink gets: every row, or what becomes of rows with the same key."""
+
+    APPEND = "append"
+    """Every row, once it is final."""
+    UPDATE = "update"
+    """Of topics: every row, and the result of an aggregation each time it changes."""
+    CURRENT = "current"
+    """The last row of each key."""
+    HISTORY = "history"
+    """Every row of each key, with the time from which and until which it was the last."""
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """How late a row may come: by this column, no later than this after the latest one."""
+
+    column: str
+    delay: str
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A condition that each row should meet: SQL that is true, not false and not null."""
+
+    name: str
+    check: str
+    otherwise: Otherwise
+
+
+@dataclass(frozen=True)
+class Source:
+    """A topic that is read as it grows, or a table that is read anew for each batch."""
+
+    name: str
+    topic: str | None = None
+    table: str | None = None
+    decode: Decoder | None = None
+    """None for a typed topic, which needs no decoding."""
+    schema: str | None = None
+    """The columns of JSON and CSV as Spark's DDL has them; of Avro, its schema as JSON."""
+    separator: str = ","
+    """Between the fields of CSV."""
+    skip_bytes: int = 0
+    """How many bytes stand before the value, in Avro: 5 with Confluent's, 10 in a single object."""
+    starting: str = "earliest"
+    include: tuple[str, ...] = ()
+    """Columns of the record that stand beside those of its value."""
+    otherwise: Otherwise = Otherwise.FAIL
+    """What becomes of a record that cannot be decoded."""
+    batch_records_max: int | None = None
+    watermark: Watermark | None = None
+    expect: tuple[Expectation, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """Rows that are derived from sources and other steps."""
+
+    name: str
+    inputs: tuple[str, ...]
+    sql: str | None = None
+    python: str | None = None
+    """Where the function is, as `module:function`; called with the session and a frame for each
+    input, it gives a frame."""
+    function: Callable[..., Any] | None = field(default=None, compare=False)
+    """The function itself, of a pipeline that was written in Python."""
+    watermark: Watermark | None = None
+    expect: tuple[Expectation, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where the rows of a step or source go."""
+
+    name: str
+    source: str
+    topic: str | None = None
+    table: str | None = None
+    key: tuple[str, ...] = ()
+    mode: Mode = Mode.APPEND
+    encode: Encoder = Encoder.TYPED
+    partitions: int = 1
+    """Of the topic, if it is made."""
+    order: str | None = None
+    """The column that says which row of a key is later; in a history, from when it holds."""
+    delete: str | None = None
+    """The condition on which a row says that its key is gone."""
+    buckets: int | None = None
+    """Of the table, if it is made."""
+
+
+@dataclass(frozen=True)
+class PipelineSpec:
+    """A pipeline, checked: every name leads somewhere, and nothing goes round in circles."""
+
+    name: str
+    sources: Mapping[str, Source]
+    steps: Mapping[str, Step]
+    """In an order in which each comes after its inputs."""
+    sinks: Mapping[str, Sink]
+    log: str | None = None
+    checkpoint: str | None = None
+    trigger: str = "1 second"
+    dead_letter: str | None = None
+    spark: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Spark."""
+    folder: Path = Path()
+    """What relative paths are relative to."""
+
+    @property
+    def place(self) -> str:
+        """Where the checkpoints of the flows are: a URL, or an absolute folder."""
+        chosen = self.checkpoint or f".lakebed/{self.name}"
+        return chosen if "://" in chosen else str((self.folder / chosen).resolve())
+
+    def upstream(self, name: str) -> Iterator[str]:
+        """Give a source or step and all that it is made from, inputs first, each once."""
+        seen: dict[str, None] = {}
+        self._visit(name, seen)
+        return iter(seen)
+
+    def _visit(self, name: str, seen: dict[str, None]) -> None:
+        if name not in seen:
+            for each in self.steps[name].inputs if name in self.steps else ():
+                self._visit(each, seen)
+            seen[name] = None
+
+    def flows(self) -> list[Flow]:
+        """List the flows: one for each sink, then one for each source and step of dead letters."""
+        return [
+            *(Flow(name, sink.source, sink) for name, sink in self.sinks.items()),
+            *(Flow(f"{name}.dead-letter", name) for name in self._with_dead_letters()),
+        ]
+
+    def _with_dead_letters(self) -> Iterator[str]:
+        used = {each for sink in self.sinks.values() for each in self.upstream(sink.source)}
+        parts: list[Source | Step] = [*self.sources.values(), *self.steps.values()]
+        for each in parts:
+            outcomes = [expectation.otherwise for expectation in each.expect]
+            if isinstance(each, Source) and decodes(each):
+                outcomes.append(each.otherwise)
+            if each.name in used and Otherwise.DEAD_LETTER in outcomes:
+                yield each.name
+
+
+def decodes(source: Source) -> bool:
+    """Tell whether records of a source can turn out not to be decodable."""
+    return source.decode not in (None, Decoder.RAW)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One streaming query of a pipeline."""
+
+    name: str
+    source: str
+    """The source or step whose rows, or whose bad rows, it writes."""
+    sink: Sink | None = None
+    """None if it writes dead letters."""

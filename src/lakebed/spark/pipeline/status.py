@@ -1,0 +1,160 @@
+"""What the flows of a pipeline have done: after each batch, and told from the checkpoint later."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from lakebed.engine.log import Log
+from lakebed.errors import LakebedError
+from lakebed.spark.offsets import Position, position
+from lakebed.spark.pipeline.place import STATUS, Place
+from lakebed.spark.pipeline.spec import PipelineSpec
+
+Counts = Mapping[str, Mapping[str, int]]
+"""Rows that were counted, by part of the pipeline and by what was counted."""
+
+
+@dataclass(frozen=True)
+class FlowStatus:
+    """How far a flow has come."""
+
+    flow: str
+    state: str = "new"
+    """new, running, stopped, failed, or killed if its process is gone without a word."""
+    batch: int | None = None
+    """The last batch that is done."""
+    time: str | None = None
+    """When it began."""
+    rows: int = 0
+    """How many records were read in all."""
+    rows_per_second: float = 0.0
+    lag: int | None = None
+    """How many records are not read yet; None if nobody can tell."""
+    offsets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """The next offset to be read, by topic and partition."""
+    counts: Counts = field(default_factory=dict)
+    error: str | None = None
+    owner: str | None = None
+    """Who runs it: machine and process."""
+
+    def document(self) -> dict[str, Any]:
+        """Give it as plain data."""
+        return asdict(self)
+
+
+def advanced(status: FlowStatus, progress: Mapping[str, Any]) -> FlowStatus:
+    """Give the status after what Spark reports of a trigger; without a batch only the lag moves."""
+    read, ends = _positions(progress, "endOffset"), _positions(progress, "latestOffset")
+    offsets = _offsets(read) or status.offsets
+    status = replace(status, offsets=offsets, lag=_behind(offsets, _offsets(ends)))
+    if "addBatch" not in progress["durationMs"]:
+        return replace(status, rows_per_second=0.0)
+    if status.batch is not None and progress["batchId"] <= status.batch:
+        return status  # it was done before, and counted, when the pipeline was killed
+    return replace(
+        status,
+        batch=progress["batchId"],
+        time=progress["timestamp"],
+        rows=status.rows + progress["numInputRows"],
+        rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
+        counts=added(status.counts, progress.get("observedMetrics") or {}),
+    )
+
+
+def added(counts: Counts, more: Counts) -> Counts:
+    """Give the sums of two sets of counts."""
+    names = dict.fromkeys([*counts, *more])
+    return {name: _sums(counts.get(name, {}), more.get(name, {})) for name in names}
+
+
+def _sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {each: one.get(each, 0) + other.get(each, 0) for each in dict.fromkeys([*one, *other])}
+
+
+def _positions(progress: Mapping[str, Any], name: str) -> list[Position]:
+    found = (source.get(name) for source in progress["sources"])
+    return [position(each) for each in found if isinstance(each, dict)]
+
+
+def _offsets(positions: list[Position]) -> dict[str, dict[str, int]]:
+    """Give offsets by topic and partition; of a topic that is read twice, the lower ones."""
+    found: dict[str, dict[str, int]] = {}
+    for each in positions:
+        for topic, parts in each.offsets.items():
+            known = found.setdefault(topic, {})
+            for number, offset in parts.items():
+                known[str(number)] = min(offset, known.get(str(number), offset))
+    return found
+
+
+def _behind(
+    offsets: Mapping[str, Mapping[str, int]], ends: Mapping[str, Mapping[str, int]]
+) -> int | None:
+    if not ends:
+        return None
+    return sum(
+        max(0, end - offsets.get(topic, {}).get(number, 0))
+        for topic, parts in ends.items()
+        for number, end in parts.items()
+    )
+
+
+def stored(place: Place, flow: str) -> FlowStatus:
+    """Give what was written about a flow after its last batch."""
+    document = place.read(flow, STATUS)
+    if document is None:
+        return FlowStatus(flow)
+    names = FlowStatus.__dataclass_fields__
+    return FlowStatus(**{name: value for name, value in document.items() if name in names})
+
+
+def look(spec: PipelineSpec, place: Place, log: Log | None) -> list[FlowStatus]:
+    """Tell how far each flow is from its checkpoint; with the log, how far behind that is."""
+    return [_look(place, flow.name, log) for flow in spec.flows()]
+
+
+def _look(place: Place, flow: str, log: Log | None) -> FlowStatus:
+    status = stored(place, flow)
+    if status.state == "running" and _is_gone(status.owner):
+        status = replace(status, state="killed")
+    batch = place.last_batch(flow)
+    if batch is None:
+        return replace(status, batch=None)
+    # What Spark has committed is what holds: our own file is written a moment later.
+    offsets = _offsets(place.positions(flow, batch)) or status.offsets
+    return replace(status, batch=batch, offsets=offsets, lag=_lag(offsets, log))
+
+
+def owner() -> str:
+    """Name this process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _is_gone(owner: str | None) -> bool:
+    """Tell whether a process of this machine does not live any more."""
+    host, _, process = (owner or "").rpartition(":")
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _lag(offsets: Mapping[str, Mapping[str, int]], log: Log | None) -> int | None:
+    if log is None:
+        return None
+    ends = {}
+    try:
+        for topic in offsets:
+            ends[topic] = {str(number): end for number, (_, end) in log.offsets(topic).items()}
+    except LakebedError:  # the topic is gone; the next start will say so
+        return None
+    return _behind(offsets, ends)

@@ -1,0 +1,173 @@
+"""The file of a pipeline: read, checked, and every mistake told with its line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from lakebed.errors import PipelineFileError, from_os_error
+from lakebed.spark.pipeline.checks import Problem, read_document
+from lakebed.spark.pipeline.spec import PipelineSpec
+
+KeyPath = tuple[str, ...]
+
+_HEADER: Final = re.compile(r"\s*\[{1,2}([^\[\]]+)\]{1,2}\s*(?:#.*)?")
+_KEY: Final = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'|[\s.])+?)\s*=""")
+_PART: Final = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
+_PIECE: Final = re.compile(
+    r'''"""|\'\'\'|"(?:[^"\\]|\\.)*"|'[^']*'|\#.*|[\[\]{}]|[A-Za-z0-9_-]+(?=\s*[.=])'''
+)
+_SYNTAX: Final = re.compile(r"(.*?) \(at (?:line (\d+), column (\d+)|end of document)\)")
+
+
+class Found(NamedTuple):
+    """A mistake in a file, with where it is."""
+
+    file: str
+    line: int
+    message: str
+    fatal: bool
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {'' if self.fatal else 'note: '}{self.message}"
+
+
+class PipelineFile(NamedTuple):
+    """What a file says, and every mistake in it."""
+
+    path: Path
+    spec: PipelineSpec | None
+    """None if there is a mistake that is not only worth a note."""
+    problems: list[Found]
+    lines: dict[KeyPath, int]
+
+    def found(self, problem: Problem) -> Found:
+        """Give a problem its line."""
+        line = line_of(self.lines, problem.path)
+        return Found(str(self.path), line + problem.below, problem.message, problem.fatal)
+
+    def checked(self) -> PipelineSpec:
+        """Give the pipeline, or refuse a file with mistakes by naming all of them."""
+        if self.spec is None:
+            raise refusal(self.problems)
+        return self.spec
+
+
+def refusal(problems: list[Found]) -> PipelineFileError:
+    """Give the error that names every mistake, each on a line of its own."""
+    fatal = [str(each) for each in problems if each.fatal]
+    return PipelineFileError("\n".join(fatal))
+
+
+def read_pipeline(path: Path) -> PipelineFile:
+    """Read and check the file of a pipeline."""
+    try:
+        text = path.read_bytes().decode("utf8")
+    except FileNotFoundError as error:
+        raise PipelineFileError("there is no such file", file=path) from error
+    except OSError as error:
+        raise from_os_error(error, "reading the pipeline", path) from error
+    except UnicodeDecodeError as error:
+        raise PipelineFileError("the file is not text in UTF-8", file=path) from error
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        return PipelineFile(path, None, [_syntax(path, text, error)], {})
+    return checked_document(path, document, lines_of(text))
+
+
+def checked_document(path: Path, document: Any, lines: dict[KeyPath, int]) -> PipelineFile:
+    """Check a document; give every problem with its line, in the order of the lines."""
+    spec, problems = read_document(document, path.parent)
+    file = PipelineFile(path, spec, [], lines)
+    found = sorted((file.found(each) for each in problems), key=lambda each: each.line)
+    return file._replace(problems=found)
+
+
+def _syntax(path: Path, text: str, error: tomllib.TOMLDecodeError) -> Found:
+    match = _SYNTAX.fullmatch(str(error))
+    message = match[1] if match else str(error)
+    line = int(match[2]) if match and match[2] else text.count("\n") + 1
+    return Found(str(path), line, f"not TOML: {message}", True)
+
+
+def line_of(lines: dict[KeyPath, int], path: KeyPath) -> int:
+    """Give the line of a key, or of the innermost table around it that has one."""
+    for length in range(len(path), 0, -1):
+        if path[:length] in lines:
+            return lines[path[:length]]
+    return 1
+
+
+def lines_of(text: str) -> dict[KeyPath, int]:
+    """Give the line of each table and key of a document that `tomllib` has read without complaint.
+
+    Keys of an inline table are on the line on which they stand.
+    """
+    lines: dict[KeyPath, int] = {}
+    for number, path in _keys(text):
+        for length in range(1, len(path) + 1):
+            lines.setdefault(path[:length], number)
+    return lines
+
+
+def _keys(text: str) -> Iterator[tuple[int, KeyPath]]:
+    table: KeyPath = ()
+    scanner = _Scanner()
+    for number, line in enumerate(text.splitlines(), 1):
+        if scanner.inside:
+            yield from ((number, (*scanner.key, each)) for each in scanner.scan(line))
+            continue
+        header, key = _HEADER.fullmatch(line), _KEY.match(line)
+        if header:
+            table = _parts(header[1])
+            yield number, table
+        elif key:
+            scanner.key = (*table, *_parts(key[1]))
+            yield number, scanner.key
+            yield from ((number, (*scanner.key, each)) for each in scanner.scan(line[key.end() :]))
+
+
+def _parts(text: str) -> KeyPath:
+    return tuple(each.strip("\"'") for each in _PART.findall(text))
+
+
+class _Scanner:
+    """Knows whether a value goes on in the next line: a long text, an array or an inline table."""
+
+    def __init__(self) -> None:
+        self.key: KeyPath = ()
+        self._quotes = ""
+        self._depth = 0
+
+    @property
+    def inside(self) -> bool:
+        return bool(self._quotes or self._depth)
+
+    def scan(self, text: str) -> list[str]:
+        """Read a line of a value; give the keys of inline tables that begin in it."""
+        keys, position = [], 0
+        while position < len(text):
+            if self._quotes:
+                end = text.find(self._quotes, position)
+                if end < 0:
+                    break
+                position, self._quotes = end + 3, ""
+                continue
+            match = _PIECE.search(text, position)
+            if match is None or match[0].startswith("#"):
+                break
+            position = match.end()
+            piece = match[0]
+            if piece in ('"""', "'''"):
+                self._quotes = piece
+            elif piece in "[{":
+                self._depth += 1
+            elif piece in "]}":
+                self._depth -= 1
+            elif self._depth and not piece.startswith(('"', "'")):
+                keys.append(piece)
+        return keys

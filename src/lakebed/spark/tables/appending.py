@@ -1,0 +1,88 @@
+"""Rows into a table without a key, in one commit: each task writes its rows as files."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidArgumentError
+from lakebed.host.table_files import TableFiles
+from lakebed.lake.derived_values import DATA, DerivedTable, Positions
+from lakebed.spark.tables.bucket import INSERTED, REPORT
+from lakebed.spark.tables.merging import TableReport, committed, written
+from lakebed.spark.tables.rows import conformed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from lakebed.engine.log import Log
+
+_FILE_BYTES: Final = 256 << 20
+"""About as much, as it is in memory, goes into one file."""
+
+
+def append(
+    log: Log,
+    name: str,
+    rows: DataFrame,
+    *,
+    writer: str,
+    number: int,
+    positions: Positions | None = None,
+) -> TableReport:
+    """Add rows to a table without a key, once for `writer` and `number`."""
+    table = log.derived.describe(name)
+    if table.key:
+        raise InvalidArgumentError("a table with a key takes changes, not rows", table=name)
+    unknown = sorted(set(rows.columns).difference(table.schema.names))
+    if unknown:
+        raise InvalidArgumentError("the table has no such column", table=name, column=unknown[0])
+    if number <= table.writers.get(writer, -1):
+        return TableReport(name, table.version, duplicate=True)
+    task = _Task(table, log.derived.place(name), TableFiles(log.derived.store_options))
+    told = _run(rows, task)
+    written()
+    return committed(log, table, told, writer, number, positions)
+
+
+class _Task:
+    """Writes the rows of a partition of a data frame. It can be pickled."""
+
+    def __init__(self, table: DerivedTable, place: str, store: TableFiles) -> None:
+        self._schema = table.schema
+        self._place = place
+        self._store = store
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write rows, and tell of each file."""
+        for rows in _portions(batches):
+            table = conformed(rows, self._schema)
+            place = f"{self._place}/{uuid.uuid4().hex}.parquet"
+            done = self._store.write(place, self._schema, [table])
+            told = [(DATA, done.location, done.rows, done.bytes), (INSERTED, "", done.rows, 0)]
+            columns = [list(each) for each in zip(*told, strict=True)]
+            yield from pa.table([[0, 0], *columns], schema=REPORT).to_batches()
+
+
+def _portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+        if sum(each.nbytes for each in held) >= _FILE_BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _run(rows: DataFrame, task: _Task) -> pa.Table:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task.run(batches)
+
+    return rows.mapInArrow(write, from_arrow_schema(REPORT)).toArrow()

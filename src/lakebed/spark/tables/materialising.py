@@ -1,0 +1,272 @@
+"""A topic as a table of what its keys are now, or were, kept up with the topic run by run.
+
+A run reads the topic from where the table stands to the log's present end, and commits the changes
+with the new positions in one swap. So a run that is killed leaves nothing behind that counts, one
+that is repeated finds nothing to do, and two at a time cannot both commit.
+
+The record's key is the table's key, or fields of a typed value are. A record without a value
+deletes its key. Of the records of a key the one with the highest offset is the latest. Keys move to
+other partitions when some are added: records of one key in two partitions are ordered by timestamp.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lakebed.engine.topics import TopicInfo
+from lakebed.errors import InvalidArgumentError, OffsetOutOfRangeError, TableNotFoundError
+from lakebed.lake.derived_values import DerivedTable
+from lakebed.spark.tables.bucket import DELETED
+from lakebed.spark.tables.history import TIME
+from lakebed.spark.tables.merging import apply
+from lakebed.spark.tables.reading import opened
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from lakebed.engine.log import Log
+
+Progress = Callable[[str, int, int], None]
+
+_BUCKET_RECORDS: Final = 500_000
+_BUCKETS: Final = (4, 512)
+_ORDER: Final = ("partition", "offset", "timestamp")
+_MOVED: Final = (2, 0, 1)
+"""The order of records of a key that are in several partitions: by timestamp first."""
+
+
+@dataclass(frozen=True)
+class MaterialiseReport:
+    """What a run did."""
+
+    table: str
+    topic: str
+    version: int
+    records: int = 0
+    """Offsets between the old positions and the new ones."""
+    inserted: int = 0
+    """Rows written, those of updated keys included."""
+    removed: int = 0
+    """Rows that are not part of the table any more, those of updated keys included."""
+    without_key: int = 0
+    """Records that have no key, and are no part of the table."""
+    ignored_tombstones: int = 0
+    """Records without a value, of a table whose key is in the value: they delete nothing."""
+    columns_added: int = 0
+    created: bool = False
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What of a topic becomes which columns."""
+
+    topic: str
+    key: tuple[str, ...]
+    own_key: bool
+    """The key is in the value, and not the record's."""
+    fields: tuple[str, ...]
+    """Fields of the value that become columns; none if the value is one column."""
+    schema: pa.Schema
+
+
+def materialise(
+    spark: SparkSession,
+    log: Log | str | os.PathLike[str],
+    topic: str,
+    table: str | None = None,
+    *,
+    key: str | Sequence[str] | None = None,
+    kind: str = "current",
+    buckets: int | None = None,
+    flatten: bool = True,
+    progress: Progress | None = None,
+) -> MaterialiseReport:
+    """Bring a table up to the present end of a topic, making it if there is none.
+
+    The table is called like the topic, if it is not named. `key` names fields of a typed value;
+    without it the record's key is the key, in the column `key`. A typed value becomes a column for
+    each field, unless `flatten` is off. `kind` is `current` or `history`.
+    """
+    if kind not in ("current", "history"):
+        raise InvalidArgumentError("a topic becomes a current or a history table", kind=repr(kind))
+    owner = opened(spark, log)
+    tell = progress or _say_nothing
+    info = owner.describe_topic(topic)
+    ends = {each.partition: each.end for each in info.partitions}
+    plan = _plan(info, key, flatten=flatten)
+    made, created = _table(owner, table or topic, plan, kind, buckets, info)
+    grown = len([each for each in plan.schema.names if each not in made.schema.names])
+    if grown:
+        made = owner.derived.evolve(made.name, plan.schema)
+    starts = _starts(made, info)
+    records = sum(end - starts[number] for number, end in ends.items())
+    if not records:
+        return MaterialiseReport(
+            made.name, topic, made.version, columns_added=grown, created=created
+        )
+    tell("materialising records", 0, records)
+    report = _run(spark, owner, made, plan, info, starts, ends, records, grown, created=created)
+    tell("materialising records", records, records)
+    return report
+
+
+def _plan(info: TopicInfo, key: str | Sequence[str] | None, *, flatten: bool) -> _Plan:
+    chosen = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+    typed = info.schema is not None
+    if chosen and not (typed and flatten):
+        raise InvalidArgumentError(
+            "only fields of a typed value that becomes columns can be the key", topic=info.name
+        )
+    if info.schema is None or not flatten:
+        value = pa.binary() if info.schema is None else pa.struct(list(info.schema))
+        schema = pa.schema([("key", pa.binary()), ("value", value)])
+        return _Plan(info.name, ("key",), own_key=False, fields=(), schema=schema)
+    fields = tuple(info.schema.names)
+    if chosen:
+        return _Plan(info.name, chosen, own_key=True, fields=fields, schema=info.schema)
+    name = "record_key" if "key" in (each.lower() for each in fields) else "key"
+    schema = pa.schema([pa.field(name, pa.binary()), *info.schema])
+    return _Plan(info.name, (name,), own_key=False, fields=fields, schema=schema)
+
+
+def _table(
+    log: Log, name: str, plan: _Plan, kind: str, buckets: int | None, info: TopicInfo
+) -> tuple[DerivedTable, bool]:
+    """Give the table, made if there is none; one of another shape is refused."""
+    created = False
+    try:
+        found = log.derived.describe(name)
+    except TableNotFoundError:
+        wanted = buckets or _buckets(info.records)
+        found = log.derived.create(name, plan.schema, kind=kind, key=plan.key, buckets=wanted)
+        created = True
+    if (found.kind, found.key) != (kind, plan.key) or buckets not in (None, found.buckets):
+        raise InvalidArgumentError(
+            "the table is of another kind, has another key or another number of buckets: drop it,"
+            " or choose another name",
+            table=name,
+            kind=found.kind,
+            key=",".join(found.key),
+            buckets=found.buckets,
+        )
+    return found, created
+
+
+def _buckets(records: int) -> int:
+    low, high = _BUCKETS
+    return max(low, min(high, -(-records // _BUCKET_RECORDS)))
+
+
+def _writer(info: TopicInfo) -> str:
+    return f"materialise {info.name} {info.id}"
+
+
+def _starts(table: DerivedTable, info: TopicInfo) -> dict[int, int]:
+    """Give where to go on in each partition; refuse to leave anything out."""
+    others = [
+        each
+        for each in table.writers
+        if each.startswith(f"materialise {info.name} ") and each != _writer(info)
+    ]
+    if others:
+        raise InvalidArgumentError(
+            "the topic was made anew since the table was: drop the table", table=table.name
+        )
+    positions = table.positions.get(info.name, {})
+    starts = {}
+    for each in info.partitions:
+        start = positions.get(each.partition, 0 if positions else each.earliest)
+        if start < each.earliest or start > each.end:
+            raise OffsetOutOfRangeError(
+                "records that the table has not seen are gone: drop the table, and make it anew of"
+                " what there is",
+                table=table.name,
+                topic=info.name,
+                partition=each.partition,
+                position=start,
+                earliest=each.earliest,
+                end=each.end,
+            )
+        starts[each.partition] = start
+    return starts
+
+
+def _run(
+    spark: SparkSession,
+    log: Log,
+    table: DerivedTable,
+    plan: _Plan,
+    info: TopicInfo,
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    records: int,
+    grown: int,
+    *,
+    created: bool,
+) -> MaterialiseReport:
+    from pyspark.sql import Observation
+
+    from lakebed.spark.frames import read
+
+    frame = read(spark, plan.topic, log=log, start=starts, until=ends)
+    counts = Observation()
+    changes = _changes(frame, plan, counts, table.kind)
+    before = log.derived.files(table.name)
+    done = apply(
+        log,
+        before,
+        changes,
+        _writer(info),
+        sum(ends.values()),
+        {plan.topic: dict(ends)},
+        _MOVED,
+    )
+    seen = counts.get
+    return MaterialiseReport(
+        table=table.name,
+        topic=plan.topic,
+        version=done.version,
+        records=records,
+        inserted=done.inserted,
+        removed=done.removed,
+        without_key=int(seen["keyless"] or 0),
+        ignored_tombstones=int(seen["tombstones"] or 0),
+        columns_added=grown,
+        created=created,
+    )
+
+
+def _changes(frame: DataFrame, plan: _Plan, counts: Any, kind: str) -> DataFrame:
+    """Give records as changes of the table."""
+    from pyspark.sql import functions as f
+
+    value = f.col("value")
+    columns: list[Column] = []
+    if not plan.own_key:
+        columns.append(f.col("key").alias(plan.key[0]))
+    if plan.fields:
+        columns += [value.getField(name).alias(name) for name in plan.fields]
+    else:
+        columns.append(value)
+    order = f.struct(*_ORDER).alias("_order")
+    times = [f.col("timestamp").alias(TIME)] if kind == "history" else []
+    changes = frame.select(*columns, value.isNull().alias(DELETED), *times, order)
+    missing = f.lit(False)
+    for name in plan.key:
+        missing = missing | f.col(f"`{name}`").isNull()
+    tombstone = f.col(DELETED) & f.lit(plan.own_key)
+    counted = changes.observe(
+        counts,
+        f.sum((missing & ~tombstone).cast("long")).alias("keyless"),
+        f.sum(tombstone.cast("long")).alias("tombstones"),
+    )
+    return counted.where(~missing)
+
+
+def _say_nothing(_doing: str, _done: int, _total: int) -> None:
+    """Keep progress to oneself."""

@@ -1,0 +1,129 @@
+"""A derived table as a DataFrame: its files by Spark's own reader, without the deleted rows.
+
+Spark comes without Iceberg. Files of buckets in which nothing is deleted are read as they are; of
+the others the deleted positions are taken away by a join. Files that Spark cannot open (an object
+store that it has no library for) are read by Python workers, bucket by bucket.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakebed.host.table_files import TableFiles
+from lakebed.lake.derived_values import BUCKET, DATA, DELETES, DerivedFiles
+from lakebed.spark.tables.folding import by_bucket
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from lakebed.engine.log import Log
+
+
+def read_table(
+    spark: SparkSession, log: Log | str | os.PathLike[str], name: str, *, technical: bool = False
+) -> DataFrame:
+    """Give a derived table as a DataFrame of what it holds now.
+
+    What is committed later is not part of it. Files stay for the lake's grace time after a commit
+    has replaced them; a DataFrame that is used for longer is read anew. With `technical` it has the
+    column `_bucket` too.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from lakebed.spark.frames import reads_natively
+
+    owner = opened(spark, log)
+    found = owner.derived.files(name)
+    schema = from_arrow_schema(_without_ids(found.table.schema))
+    if not found.files:
+        frame = spark.createDataFrame([], schema)
+    elif reads_natively(spark, found.table.location):
+        frame = _native(spark, found, schema)
+    else:
+        frame = _by_workers(spark, found, schema, TableFiles(owner.derived.store_options))
+    return frame if technical else frame.drop(BUCKET)
+
+
+def opened(spark: SparkSession, log: Log | str | os.PathLike[str]) -> Log:
+    """Give the log itself: as it is, or connected to where its folder or URL is served."""
+    from lakebed.client.config import ClientConfig
+    from lakebed.engine.log import Log
+    from lakebed.spark.connection import connected
+    from lakebed.spark.options import Target
+    from lakebed.spark.session import log_of
+
+    if isinstance(log, Log):
+        return log
+    return connected(Target(log_of(spark, log), ClientConfig()))
+
+
+def _without_ids(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(each.name, each.type) for each in schema])
+
+
+def _native(spark: SparkSession, found: DerivedFiles, schema: StructType) -> DataFrame:
+    whole: list[str] = []
+    cut: list[str] = []
+    positions: list[str] = []
+    for files in by_bucket(found.files).values():
+        deletes = [each.location for each in files if each.content == DELETES]
+        places = [each.location for each in files if each.content == DATA]
+        (cut if deletes else whole).extend(places)
+        positions += deletes
+    parts = []
+    if whole:
+        parts.append(spark.read.schema(schema).parquet(*whole))
+    if cut:
+        parts.append(_cut(spark, cut, positions, schema))
+    return parts[0] if len(parts) == 1 else parts[0].unionAll(parts[1])
+
+
+def _cut(
+    spark: SparkSession, places: list[str], positions: list[str], schema: StructType
+) -> DataFrame:
+    """Read files without the rows whose positions are deleted.
+
+    A file is known by its name, which is its own; paths are written in more than one way.
+    """
+    from pyspark.sql import functions as f
+
+    rows = spark.read.schema(schema).parquet(*places)
+    numbered = rows.select(
+        "*",
+        f.col("_metadata.file_name").alias("_file"),
+        f.col("_metadata.row_index").alias("_row"),
+    )
+    deleted = spark.read.schema("file_path string, pos long").parquet(*positions)
+    gone = deleted.select(
+        f.element_at(f.split("file_path", "/"), -1).alias("_file"), f.col("pos").alias("_row")
+    )
+    return numbered.join(gone, ["_file", "_row"], "left_anti").drop("_file", "_row")
+
+
+def _by_workers(
+    spark: SparkSession, found: DerivedFiles, schema: StructType, store: TableFiles
+) -> DataFrame:
+    buckets = by_bucket(found.files)
+    if not found.table.key:  # every file by itself
+        buckets = dict(enumerate((each,) for each in found.files))
+    columns = found.table.schema
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from lakebed.spark.tables.bucket import living_rows
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _plain_batches(living_rows(buckets[number], store, columns))
+
+    numbers = spark.createDataFrame([(each,) for each in sorted(buckets)], "bucket int")
+    return numbers.repartition(len(buckets), "bucket").mapInArrow(rows, schema)
+
+
+def _plain_batches(tables: Iterator[pa.Table]) -> Iterator[Any]:
+    for table in tables:
+        yield from table.cast(_without_ids(table.schema)).to_batches(max_chunksize=100_000)

@@ -1,0 +1,209 @@
+"""Pipelines that run: every record once, bad ones elsewhere, and on from where they were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import lakebed
+from lakebed.errors import FlowFailedError, InvalidArgumentError, PipelineChangedError
+from lakebed.spark import Pipeline
+from lakebed.spark.pipeline.place import Place
+from lakebed.spark.pipeline.status import FlowStatus, look
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "id LONG, customer STRING, amount DOUBLE"
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[lakebed.Log]:
+    monkeypatch.chdir(tmp_path)
+    with lakebed.open("data") as opened:
+        opened.create_topic("orders", partitions=2)
+        yield opened
+
+
+def write(
+    log: lakebed.Log, *orders: tuple[int, str, float], more: list[bytes] | None = None
+) -> None:
+    rows = [
+        json.dumps(dict(zip(("id", "customer", "amount"), each, strict=True))) for each in orders
+    ]
+    log.append_batch("orders", [{"value": each.encode()} for each in rows])
+    log.append_batch("orders", [{"value": each} for each in more or []])
+
+
+def values(log: lakebed.Log, topic: str) -> list[Any]:
+    found = log.read(topic, 0).column("value").to_pylist()
+    return sorted(found, key=str)
+
+
+def table(log: lakebed.Log, name: str) -> list[dict[str, Any]]:
+    rows = log.derived.iceberg(name).scan().to_arrow().drop_columns(["_bucket"]).to_pylist()
+    return sorted(rows, key=str)
+
+
+def orders(log: lakebed.Log, **more: Any) -> Pipeline:
+    return Pipeline("shop", log=log, dead_letter="dead", checkpoint="state").source(
+        "orders", topic="orders", decode="json", schema=SCHEMA, **more
+    )
+
+
+def forget_last_batch(flow: str) -> None:
+    """Leave a checkpoint as a crash does between what a batch has written and its commit."""
+    commits = Path("state") / flow / "commits"
+    last = max(int(each.name) for each in commits.iterdir() if each.name.isdecimal())
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
+
+
+def totals(
+    log: lakebed.Log, query: str = "sum(amount) AS amount", key: str = "customer"
+) -> Pipeline:
+    sql = f"SELECT {key}, {query} FROM orders GROUP BY {key}"
+    return (
+        orders(log, expect={"positive": ("amount > 0", "dead-letter")})
+        .step("totals", sql=sql)
+        .sink("totals", "totals", table="totals", key=[key], mode="current")
+        .sink("changes", "totals", topic="changes", key=key, mode="update")
+        .sink("copy", "orders", topic="copy", encode="json")
+    )
+
+
+def test_a_pipeline_goes_on_where_it_was_and_repeats_nothing(
+    spark: SparkSession, log: lakebed.Log
+) -> None:
+    write(log, (1, "a", 1.0), (2, "b", 2.0), (3, "a", -1.0), more=[b"no JSON"])
+    before = {each.flow: each for each in totals(log).run(spark, available_now=True)}
+    assert table(log, "totals") == [
+        {"customer": "a", "amount": 1.0},
+        {"customer": "b", "amount": 2.0},
+    ]
+    assert values(log, "dead") == [b'{"id": 3, "customer": "a", "amount": -1.0}', b"no JSON"]
+    assert before["copy"].counts == {
+        "source.orders": {"rows": 4, "tombstones": 0, "undecodable": 1},
+        "source.orders.expect": {"rows": 3, "positive": 1},
+    }
+
+    for flow in ("totals", "changes", "copy", "orders.dead-letter"):
+        forget_last_batch(flow)
+    write(log, (4, "a", 4.0))
+    after = {each.flow: each for each in totals(log).run(spark, available_now=True)}
+    assert table(log, "totals") == [
+        {"customer": "a", "amount": 5.0},
+        {"customer": "b", "amount": 2.0},
+    ]
+    assert values(log, "changes") == [
+        {"customer": "a", "amount": 1.0},
+        {"customer": "a", "amount": 5.0},
+        {"customer": "b", "amount": 2.0},
+    ]
+    assert [json.loads(each)["id"] for each in values(log, "copy")] == [1, 2, 4]
+    assert len(values(log, "dead")) == 2
+    assert (after["copy"].rows, after["copy"].lag, after["copy"].state) == (5, 0, "stopped")
+
+    spec = totals(log).spec
+    write(log, (5, "c", 1.0))
+    told = {each.flow: each for each in look(spec, Place(spec.place), log)}
+    assert told["copy"].lag == 1
+    assert told["copy"].offsets == after["copy"].offsets
+    assert log.describe_group("shop.copy").lag <= 2
+
+    with pytest.raises(PipelineChangedError, match=r"keeps another state.*\[id\]"):
+        totals(log, key="id").run(spark, available_now=True)
+    with pytest.raises(PipelineChangedError, match="keeps another state"):
+        totals(log, "max(amount) AS amount").run(spark, available_now=True)
+    assert look(spec, Place(spec.place), log)[0].batch == told["totals"].batch
+
+
+def total(spark: SparkSession, orders: DataFrame, customers: DataFrame) -> DataFrame:
+    joined = orders.join(customers, "customer")
+    return joined.selectExpr("id", "name", "amount / (amount - 9) AS amount")
+
+
+def test_a_table_beside_a_stream_is_read_anew_for_each_batch(
+    spark: SparkSession, log: lakebed.Log
+) -> None:
+    log.create_topic("customers")
+
+    def customer(name: str) -> None:
+        log.append("customers", json.dumps({"customer": "a", "name": name}).encode())
+
+    names = (
+        Pipeline("names", log=log, checkpoint="names")
+        .source("names", topic="customers", decode="json", schema="customer STRING, name STRING")
+        .sink("customers", "names", table="customers", key="customer", mode="current")
+    )
+    joined = (
+        orders(log)
+        .source("customers", table="customers")
+        .step("joined", total, inputs=["orders", "customers"])
+        .sink("joined", "joined", topic="joined")
+    )
+    customer("Ann")
+    names.run(spark, available_now=True)
+    write(log, (1, "a", 1.0))
+    seen: list[str] = []
+
+    def later(statuses: Any) -> None:
+        """Change the table when the first batch is done, and then write what the next one reads."""
+        done = next(each for each in statuses if each.flow == "joined").batch
+        if done == 0 and not seen:
+            seen.append("first")
+            customer("Bea")
+            names.run(spark, available_now=True)
+            write(log, (2, "a", 2.0))
+        elif done is not None and done > 0 and seen == ["first"]:
+            seen.append("second")
+            write(log, (3, "a", 9.0))  # by which the function divides by zero
+
+    with pytest.raises(FlowFailedError) as caught:
+        joined.run(spark, watch=later)
+    assert [each["name"] for each in values(log, "joined")] == ["Ann", "Bea"]
+    assert caught.value.facts["flow"] == "joined"
+    assert "DIVIDE_BY_ZERO" in str(caught.value.facts["cause"])
+    spec = joined.spec
+    (told,) = [each for each in look(spec, Place(spec.place), log) if each.flow == "joined"]
+    assert (told.state, told.lag) == ("failed", 1)
+    assert "DIVIDE_BY_ZERO" in str(told.error)
+
+
+def test_what_cannot_run_is_refused_before_anything_starts(
+    spark: SparkSession, log: lakebed.Log
+) -> None:
+    def refused(pipeline: Pipeline) -> str:
+        with pytest.raises(InvalidArgumentError) as caught:
+            pipeline.run(spark, available_now=True)
+        return str(caught.value)
+
+    log.create_topic("raw")
+    one = orders(log)
+    assert "step.a.sql: [UNRESOLVED_COLUMN" in refused(
+        orders(log).step("a", sql="SELECT nothing FROM orders").sink("b", "a", topic="c")
+    )
+    assert "source.t: the topic is raw: say how" in refused(
+        orders(log).source("t", topic="raw").sink("b", "t", topic="c")
+    )
+    assert "there is no such topic" in refused(
+        orders(log).source("t", topic="none", decode="raw").sink("b", "t", topic="c")
+    )
+    assert "is for rows that come one by one" in refused(
+        one.step(
+            "a",
+            sql="SELECT customer, count(*) AS n FROM orders GROUP BY customer",
+            expect={"few": ("n < 3", "dead-letter")},
+        ).sink("b", "a", table="t", key="customer", mode="current")
+    )
+    assert log.topics() == ["orders", "raw"] or "dead" in log.topics()
+    assert not (Path("state") / "b" / "offsets").exists()
+
+
+def test_a_status_of_nothing_is_new(tmp_path: Path, log: lakebed.Log) -> None:
+    spec = orders(log).sink("a", "orders", topic="b").spec
+    assert look(spec, Place(spec.place), log)[0] == FlowStatus("a")

@@ -1,0 +1,108 @@
+"""Plans of what tasks read: every offset in exactly one piece, files with the piece they are of."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakebed.engine.plan import HotRange, ScanPlan, SealedFile
+from lakebed.spark import planning
+from lakebed.spark.planning import PIECE_BYTES, Piece, pieces
+from lakebed.spark.rates import shared
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[ScanPlan, dict[int, tuple[int, int]]]:
+    """Draw partitions as a log may have them: files one after another, holes, a hot tail."""
+    files: list[SealedFile] = []
+    hot: list[HotRange] = []
+    ranges: dict[int, tuple[int, int]] = {}
+    for number in range(draw(st.integers(0, 3))):
+        begin = at = draw(st.integers(0, 1000))
+        for _ in range(draw(st.integers(0, 5))):
+            at += draw(st.sampled_from([0, 0, 0, 7]))  # a hole: compaction left nothing there
+            count = draw(st.integers(1, 3_000_000))
+            kept = draw(st.integers(1, count))
+            size = draw(st.integers(1, 2 * PIECE_BYTES))
+            where = f"file:///{number}-{at}"
+            files.append(SealedFile(number, where, at, at + count, kept, size, whole=True))
+            at += count
+        tail = draw(st.sampled_from([0, 1, 400_000, 5_000_000]))
+        if tail:
+            hot.append(HotRange(number, at, at + tail))
+        if begin < at + tail:
+            ranges[number] = (begin, at + tail)
+    return ScanPlan("t", tuple(files), tuple(hot)), ranges
+
+
+@given(plans(), st.integers(1, 40))
+def test_every_offset_is_in_exactly_one_piece(
+    drawn: tuple[ScanPlan, dict[int, tuple[int, int]]], at_least: int
+) -> None:
+    plan, ranges = drawn
+    found = pieces(plan, 7, ranges, at_least=at_least)
+    assert len(found) >= min(at_least, sum(until - start for start, until in ranges.values()))
+    for number, (start, until) in ranges.items():
+        mine = sorted((piece for piece in found if piece.partition == number), key=_start)
+        edges = [(piece.start, piece.until) for piece in mine]
+        assert edges[0][0] == start
+        assert edges[-1][1] == until
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(edges))
+        assert all(begin < end for begin, end in edges)
+        for piece in mine:
+            _check_files(piece, [each for each in plan.files if each.partition == number])
+    assert {piece.partition for piece in found} == set(ranges)
+
+
+def _start(piece: Piece) -> int:
+    return piece.start
+
+
+def _check_files(piece: Piece, known: list[SealedFile]) -> None:
+    """A piece has every file that holds some of its offsets, bounded to them."""
+    expected = [
+        (each.location, max(each.start, piece.start), min(each.until, piece.until))
+        for each in known
+        if each.start < piece.until and each.until > piece.start
+    ]
+    assert [(each.location, each.start, each.until) for each in piece.files] == expected
+    whole = {each.location: (each.start, each.until) for each in known}
+    assert all(each.whole == ((each.start, each.until) == whole[each.location])
+               for each in piece.files)  # fmt: skip
+
+
+def test_a_large_hot_tail_is_read_by_tasks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "PIECE_RECORDS", 100)
+    file = SealedFile(0, "file:///x", 0, 50, 50, 1000, whole=True)
+    small = pieces(ScanPlan("t", (file,), (HotRange(0, 50, 70),)), 7, {0: (0, 70)})
+    assert [(each.start, each.until, len(each.files)) for each in small] == [(0, 70, 1)]
+    large = pieces(ScanPlan("t", (file,), (HotRange(0, 50, 300),)), 7, {0: (0, 300)})
+    assert [(each.start, each.until, len(each.files)) for each in large] == [
+        (0, 50, 1),
+        (50, 133, 0),
+        (133, 216, 0),
+        (216, 300, 0),
+    ]
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 5)),
+        st.integers(1, 10**12),
+        min_size=1,
+    ),
+    st.integers(0, 10**12),
+)
+def test_shares_of_a_limit_add_up_and_are_in_proportion(
+    waiting: dict[tuple[str, int], int], allowed: int
+) -> None:
+    total = sum(waiting.values())
+    allowed = min(allowed, total)
+    shares = shared(waiting, allowed)
+    assert sum(shares.values()) == allowed
+    for key, share in shares.items():
+        assert 0 <= share <= waiting[key]
+        assert abs(share - allowed * waiting[key] / total) <= 1 + allowed / 1e12

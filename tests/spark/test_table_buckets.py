@@ -1,0 +1,185 @@
+"""What a task does with a bucket, without Spark: many runs against a dictionary, with folding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.host.table_files import TableFiles
+from lakebed.lake.derived_values import DATA, DELETES, DerivedFile
+from lakebed.spark.tables.bucket import REMOVED, Task
+from lakebed.spark.tables.folding import DELETED_SHARE, FILES_MAX, by_bucket, folded
+from lakebed.spark.tables.rows import Order, conformed, found, in_order, key_codes, latest
+
+BUCKETS = 3
+FILES = TableFiles({})
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+CHANGES = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("name", pa.string()),
+        ("_bucket", pa.int32()),
+        ("_deleted", pa.bool_()),
+        ("_order_0", pa.int64()),
+    ]
+)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[lakebed.Log]:
+    with lakebed.Log.open(tmp_path / "log", threaded=False) as opened:
+        yield opened
+
+
+def run(
+    log: lakebed.Log, changes: list[tuple[int, str | None, bool]], number: int
+) -> frozenset[int]:
+    """Do what the driver and its tasks do; give the buckets that were to be folded."""
+    before = log.derived.files("users")
+    files = by_bucket(before.files)
+    chosen = folded(files, BUCKETS)
+    place = log.derived.place("users")
+    task = Task(before.table, files, place, FILES, Order(("_order_0",)), chosen)
+    told: list[dict[str, Any]] = []
+    for bucket in range(BUCKETS):
+        rows = [
+            (key, name, bucket, gone, order)
+            for order, (key, name, gone) in enumerate(changes)
+            if key % BUCKETS == bucket
+        ]
+        if rows:
+            table = pa.table([list(each) for each in zip(*rows, strict=True)], schema=CHANGES)
+            told += task.run(bucket, table).to_pylist()
+    added = [
+        DerivedFile(row["location"], row["bucket"], row["what"], row["rows"], row["bytes"])
+        for row in told
+        if row["what"] in (DATA, DELETES)
+    ]
+    removed = [row["location"] for row in told if row["what"] == REMOVED]
+    log.derived.commit(
+        "users",
+        writer="test",
+        number=number,
+        added=added,
+        removed=removed,
+        expected=before.table.version,
+    )
+    return chosen
+
+
+def test_forty_runs_leave_what_a_dictionary_holds_and_few_files(log: lakebed.Log) -> None:
+    log.derived.create("users", SCHEMA, key=["id"], buckets=BUCKETS)
+    rng = random.Random(11)
+    model: dict[int, str] = {}
+    folds = 0
+    for number in range(40):
+        changes: list[tuple[int, str | None, bool]] = []
+        for each in range(rng.randrange(1, 40)):
+            key, gone = rng.randrange(200), rng.random() < 0.2
+            changes.append((key, None if gone else f"{number}-{each}", gone))
+            if gone:
+                model.pop(key, None)
+            else:
+                model[key] = f"{number}-{each}"
+        folds += len(run(log, changes, number))
+        rows = log.derived.iceberg("users").scan().to_arrow().to_pylist()
+        assert {row["id"]: row["name"] for row in rows} == model
+        assert len(rows) == len(model) == log.derived.describe("users").records
+        assert all(row["_bucket"] == row["id"] % BUCKETS for row in rows)
+    assert folds > 3
+    files = log.derived.files("users").files
+    assert sum(each.content == DELETES for each in files) <= BUCKETS
+    assert len(files) < BUCKETS * FILES_MAX
+
+
+def test_a_file_of_which_every_row_is_gone_goes_with_its_positions(log: lakebed.Log) -> None:
+    log.derived.create("users", SCHEMA, key=["id"], buckets=BUCKETS)
+    run(log, [(key, "old", False) for key in range(0, 300, 3)], 0)
+    run(log, [(0, "new", False)], 1)
+    run(log, [(0, "newer", False)], 2)
+    kinds = [each.content for each in log.derived.files("users").files]
+    assert sorted(kinds) == [DATA, DATA, DELETES]
+    run(log, [(key, None, True) for key in range(0, 300, 3)], 3)
+    assert log.derived.files("users").files == ()
+    assert log.derived.describe("users").records == 0
+
+
+def test_deletes_of_keys_that_are_not_there_change_nothing(log: lakebed.Log) -> None:
+    log.derived.create("users", SCHEMA, key=["id"], buckets=BUCKETS)
+    run(log, [(1, "one", False)], 0)
+    before = log.derived.files("users").files
+    run(log, [(4, None, True)], 1)
+    after = log.derived.files("users")
+    assert (after.files, after.table.version) == (before, 2)
+
+
+def _files(bucket: int, rows: int, deleted: int, count: int = 1) -> list[DerivedFile]:
+    data = [DerivedFile(f"{bucket}-{each}", bucket, DATA, rows, 1) for each in range(count)]
+    return [*data, DerivedFile(f"{bucket}-d", bucket, DELETES, deleted, 1)]
+
+
+def test_the_fullest_buckets_are_folded_first_an_eighth_at_a_time() -> None:
+    share = int(100 * DELETED_SHARE)
+    files = [
+        *_files(0, 100, share - 1),
+        *_files(1, 100, share),
+        *_files(2, 100, share + 9),
+        *_files(3, 1000, 0, FILES_MAX),
+    ]
+    assert folded(by_bucket(files), 8) == {2}
+    assert folded(by_bucket(files), 16) == {1, 2}
+    assert folded(by_bucket(files), 32) == {1, 2, 3}
+
+
+# Rows by their keys
+
+
+def test_the_latest_change_of_each_key_is_found_for_keys_of_several_columns() -> None:
+    rows = pa.table(
+        {
+            "a": [1, 1, 2, 1, 2],
+            "b": ["x", "y", "x", "x", "x"],
+            "order": [5, 1, 9, 4, 10],
+            "value": ["a", "b", "c", "d", "e"],
+        }
+    )
+    kept = latest(rows, ["a", "b"], Order(("order",)))
+    assert sorted(kept.column("value").to_pylist()) == ["a", "b", "e"]
+    assert len(set(key_codes(rows, ["a", "b"]).tolist())) == 3
+    wanted = pa.table({"a": [2, 1, 7], "b": ["x", "y", "x"]})
+    assert found(rows, wanted, ["a", "b"]).tolist() == [1, 2, 4]
+    assert found(rows, wanted, ["a"]).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_keys_in_several_partitions_have_an_order_of_their_own() -> None:
+    rows = pa.table(
+        {
+            "key": ["k", "k", "j", "j"],
+            "part": [0, 1, 0, 0],
+            "at": [9, 0, 1, 2],
+            "time": [5, 4, 9, 1],
+        }
+    )
+    order = Order(("part", "at", "time"), ("time", "part", "at"))
+    codes = key_codes(rows, ["key"])
+    assert in_order(rows, codes, order).tolist() == [1, 0, 2, 3]
+    assert in_order(rows, codes, Order(("part", "at"))).tolist() == [0, 1, 2, 3]
+
+
+def test_an_old_version_without_an_order_comes_first_and_counts_as_no_move() -> None:
+    rows = pa.table(
+        {"key": ["k", "k", "k"], "part": [0, 0, None], "at": [1, 0, None], "time": [4, 5, None]}
+    )
+    order = Order(("part", "at", "time"), ("time", "part", "at"))
+    assert in_order(rows, key_codes(rows, ["key"]), order).tolist() == [2, 1, 0]
+
+
+def test_rows_of_an_older_file_get_the_columns_they_lack() -> None:
+    rows = pa.table({"id": pa.array([1], pa.int32())})
+    assert conformed(rows, SCHEMA).to_pylist() == [{"id": 1, "name": None}]
