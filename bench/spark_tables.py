@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,7 @@ def materialising(options: argparse.Namespace, rows: Rows) -> None:
     fill(options.folder / "log", count, checkpoint=True)
     rng = np.random.default_rng(1)
     rebuilt, updated, read_before, read_after = [], [], [], []
-    config = replace(settings(1024 * MIB), lake=lakebed.LakeConfig())
+    config = settings(1024 * MIB, lake=lakebed.LakeConfig())
     with lakebed.open(options.folder / "log", config) as log:
         spark = session(log)
         _materialise(spark, log, "table")

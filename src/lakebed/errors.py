@@ -466,7 +466,7 @@ class BadRecordError(RejectedError):
     code = "bad_record"
     advice = (
         "correct what writes such records; or let them pass by: otherwise = 'drop' or 'dead-letter' "
-        "for the named source or expectation"
+        "for the named source or expectation, a topic for dead letters for an import"
     )
 
 

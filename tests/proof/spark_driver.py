@@ -15,7 +15,6 @@ import sys
 from pyspark.errors import PySparkException
 
 import lakebed.spark
-from lakebed.spark.options import source_options
 
 _SETTINGS = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"}
 BATCH_RECORDS = 60
@@ -33,7 +32,6 @@ def main(url: str, checkpoint: str, runs: str) -> None:
     spark = lakebed.spark.session(master="local[2,8]", name="copy", conf=_SETTINGS)
     say("session")
     source = {"log": url, "topic": "in", "retryMs": "30000"}
-    source_options(source)
     for _ in range(int(runs)):
         query = (
             spark.readStream.format("lakebed")

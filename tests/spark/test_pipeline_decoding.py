@@ -111,7 +111,7 @@ def test_a_record_that_cannot_be_decoded_can_be_fatal(spark: SparkSession) -> No
 
 
 def test_a_condition_is_met_by_what_is_true_alone(spark: SparkSession) -> None:
-    """Rows are dropped, or become dead letters, also if the condition is null; counted ones stay."""
+    """Rows are dropped, or become dead letters, also if it is null; those that are counted stay."""
     source = Source(
         "orders",
         topic="t",
@@ -138,7 +138,8 @@ def test_rows_of_a_step_become_dead_letters_as_json(spark: SparkSession) -> None
 
 AVRO = """{"type": "record", "name": "Order", "fields": [
   {"name": "id", "type": "long"},
-  {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+  {"name": "price", "type":
+    {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
   {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
   {"name": "tags", "type": {"type": "array", "items": "string"}},
   {"name": "more", "type": ["null", {"type": "map", "values": "int"}], "default": null},

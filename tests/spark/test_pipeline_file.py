@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -13,8 +14,8 @@ import lakebed.spark
 from lakebed.errors import PipelineFileError
 from lakebed.spark.pipeline.compatibility import check_compatible
 from lakebed.spark.pipeline.graph import as_data, as_mermaid, as_text
-from lakebed.spark.pipeline.sql_names import tables_of
 from lakebed.spark.pipeline.spec import Decoder, Encoder, Mode, Otherwise, PipelineSpec, Watermark
+from lakebed.spark.pipeline.sql_names import tables_of
 from lakebed.spark.pipeline.toml_file import PipelineFile, lines_of, read_pipeline
 
 ORDERS = """\
@@ -141,7 +142,6 @@ def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:
     path = tmp_path / "orders.toml"
     assert [line.partition(": ")[0] for line in str(caught.value).splitlines()] == [
         f"{path}:7",
-        f"{path}:8",
         f"{path}:24",
     ]
     assert caught.value.code == "pipeline_file"
@@ -370,3 +370,62 @@ def test_another_version_of_spark_may_word_a_plan_differently() -> None:
     check_compatible("totals", WAS, {**WAS, "spark": "4.4.0", "state": ["Aggregate (customer)"]})
     with pytest.raises(lakebed.errors.PipelineChangedError):
         check_compatible("totals", WAS, {**WAS, "spark": "4.4.0", "state": ["Join customer"]})
+
+
+# The page
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf8")
+
+
+def documented(title: str) -> set[str]:
+    """Give the keys of the first table below a title of the page."""
+    _, _, below = PAGE.partition(f"\n## {title}\n")
+    table = below.partition("\n## ")[0].partition("| key |")[2].partition("\n\n")[0]
+    return set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+
+
+def known(folder: Path, part: str) -> set[str]:
+    """Give the keys that a part of a file has, as a complaint about another one lists them."""
+    lines = {
+        "": "zzzzzz = 1\n",
+        "source": "[source.zzzzzz]\ntopic = 't'\nzzzzzz = 1\n",
+        "step": "[step.zzzzzz]\nsql = 'SELECT * FROM orders'\nzzzzzz = 1\n",
+        "sink": "[sink.zzzzzz]\nfrom = 'paid'\ntopic = 't'\nzzzzzz = 1\n",
+        "expect": "[source.zzzzzz]\ntopic = 't'\nexpect.e = { check = 'true', zzzzzz = 1 }\n",
+    }[part]
+    text = ORDERS + lines if part else lines + ORDERS
+    (said,) = [each for each in complaints(folder, text) if "there is no key zzzzzz" in each]
+    return set(said.partition("known are ")[2].split(", "))
+
+
+@pytest.mark.parametrize(
+    ("title", "part"),
+    [
+        ("At the top", ""),
+        ("Sources", "source"),
+        ("Steps", "step"),
+        ("Sinks", "sink"),
+        ("Expectations", "expect"),
+    ],
+)
+def test_the_page_explains_every_key(tmp_path: Path, title: str, part: str) -> None:
+    assert documented(title) == known(tmp_path, part)
+
+
+def test_the_pages_example_is_the_one_that_is_tested(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    assert text == ORDERS
+    (_, shown), *_ = re.findall(r"\$ lakebed pipeline (graph \S+)\n(.*?)```", PAGE, re.DOTALL)
+    assert as_text(spec_of(tmp_path)) + "\n" == shown
+    mistaken = ORDERS.replace('decode = "json"', 'decode = "jsn"').replace('"totals"', '"total"')
+    (_, shown), *_ = re.findall(r"\$ lakebed pipeline (validate \S+)\n(.*?)```", PAGE, re.DOTALL)
+    said = [str(each) for each in read(tmp_path, mistaken).problems]
+    assert shown.splitlines() == [each.replace(f"{tmp_path}/", "") for each in said]
+
+
+def test_the_program_of_the_page_makes_a_pipeline() -> None:
+    (code,) = re.findall(r"```python\n(import lakebed.*?)```", PAGE, re.DOTALL)
+    scope: dict[str, Any] = {}
+    exec(code.replace("pipeline.run()", "made = pipeline.spec"), scope)
+    assert list(scope["made"].sinks) == ["large"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +14,7 @@ from pyspark.errors import PySparkException
 import lakebed
 import lakebed.spark
 from lakebed.errors import InvalidArgumentError
+from lakebed.spark.failures import error_in
 from lakebed.spark.serving import url_of
 from tests.spark.support import batch, fill, rows_of, scanned
 
@@ -138,58 +138,19 @@ def test_several_topics_are_read_together(spark: SparkSession, log: lakebed.Log)
         batch(spark, log, subscribePattern="none.*")
 
 
-def test_offsets_and_times_bound_what_is_read(spark: SparkSession, log: lakebed.Log) -> None:
-    log.create_topic("raw", 2)
-    for number in range(20):
-        when = datetime.fromtimestamp(number, UTC)
-        log.append("raw", b"%d" % number, partition=number % 2, timestamp=when)
-        if number == 9:
-            log.checkpoint()
-
-    def numbers(**options: object) -> list[int]:
-        frame = batch(spark, log, topic="raw", **options)
-        return sorted(int(row.value) for row in frame.select("value").collect())
-
-    start = json.dumps({"raw": {"0": 3, "1": -2}})
-    until = json.dumps({"raw": {"0": 8, "1": 2}})
-    assert numbers(startingOffsets=start, endingOffsets=until) == [1, 3, 6, 8, 10, 12, 14]
-    assert numbers(startingOffsets='{"raw": {"0": -1}}') == list(range(1, 20, 2))
-    assert numbers(endingOffsets="earliest") == []
-    assert numbers(startingTimestamp=5000, endingTimestamp="1970-01-01T00:00:12Z") == list(
-        range(5, 12)
-    )
-    native = lakebed.spark.read(spark, "raw", log=log, start={0: 3}, until={0: 8, 1: 2})
-    assert sorted(int(row.value) for row in native.collect()) == [1, 3, 6, 8, 10, 12, 14]
-    for options, said in [
-        ({"startingOffsets": '{"raw": {"0": 11}}'}, "OffsetOutOfRangeError"),
-        ({"startingOffsets": '{"raw": {"7": 0}}'}, "PartitionNotFoundError"),
-        ({"endingOffsets": '{"raw": {"0": 11}}'}, "DataLossError"),
-        ({"endingOffsets": '{"row": {"0": 1}}'}, "a topic that is not read"),
-    ]:
-        with pytest.raises(PySparkException, match=said):
-            numbers(**options)
-    assert len(numbers(endingOffsets='{"raw": {"0": 11}}', failOnDataLoss=False)) == 20
-
-
-def test_what_retention_has_removed_is_told_or_left_out(
+def test_a_range_is_read_natively_also_where_retention_has_been(
     spark: SparkSession, raw: lakebed.Log
 ) -> None:
-    raw.alter_topic("raw", config={"retention_bytes": 0})
-    raw.checkpoint()
-    raw.retain("raw")
-    bounds = raw.offsets("raw")
-    assert all(low > 0 for low, _ in bounds.values())
-    fill(raw, "raw", 5, prefix="y")
-    start = json.dumps({"raw": {str(number): 0 for number in bounds}})
-    with pytest.raises(PySparkException, match="records that are to be read are gone"):
-        batch(spark, raw, topic="raw", startingOffsets=start).count()
-    allowed = batch(spark, raw, topic="raw", startingOffsets=start, failOnDataLoss=False)
+    native = lakebed.spark.read(spark, "raw", log=raw, start=3, until={0: 9, 1: 4})
+    expected = raw.table("raw").scan(start=3, until={0: 9, 1: 4}).read_all()
+    assert rows_of(native.select("partition", "offset", "value").toArrow()) == rows_of(
+        expected, "partition", "offset", "value"
+    )
+    raw.purge_topic("raw")
+    raw.append_batch("raw", [{"value": b"left"}], partition=1)
     names = ("offset", "value")
-    expected = scanned(raw, "raw", *names)
-    assert expected
-    assert rows_of(allowed.select(*names).toArrow()) == expected
-    native = lakebed.spark.read(spark, "raw", log=raw, columns=list(names))
-    assert rows_of(native.select(*names).toArrow()) == expected
+    left = lakebed.spark.read(spark, "raw", log=raw, columns=list(names))
+    assert rows_of(left.select(*names).toArrow()) == scanned(raw, "raw", *names)
 
 
 def test_a_log_is_read_in_a_folder_of_any_name(spark: SparkSession, tmp_path: Path) -> None:
@@ -208,8 +169,11 @@ def test_what_cannot_be_read_is_told_in_one_sentence(spark: SparkSession, raw: l
         ({"topic": "raw", "log": "lakebed://127.0.0.1:1", "retryMs": 0}, "ServerUnavailable"),
     ]
     for options, said in wrong:
-        with pytest.raises(PySparkException, match=said):
+        with pytest.raises(PySparkException, match=said) as caught:
             spark.read.format("lakebed").options(**({"log": url_of(raw)} | options)).load()
+        ours = error_in(str(caught.value))
+        assert ours is not None, "the log's own error is found in Spark's"
+        assert "Traceback" not in str(ours)
     reader = spark.read.format("lakebed").options(log=url_of(raw), topic="raw")
     with pytest.raises(PySparkException, match="the schema names a column that there is not"):
         reader.schema("nothing int").load().count()

@@ -91,7 +91,12 @@ def test_a_current_table_holds_what_a_dictionary_would_for_every_reader(
     rng = random.Random(7)
     model: dict[Any, str] = {}
     log.derived.create("users", USERS, kind="current", key=["id", "region"], buckets=3)
-    for run in range(5):
+    first = [(number, "west", str(number), False, 0) for number in range(900)]
+    model.update({(key, region): name for key, region, name, *_ in first})
+    first += [(number % 40, "north", "old", False, 0) for number in range(40)]
+    model.update({(number, "north"): "old" for number in range(40)})
+    merge(log, "users", frame(spark, first), writer="test", number=0)
+    for run in range(1, 4):
         done = merge(
             log, "users", frame(spark, random_changes(rng, model, run)), writer="test", number=run
         )

@@ -10,6 +10,7 @@ from lakebed.cli.completion import completion
 from lakebed.cli.consume import consume
 from lakebed.cli.doctor import doctor
 from lakebed.cli.group import group
+from lakebed.cli.job import job
 from lakebed.cli.lake import lake
 from lakebed.cli.look import checkpoint, retain, stats
 from lakebed.cli.output import LakebedGroup
@@ -39,6 +40,7 @@ for command in (
     consume,
     group,
     lake,
+    job,
     pipeline,
     checkpoint,
     retain,

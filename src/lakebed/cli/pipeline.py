@@ -49,7 +49,7 @@ _master = click.option(
 
 @click.group()
 def pipeline() -> None:
-    """Run Spark pipelines that are declared in a file, and look at them."""
+    """Run Spark pipelines that a file declares, and look at them."""
 
 
 @pipeline.command("run", short_help="Run a pipeline.")

@@ -40,7 +40,7 @@ from lakebed.lake.derived_values import (
     DerivedTable,
     Positions,
 )
-from lakebed.lake.places import HINT_NAME
+from lakebed.lake.places import HINT_NAME, TABLES_NAME, Places
 from lakebed.lake.table_facts import needed_files
 from lakebed.types import TableName
 
@@ -48,6 +48,8 @@ _log = logging.getLogger("lakebed.lake")
 
 NAME: Final = "derived"
 """The folder of derived tables."""
+_STOP_SECONDS: Final = 10.0
+"""How long closing waits for a catalog and a store."""
 _HINT: Final = f"/metadata/{HINT_NAME}"
 
 _SWEPT = failpoints.define("engine.derived.file_removed")
@@ -63,6 +65,7 @@ class Derived:
         self._config = config
         self._disk = disk
         self._folder = folder.resolve() / NAME
+        self._places = Places(folder, config.store, log_id)
         base = config.store.rstrip("/") if config.store else f"file://{folder.resolve()}"
         self._prefix = f"{log_id}/{NAME}" if config.store else NAME
         self._store = ObjectStore(base, resolved(config.store_options) if config.store else {})
@@ -70,7 +73,7 @@ class Derived:
             Catalog(
                 replace(config, namespace=f"{config.namespace}_tables"),
                 disk,
-                folder / "iceberg",
+                folder / TABLES_NAME,
             ),
             f"{base}/{self._prefix}",
             log_id,
@@ -106,6 +109,7 @@ class Derived:
         table rows without a key. Files are divided into `buckets` by the key.
         """
         checked = str(TableName(name))
+        self._places.check()
         with self._at_work():
             return self._tables.create(
                 checked, schema, kind, key, 0 if kind == "append" else buckets
@@ -306,8 +310,15 @@ class Derived:
         """Refuse further work, and let go of the catalog."""
         self._closed = True
         self._store.close()
-        with self._working:
+        if not self._working.acquire(timeout=_STOP_SECONDS):
+            _log.error(
+                "the catalog of derived tables does not answer: the log is closed without it"
+            )
+            return
+        try:
             self._tables.close()
+        finally:
+            self._working.release()
 
 
 def _number(name: str) -> int:

@@ -44,7 +44,7 @@ def cause_in(said: str) -> str:
 @contextlib.contextmanager
 def told(job: str, **facts: object) -> Iterator[None]:
     """Let Spark's errors be the log's own: the one that it speaks of, or `JobFailedError`."""
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:

@@ -5,8 +5,8 @@ served. There are three cases:
 
 - the log is served already: its folder names the URL, or the URL was given;
 - this process has it open: it is served from here, on this machine alone, until it is closed;
-- nobody has it open: a keeper is started, a process that serves it until Spark has not asked for
-  anything for a while.
+- nobody has it open: a keeper is started, a process that serves it until nobody who uses it has
+  been alive for a while.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from lakebed.config import ServeConfig
 from lakebed.errors import InvalidArgumentError, LockedError, ServerUnavailableError
 from lakebed.host import OsDisk
+from lakebed.spark.awake import hold
 from lakebed.wal.folder import Layout, living_owner
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _kept(folder: Path) -> str:
     while True:
         owner = living_owner(OsDisk(), Layout(folder))
         url = None if owner is None else owner.get("url")
-        if isinstance(url, str):
+        if isinstance(url, str) and hold(url):
             _leave(keeper)
             return url
         if owner is None and keeper is None:

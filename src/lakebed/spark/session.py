@@ -25,6 +25,7 @@ DAEMON: Final = {"spark.python.daemon.module": "lakebed.spark.daemon"}
 
 _SETTINGS: Final = {
     **DAEMON,
+    "spark.python.authenticate.socketTimeout": "120s",  # 15 is short where cores are few
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",

@@ -61,7 +61,8 @@ def keep(batch: pa.RecordBatch, survivors: Offsets) -> pa.RecordBatch:
     return batch.filter(pa.array(found))
 
 
-_EMPTY: Final = pa.table({"key": pa.array([], pa.large_binary()), "mark": pa.array([], pa.int64())})
+# By `nulls`, because `array` would import pandas, in every process that imports this.
+_EMPTY: Final = pa.table({"key": pa.nulls(0, pa.large_binary()), "mark": pa.nulls(0, pa.int64())})
 
 
 def _marked(batch: pa.RecordBatch, oldest_us: int) -> pa.RecordBatch:

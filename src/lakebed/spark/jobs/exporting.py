@@ -24,6 +24,8 @@ FORMATS: Final = ("parquet", "json", "csv")
 RECORDS: Final = "records"
 FIELDS: Final = "fields"
 LAYOUTS: Final = (RECORDS, FIELDS)
+_TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+"""Times in JSON and CSV; Spark's own way would cut the microseconds off."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,8 @@ def _write(frame: DataFrame, path: str, kind: str, layout: str) -> tuple[int, in
     if layout == FIELDS:
         frame = frame.where(~f.col("_gone")).drop("_gone")
     writer = frame.write.mode("errorifexists")
+    if kind != "parquet":
+        writer = writer.option("timestampFormat", _TIME)
     if kind == "csv":
         writer = writer.option("header", "true").option("escape", '"')
     writer.format(kind).save(path)

@@ -32,7 +32,7 @@ def schema_for(
     from lakebed.spark.types import spark_schema
 
     if given is not None:
-        return StructType.fromDDL(given)
+        return _columns_of(given)
     if source.may_be_bad and layout == "fields":
         try:
             known = owner.describe_topic(topic).schema
@@ -42,6 +42,19 @@ def schema_for(
             return spark_schema(known, topic=False, headers=True)
     found = source.schema([each.path for each in files])
     return StructType([each for each in found.fields if each.name != CORRUPT])
+
+
+def _columns_of(text: str) -> StructType:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    try:
+        found = StructType.fromDDL(text)
+    except PySparkException as error:
+        raise InvalidArgumentError("a schema is like id BIGINT, name STRING", got=text) from error
+    if not isinstance(found, StructType):
+        raise InvalidArgumentError("a schema is like id BIGINT, name STRING", got=text)
+    return found
 
 
 class Rows:

@@ -258,14 +258,16 @@ class _Run:
         """Say how many rows cannot be read, if that is what is wrong."""
         if isinstance(error, LakebedError) or BAD not in str(error):
             return
+        from pyspark.sql import functions as f
+
         bad = self._rows.bad(frame)
-        first = bad.first()
+        found = bad.agg(f.count("value"), f.first("headers"), f.first("value")).collect()[0]
         raise BadRecordError(
             "rows cannot be read: correct them, or give a topic for dead letters",
-            rows=bad.count(),
+            rows=found[0],
             files=len(files),
-            file=None if first is None else first["headers"]["file"].decode(),
-            row=None if first is None else (first["value"] or b"").decode(errors="replace")[:200],
+            file=None if found[1] is None else bytes(found[1]["file"]).decode(),
+            row=None if found[2] is None else bytes(found[2]).decode(errors="replace")[:200],
         ) from error
 
 

@@ -121,7 +121,7 @@ def _schema(fields: Fields, decode: Decoder | None, folder: Path) -> str | None:
         example = "an Avro schema as JSON" if decode == Decoder.AVRO else "'id LONG, name STRING'"
         fields.complain(f"decode = '{decode}' needs schema: {example}", "decode")
     for key in ("schema", "schema_file"):
-        if fields.has(key) and not needed:
+        if fields.has(key) and not needed and not _mistaken(fields, decode):
             fields.complain(f"{key} is for decode = 'json', 'csv' or 'avro'", key)
     if file is None:
         return schema
@@ -132,11 +132,16 @@ def _schema(fields: Fields, decode: Decoder | None, folder: Path) -> str | None:
         return None
 
 
+def _mistaken(fields: Fields, decode: Decoder | None) -> bool:
+    """Tell whether `decode` itself is wrong, so that nobody knows what goes with it."""
+    return decode is None and fields.has("decode")
+
+
 def _separator(fields: Fields, decode: Decoder | None) -> str:
     value = fields.raw("separator")
     if value is None:
         return ","
-    if decode != Decoder.CSV:
+    if decode != Decoder.CSV and not _mistaken(fields, decode):
         fields.complain("separator is for decode = 'csv'", "separator")
     if not isinstance(value, str) or len(value) != 1:
         fields.complain(f"separator must be one character, not {shown(value)}", "separator")
@@ -146,7 +151,7 @@ def _separator(fields: Fields, decode: Decoder | None) -> str:
 
 def _skip_bytes(fields: Fields, decode: Decoder | None) -> int:
     number = fields.number("skip_bytes", 0, 1024)
-    if number is not None and decode != Decoder.AVRO:
+    if number is not None and decode != Decoder.AVRO and not _mistaken(fields, decode):
         fields.complain("skip_bytes is for decode = 'avro'", "skip_bytes")
     return number or 0
 
@@ -172,7 +177,7 @@ def _undecodable(fields: Fields, decode: Decoder | None, *, letters: bool) -> Ot
     chosen = fields.choice("otherwise", Otherwise, default) or default
     if not fields.has("otherwise"):
         return chosen
-    if decode in (None, Decoder.RAW):
+    if decode in (None, Decoder.RAW) and not _mistaken(fields, decode):
         fields.complain("otherwise is for records that are decoded: json, csv or avro", "otherwise")
     if chosen == Otherwise.COUNT:
         fields.complain(

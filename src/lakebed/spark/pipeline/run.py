@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import lakebed
 from lakebed.engine.log import Log
-from lakebed.errors import InvalidArgumentError, LakebedError, PipelineChangedError
+from lakebed.errors import FlowFailedError, InvalidArgumentError, LakebedError, PipelineChangedError
 from lakebed.spark.pipeline.compatibility import check_compatible, definition
-from lakebed.spark.pipeline.failures import failure_of
+from lakebed.spark.pipeline.failures import failure_of, first_line
 from lakebed.spark.pipeline.fields import Problem
 from lakebed.spark.pipeline.place import FLOW, STATUS, Place
 from lakebed.spark.pipeline.plan import PlanError, Planner
@@ -51,6 +51,8 @@ _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOOK_SECONDS: Final = 0.02
 _OPENING: Final = "Initializing sources"
 """What Spark says of a query whose sources are not open yet."""
+_NOT_UP: Final = "Python worker failed to connect back"
+_STARTS: Final = 5
 
 
 @contextlib.contextmanager
@@ -209,10 +211,7 @@ class Run:
             writing = writing.trigger(availableNow=True)
         else:
             writing = writing.trigger(processingTime=self._spec.trigger)
-        running.query = writing.start()
-        # Spark gives up on a source whose process is not up in ten seconds, and each flow starts
-        # one: a machine that is busy manages that for one flow after another.
-        running.await_sources()
+        running.start(writing)
         return running
 
     def _writing(
@@ -290,6 +289,7 @@ class _Running:
         self.query: StreamingQuery = None  # type: ignore[assignment]  # given when it is started
         self.failure: str | None = None
         self._raised: LakebedError | None = None
+        self._said: str | None = None
         self._seen = ""
         """The time of the last trigger that was looked at."""
         self._stopped = False
@@ -303,11 +303,29 @@ class _Running:
             except LakebedError as error:
                 self._raised = error
                 raise
+            except Exception as error:  # whatever Spark or a function raises in a batch
+                self._said = str(error)
+                # Spark searches the text for what may be an interruption, in a way that does not
+                # survive traces as long as its own.
+                raise FlowFailedError("a batch failed", cause=first_line(self._said)) from None
 
         return guard
 
-    def await_sources(self) -> None:
-        """Wait until Spark has opened the sources of the query, or it has ended."""
+    def start(self, writing: DataStreamWriter) -> None:
+        """Start the query, and wait until Spark has opened its sources.
+
+        Spark gives up on a source whose process is not up in ten seconds, and each flow has one:
+        a busy machine manages that for one flow after another, and not always at once.
+        """
+        for _ in range(_STARTS):
+            self.query = writing.start()
+            self._await_sources()
+            failure = None if self.query.isActive else self.query.exception()
+            if failure is None or _NOT_UP not in str(failure):
+                return
+            _log.warning("a source was not up in time, and is started again: %s", self.status.flow)
+
+    def _await_sources(self) -> None:
         pause = threading.Event()
         while self.query.isActive and self.query.status["message"] == _OPENING:
             pause.wait(_LOOK_SECONDS)
@@ -348,7 +366,7 @@ class _Running:
         if self._raised is not None:
             kind = type(self._raised)
             return kind(self._raised.message, **{**self._raised.facts, "flow": flow})
-        return failure_of(flow, self.failure or "")
+        return failure_of(flow, self._said or self.failure or "")
 
 
 def _values(progress: Any) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """What an executor does with one bucket of a table: changes in, files out.
 
 Old rows of changed keys are not rewritten. Their positions go into the bucket's one file of deleted
-positions, and the new rows into a new file, so that a change costs what changed and a look at the
-keys. Once too many rows are gone the bucket is folded: all that lives becomes one file. Which
-buckets are folded is decided before (`folding.py`).
+positions, and the new rows into a new file, with those of files that are hardly larger. So a change
+costs what changed and a look at the keys. Once too many rows are gone the bucket is folded: all
+that lives becomes one file. Which buckets are folded is decided before (`folding.py`).
 
 A bucket never depends on another, files get names of their own, and nothing is removed: the task
 may run twice, and what it writes counts only when it is committed.
@@ -38,6 +38,9 @@ rows `inserted` and `deleted`, and in `location` what it `refused`."""
 
 REMOVED, INSERTED, GONE, REFUSED = "removed", "inserted", "deleted", "refused"
 DELETED: Final = "_deleted"
+_ABSORBED: Final = 4
+"""A file with at most so many times the rows that come is written anew with them: a bucket that
+changes often has few files, and a row is written a few times before it is in a large one."""
 ORDER: Final = "_order_"
 """With this begin the columns that say which change of a key is the latest."""
 
@@ -158,19 +161,27 @@ class _Bucket:
         return without(rows, numbers)
 
     def _change(self, rows: pa.Table) -> list[tuple[str, str, int, int]]:
-        told = self._rows(rows)
-        if not self._gone:
-            return told
+        """Write new rows with those of small files, and the positions that are gone elsewhere."""
+        small = [each for each in self.data if each.rows <= _ABSORBED * len(rows)]
+        told = self._rows(pa.concat_tables([*(self._living(each) for each in small), rows]))
         positions = {
             each.location: _joined(self._before.get(each.location), self._gone.get(each.location))
             for each in self.data
+            if each not in small
         }
-        empty = [each.location for each in self.data if len(positions[each.location]) >= each.rows]
-        for place in empty:  # no row of it lives: it goes, and its positions with it
-            del positions[place]
-        told += [(REMOVED, place, 0, 0) for place in empty]
+        # A file of which no row lives goes, and its positions with it.
+        gone = [each.location for each in small]
+        gone += [
+            each.location
+            for each in self.data
+            if each not in small and len(positions[each.location]) >= each.rows
+        ]
+        told += [(REMOVED, place, 0, 0) for place in gone]
+        if not self._gone and self._before.keys().isdisjoint(gone):
+            return told
         told += [(REMOVED, each.location, 0, 0) for each in self._deletes]
-        return told + self._write_positions(positions)
+        living = {place: each for place, each in positions.items() if place not in gone}
+        return told + self._write_positions(living)
 
     def _write_positions(self, positions: Mapping[str, Any]) -> list[tuple[str, str, int, int]]:
         parts = [(place, positions[place]) for place in sorted(positions) if len(positions[place])]

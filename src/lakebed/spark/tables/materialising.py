@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lakebed.engine.topics import TopicInfo
 from lakebed.errors import InvalidArgumentError, OffsetOutOfRangeError, TableNotFoundError
-from lakebed.lake.derived_values import DerivedTable
+from lakebed.lake.derived_values import DerivedFiles, DerivedTable
 from lakebed.spark.tables.bucket import DELETED
 from lakebed.spark.tables.history import TIME
 from lakebed.spark.tables.merging import apply
@@ -99,10 +99,12 @@ def materialise(
     info = owner.describe_topic(topic)
     ends = {each.partition: each.end for each in info.partitions}
     plan = _plan(info, key, flatten=flatten)
-    made, created = _table(owner, table or topic, plan, kind, buckets, info)
+    before, created = _table(owner, table or topic, plan, kind, buckets, info)
+    made = before.table
     grown = len([each for each in plan.schema.names if each not in made.schema.names])
     if grown:
         made = owner.derived.evolve(made.name, plan.schema)
+        before = owner.derived.files(made.name)
     starts = _starts(made, info)
     records = sum(end - starts[number] for number, end in ends.items())
     if not records:
@@ -110,7 +112,7 @@ def materialise(
             made.name, topic, made.version, columns_added=grown, created=created
         )
     tell("materialising records", 0, records)
-    report = _run(spark, owner, made, plan, info, starts, ends, records, grown, created=created)
+    report = _run(spark, owner, before, plan, info, starts, ends, records, grown, created=created)
     tell("materialising records", records, records)
     return report
 
@@ -136,15 +138,17 @@ def _plan(info: TopicInfo, key: str | Sequence[str] | None, *, flatten: bool) ->
 
 def _table(
     log: Log, name: str, plan: _Plan, kind: str, buckets: int | None, info: TopicInfo
-) -> tuple[DerivedTable, bool]:
-    """Give the table, made if there is none; one of another shape is refused."""
+) -> tuple[DerivedFiles, bool]:
+    """Give the table and its files, made if there is none; one of another shape is refused."""
     created = False
     try:
-        found = log.derived.describe(name)
+        files = log.derived.files(name)
     except TableNotFoundError:
         wanted = buckets or _buckets(info.records)
-        found = log.derived.create(name, plan.schema, kind=kind, key=plan.key, buckets=wanted)
+        made = log.derived.create(name, plan.schema, kind=kind, key=plan.key, buckets=wanted)
+        files = DerivedFiles(made, ())
         created = True
+    found = files.table
     if (found.kind, found.key) != (kind, plan.key) or buckets not in (None, found.buckets):
         raise InvalidArgumentError(
             "the table is of another kind, has another key or another number of buckets: drop it,"
@@ -154,7 +158,7 @@ def _table(
             key=",".join(found.key),
             buckets=found.buckets,
         )
-    return found, created
+    return files, created
 
 
 def _buckets(records: int) -> int:
@@ -199,7 +203,7 @@ def _starts(table: DerivedTable, info: TopicInfo) -> dict[int, int]:
 def _run(
     spark: SparkSession,
     log: Log,
-    table: DerivedTable,
+    before: DerivedFiles,
     plan: _Plan,
     info: TopicInfo,
     starts: Mapping[int, int],
@@ -213,10 +217,10 @@ def _run(
 
     from lakebed.spark.frames import read
 
+    table = before.table
     frame = read(spark, plan.topic, log=log, start=starts, until=ends)
     counts = Observation()
     changes = _changes(frame, plan, counts, table.kind)
-    before = log.derived.files(table.name)
     done = apply(
         log,
         before,

@@ -7,6 +7,7 @@ bucket; `bucket.py` does the rest, and the driver commits what the tasks report.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -112,7 +113,7 @@ def apply(
     task = Task(
         table=table,
         files=files,
-        place=log.derived.place(table.name),
+        place=f"{table.location}/data/{uuid.uuid4().hex}",
         store=TableFiles(log.derived.store_options),
         order=Order(order, tuple(order[each] for each in moved)),
         folded=folded(files, table.buckets),

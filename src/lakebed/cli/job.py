@@ -1,0 +1,438 @@
+"""`lakebed job`: work on whole topics by Spark. Each job can be killed, and run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lakebed.cli.completion import complete_topic
+from lakebed.cli.data import Target, data_option, opened, settings
+from lakebed.cli.job_session import SparkOptions, range_options, spark_on, spark_options
+from lakebed.cli.output import (
+    Meter,
+    counted,
+    json_option,
+    size,
+    write_facts,
+    write_json,
+    write_table,
+)
+
+if TYPE_CHECKING:
+    from lakebed.spark.jobs.importing import ImportReport
+    from lakebed.spark.jobs.replay import ReplayReport
+    from lakebed.spark.jobs.verify import VerifyReport
+
+_topic = click.argument("topic", shell_complete=complete_topic)
+_name = click.option(
+    "--name", help="What the job is called; the same name again writes nothing twice."
+)
+
+
+@click.group()
+def job() -> None:
+    """Work on whole topics by Spark; every job can be killed, and run again."""
+
+
+@job.command("compact", short_help="Keep the latest record of each key.")
+@_topic
+@data_option
+@click.option("--force", is_flag=True, help="Also if little is new since the last compaction.")
+@spark_options
+@json_option
+def compact_command(
+    topic: str, folder: Target, *, force: bool, master: str, verbose: bool, as_json: bool
+) -> None:
+    """Leave of each key of TOPIC the latest record, and merge small files.
+
+    Records without a key stay, and so do tombstones for the topic's `tombstone_retention_ms`.
+    Offsets stay as they are. The new files are verified before one swap puts them in place; readers
+    do not notice.
+    """
+    from lakebed.spark.jobs.compact import compact
+
+    with (
+        spark_on(folder, SparkOptions(master, verbose), silent=as_json) as (spark, log),
+        Meter(silent=as_json, unit="tasks") as meter,
+    ):
+        report = compact(spark, log, topic, force=force, progress=meter)
+    if as_json:
+        write_json("compact", asdict(report))
+        return
+    if not report.partitions:
+        write_facts([("topic", topic), ("due", "nothing; --force compacts whatever may be")])
+        return
+    segments = f"{report.segments_removed} replaced by {report.segments_written}"
+    took = f"{report.seconds_reading:.1f} s to read, {report.seconds_writing:.1f} s to rewrite"
+    write_facts(
+        [
+            ("topic", topic),
+            ("due", counted(report.partitions, "partition", "partitions")),
+            ("read", counted(report.records_read, "record", "records")),
+            ("dropped", counted(report.records_dropped, "record", "records")),
+            ("segments", segments),
+            ("size", f"{size(report.bytes_removed)} became {size(report.bytes_written)}"),
+            ("took", took),
+        ]
+    )
+
+
+@job.command("materialise", short_help="Keep a table of what a topic's keys are.")
+@_topic
+@data_option
+@click.option("--table", metavar="NAME", help="The table; called like the topic if not said.")
+@click.option(
+    "--key", metavar="FIELD", multiple=True, help="A field of the value; may be repeated."
+)
+@click.option(
+    "--kind",
+    type=click.Choice(["current", "history"]),
+    default="current",
+    show_default=True,
+    help="What keys are now, or every version of them.",
+)
+@click.option("--buckets", metavar="N", type=click.IntRange(min=1), help="Of a new table.")
+@click.option("--no-flatten", is_flag=True, help="Keep the value in one column.")
+@spark_options
+@json_option
+def materialise_command(
+    topic: str,
+    folder: Target,
+    *,
+    table: str | None,
+    key: tuple[str, ...],
+    kind: str,
+    buckets: int | None,
+    no_flatten: bool,
+    master: str,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Bring an Iceberg table of TOPIC's keys up to the topic's present end.
+
+    The table is made by the first run. Each run goes on where the last one was, and is one commit.
+    """
+    from lakebed.spark.tables import materialise
+
+    with (
+        spark_on(folder, SparkOptions(master, verbose), silent=as_json) as (spark, log),
+        Meter(silent=as_json, unit="records") as meter,
+    ):
+        report = materialise(
+            spark,
+            log,
+            topic,
+            table,
+            key=key or None,
+            kind=kind,
+            buckets=buckets,
+            flatten=not no_flatten,
+            progress=meter,
+        )
+    if as_json:
+        write_json("materialise", asdict(report))
+        return
+    made = ", made now" if report.created else ""
+    write_facts(
+        [
+            ("table", f"{report.table}, version {report.version}{made}"),
+            ("read", counted(report.records, "offset", "offsets")),
+            ("rows", f"{report.inserted} written, {report.removed} removed"),
+            ("without key", counted(report.without_key, "record", "records")),
+        ]
+    )
+
+
+@job.command("verify", short_help="Read and check every segment.")
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topic)
+@data_option
+@click.option("--no-tables", is_flag=True, help="Do not look at the Iceberg tables.")
+@spark_options
+@json_option
+@click.pass_context
+def verify_command(
+    ctx: click.Context,
+    topics: tuple[str, ...],
+    folder: Target,
+    *,
+    no_tables: bool,
+    master: str,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Read every byte of every segment of the topics, or of all, and tell what is wrong where.
+
+    One that is damaged does not end it. Exit code 1 if anything is wrong.
+    """
+    from lakebed.spark.jobs.verify import verify
+
+    with (
+        spark_on(folder, SparkOptions(master, verbose), silent=as_json) as (spark, log),
+        Meter(silent=as_json, unit="tasks") as meter,
+    ):
+        report = verify(spark, log, list(topics) or None, tables=not no_tables, progress=meter)
+    _show_verified(report, as_json=as_json)
+    if not report.fine:
+        ctx.exit(1)
+
+
+def _show_verified(report: VerifyReport, *, as_json: bool) -> None:
+    if as_json:
+        for each in report.damages:
+            write_json("damage", asdict(each))
+        counts = {name: value for name, value in asdict(report).items() if name != "damages"}
+        write_json("verify", {**counts, "damaged": len(report.damages)})
+        return
+    if report.damages:
+        rows = [
+            (
+                each.topic,
+                "table" if each.partition < 0 else str(each.partition),
+                f"{each.base}..{each.end}",
+                each.problem,
+            )
+            for each in report.damages
+        ]
+        write_table(("topic", ">partition", ">offsets", "what is wrong"), rows, whole=True)
+    checked = counted(report.segments, "segment", "segments")
+    write_facts(
+        [
+            ("checked", f"{checked} of {counted(report.topics, 'topic', 'topics')}"),
+            ("holding", f"{counted(report.records, 'record', 'records')}, {size(report.bytes)}"),
+            ("wrong", str(len(report.damages)) if report.damages else "nothing"),
+        ]
+    )
+
+
+@job.command("replay", short_help="Copy a range into another topic.")
+@click.argument("source", shell_complete=complete_topic)
+@click.argument("target", shell_complete=complete_topic)
+@data_option
+@range_options
+@click.option("--key", "keys", metavar="KEY", multiple=True, help="Only this key; repeatable.")
+@click.option("--new-timestamps", is_flag=True, help="Let records have the time of the copy.")
+@click.option("--keep-partitions", is_flag=True, help="Let records stay in their partitions.")
+@_name
+@spark_options
+@json_option
+def replay_command(
+    source: str,
+    target: str,
+    folder: Target,
+    *,
+    keys: tuple[str, ...],
+    new_timestamps: bool,
+    keep_partitions: bool,
+    name: str | None,
+    master: str,
+    verbose: bool,
+    as_json: bool,
+    **bounds: Any,
+) -> None:
+    """Copy records of SOURCE into TARGET, which is made if there is none, each of them once.
+
+    Without bounds these are the records that SOURCE holds now. The range is fixed when a name is
+    used first; killed and run again, the job does the rest of it.
+    """
+    from lakebed.spark.jobs.replay import replay
+
+    with (
+        spark_on(folder, SparkOptions(master, verbose), silent=as_json) as (spark, log),
+        Meter(silent=as_json, unit="records") as meter,
+    ):
+        report = replay(
+            spark,
+            log,
+            source,
+            target,
+            keys=keys or None,
+            keep_timestamps=not new_timestamps,
+            keep_partitions=keep_partitions,
+            name=name,
+            progress=meter,
+            **bounds,
+        )
+    if as_json:
+        write_json("replay", asdict(report))
+        return
+    write_facts(_replayed(report))
+
+
+def _replayed(report: ReplayReport) -> Iterator[tuple[str, str]]:
+    yield "replay", report.name
+    made = ", made now" if report.created else ""
+    yield "from", f"{report.source}, {counted(report.offsets, 'offset', 'offsets')}"
+    yield "to", f"{report.target}{made}"
+    yield "written", counted(report.records, "record", "records")
+    if report.chunks_before:
+        yield "before", f"{report.chunks_before} of {counted(report.chunks, 'chunk', 'chunks')}"
+
+
+@job.command("import", short_help="Write files into a topic.")
+@click.argument("topic", shell_complete=complete_topic)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@data_option
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["parquet", "json", "csv", "iceberg"]),
+    default="parquet",
+    show_default=True,
+    help="What the files are.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(["fields", "json", "records"]),
+    default="fields",
+    show_default=True,
+    help="Columns are fields of a typed value, one JSON document, or those of records.",
+)
+@click.option("--key", metavar="COLUMN", help="The column that is the key.")
+@click.option("--timestamp", metavar="COLUMN", help="The column that is the timestamp.")
+@click.option("--schema", metavar="COLUMNS", help="Of JSON or CSV: 'id BIGINT, name STRING'.")
+@click.option("--partitions", metavar="N", type=click.IntRange(min=1), help="Of a new topic.")
+@click.option("--dead-letters", metavar="TOPIC", help="Where rows go that cannot be read.")
+@click.option("--catalog", metavar="NAME", help="The pyiceberg catalog of an Iceberg table.")
+@click.option(
+    "--option", "given", metavar="NAME=VALUE", multiple=True, help="An option of Spark's reader."
+)
+@_name
+@spark_options
+@json_option
+def import_command(
+    topic: str,
+    paths: tuple[str, ...],
+    folder: Target,
+    *,
+    kind: str,
+    given: tuple[str, ...],
+    master: str,
+    verbose: bool,
+    as_json: bool,
+    **more: Any,
+) -> None:
+    """Write the rows of files, folders or patterns into TOPIC, each file once.
+
+    The topic is made if there is none. Killed and run again, the job does the rest; files that have
+    come since are imported too. Rows of JSON and CSV that cannot be read end the job, unless there
+    is a topic for --dead-letters.
+    """
+    from lakebed.spark.jobs.importing import import_
+
+    options = {name: str(value) for name, value in settings(given, "--option").items()}
+    with (
+        spark_on(folder, SparkOptions(master, verbose), silent=as_json) as (spark, log),
+        Meter(silent=as_json, unit="files") as meter,
+    ):
+        report = import_(
+            spark, log, paths, topic, format=kind, options=options, progress=meter, **more
+        )
+    if as_json:
+        write_json("import", asdict(report))
+        return
+    write_facts(_imported(report))
+
+
+def _imported(report: ImportReport) -> Iterator[tuple[str, str]]:
+    yield "import", report.name
+    yield "to", f"{report.topic}{', made now' if report.created else ''}"
+    files = counted(report.files, "file", "files")
+    yield "files", f"{files}, {report.files_before} of them before"
+    yield "written", counted(report.records, "record", "records")
+    if report.bad:
+        yield "dead letters", counted(report.bad, "row", "rows")
+
+
+@job.command("export", short_help="Write a range of a topic into files.")
+@_topic
+@click.argument("target", metavar="PATH")
+@data_option
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["parquet", "json", "csv"]),
+    default="parquet",
+    show_default=True,
+    help="What the files are to be.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(["records", "fields"]),
+    default="records",
+    show_default=True,
+    help="All columns of records, or the fields of a typed value.",
+)
+@range_options
+@click.option("--files", metavar="N", type=click.IntRange(min=1), help="So many files, at most.")
+@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@spark_options
+@json_option
+def export_command(
+    topic: str,
+    target: str,
+    folder: Target,
+    *,
+    kind: str,
+    master: str,
+    verbose: bool,
+    as_json: bool,
+    **more: Any,
+) -> None:
+    """Write the records of TOPIC, as it is now, into the folder PATH.
+
+    The folder appears when it is whole.
+    """
+    from lakebed.spark.jobs.exporting import export
+
+    with (
+        spark_on(folder, SparkOptions(master, verbose), silent=as_json) as (spark, log),
+        Meter(silent=as_json, unit="tasks") as meter,
+    ):
+        report = export(spark, log, topic, target, format=kind, progress=meter, **more)
+    if as_json:
+        write_json("export", asdict(report))
+        return
+    written = f"{counted(report.files, 'file', 'files')}, {size(report.bytes)}"
+    facts = [
+        ("topic", topic),
+        ("to", report.target),
+        ("written", f"{counted(report.records, 'record', 'records')} in {written}"),
+    ]
+    if report.left_out:
+        facts.append(("left out", counted(report.left_out, "tombstone", "tombstones")))
+    write_facts(facts)
+
+
+@job.command("tier", short_help="Move segments that are due to the store.")
+@click.argument("topic", required=False, shell_complete=complete_topic)
+@data_option
+@json_option
+@click.pass_context
+def tier_command(ctx: click.Context, topic: str | None, folder: Target, *, as_json: bool) -> None:
+    """Upload segments of TOPIC, or of all, and remove local copies beyond the topics' limits.
+
+    A log with an object store does this by itself. Spark is not needed.
+    """
+    from lakebed.spark.jobs.tier import tier
+
+    with opened(folder, silent=as_json) as log, Meter(silent=as_json, unit="topics") as meter:
+        report = tier(log, topic, progress=meter)
+    if as_json:
+        write_json("tier", asdict(report))
+    else:
+        uploaded = counted(report.segments_uploaded, "segment", "segments")
+        moved = counted(report.segments_moved, "segment", "segments")
+        write_facts(
+            [
+                ("store", report.store),
+                ("uploaded", f"{uploaded}, {size(report.bytes_uploaded)}"),
+                ("moved", f"{moved}, {size(report.bytes_moved)} less on the local disk"),
+            ]
+        )
+        for failure in report.failures:
+            click.echo(f"error: {failure}", err=True)
+    if report.failures:
+        ctx.exit(1)

@@ -1,0 +1,169 @@
+"""The README's pipeline: run as printed, and killed again and again while orders come in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import lakebed
+from tests.foreign.readers import duckdb_connection
+from tests.proof.scale import kept_on_failure, rng, trials
+from tests.serve.support import ServerProcess, eventually
+from tests.test_documents import README, terminals
+
+pytestmark = [pytest.mark.proof, pytest.mark.xdist_group("spark")]
+
+_, _, _SECTION = README.partition("\n## A pipeline\n")
+SECTION = _SECTION.partition("\n## ")[0]
+_BLOCKS = re.findall(r"^```toml\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
+CUSTOMERS = 7
+LIFE_SECONDS = 240
+
+
+def test_the_readmes_pipeline_runs_as_printed(tmp_path: Path) -> None:
+    (pipeline,) = _BLOCKS
+    (tmp_path / "orders.toml").write_text(pipeline)
+    (commands,) = terminals(SECTION)
+    done = subprocess.run(
+        ["bash", "-ec", "\n".join(command for command, _ in commands)],
+        cwd=tmp_path,
+        env=_environment(tmp_path),
+        timeout=280,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stderr + (tmp_path / "progress").read_text()
+    assert (done.stdout, done.returncode) == ("".join(shown for _, shown in commands), 0), said
+    with lakebed.open(tmp_path / "data") as log:
+        assert _totals(log) == {"ann": (2, 7.0)}
+
+
+@pytest.mark.timeout(0)
+def test_a_pipeline_that_is_killed_again_and_again_writes_every_order_once(tmp_path: Path) -> None:
+    """Orders are written all the while; the whole process group dies, Java and workers with it."""
+    (pipeline,) = _BLOCKS
+    (tmp_path / "orders.toml").write_text(pipeline)
+    random = rng("readme pipeline")
+    kills = trials(1, 10)
+    folder = tmp_path / "data"
+    with (
+        kept_on_failure(tmp_path, "tests/proof/test_readme_pipeline.py"),
+        ServerProcess(folder) as server,
+        server.open() as log,
+    ):
+        log.create_topic("orders", partitions=2)
+        with _orders(log) as written:
+            for _ in range(kills):
+                with _running(tmp_path) as process:
+                    paid = _paid(log)
+                    eventually(lambda paid=paid: _paid(log) > paid, "an order comes through")  # type: ignore[misc]
+                    threading.Event().wait(random.uniform(0, 3))
+                    os.killpg(process.pid, signal.SIGKILL)
+        with _running(tmp_path, "--available-now") as process:
+            assert process.wait(LIFE_SECONDS) == 0, (tmp_path / "said").read_text()[-2000:]
+        _check(log, written)
+
+
+@contextmanager
+def _orders(log: lakebed.Log) -> Iterator[list[int]]:
+    """Write orders until the block ends; give the numbers of those that were acknowledged."""
+    written: list[int] = []
+    ending = threading.Event()
+
+    def write() -> None:
+        while not ending.wait(0.02):
+            first = len(written)
+            numbers = range(first, first + 20)
+            log.append_batch("orders", [{"value": _order(each)} for each in numbers])
+            written.extend(numbers)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield written
+    finally:
+        ending.set()
+        writer.join()
+
+
+def _order(number: int) -> bytes:
+    if number % 50 == 49:
+        return b"no order %d" % number
+    amount = -1.0 if number % 50 == 25 else float(number % 10 + 1)
+    status = "open" if number % 3 == 0 else "paid"
+    order = {"id": number, "customer": f"c{number % CUSTOMERS}", "amount": amount, "status": status}
+    return json.dumps(order).encode()
+
+
+def _check(log: lakebed.Log, written: list[int]) -> None:
+    """Compare topic, dead letters and table with what was written, each record counted."""
+    orders = {number: _order(number) for number in written}
+    broken = [value for value in orders.values() if value.startswith(b"no")]
+    decoded = [json.loads(value) for value in orders.values() if not value.startswith(b"no")]
+    paid = [each for each in decoded if each["status"] == "paid"]
+    good = [each for each in paid if each["amount"] > 0]
+    found = Counter(
+        each["id"] for each in log.table("paid-orders").scan().read_all()["value"].to_pylist()
+    )
+    assert found == Counter(each["id"] for each in good)
+    dead = log.table("orders-dead").scan().read_all()["value"].to_pylist()
+    assert len(dead) == len(broken) + len(paid) - len(good)
+    assert Counter(each for each in dead if each.startswith(b"no")) == Counter(broken)
+    totals: dict[str, tuple[int, float]] = {}
+    for each in good:
+        count, amount = totals.get(each["customer"], (0, 0.0))
+        totals[each["customer"]] = (count + 1, amount + each["amount"])
+    assert _totals(log) == totals
+
+
+def _totals(log: lakebed.Log) -> dict[str, tuple[int, float]]:
+    """Read the table by DuckDB."""
+    metadata = log.derived.describe("orders_by_customer").metadata
+    with duckdb_connection() as connection:
+        rows = connection.execute(
+            "SELECT customer, orders, amount FROM iceberg_scan($source)", {"source": metadata}
+        ).fetchall()
+    assert len(rows) == len({row[0] for row in rows})
+    return {customer: (orders, amount) for customer, orders, amount in rows}
+
+
+def _paid(log: lakebed.Log) -> int:
+    if "paid-orders" not in log.topics():
+        return 0
+    return sum(end for _, end in log.offsets("paid-orders").values())
+
+
+@contextmanager
+def _running(folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    with (folder / "said").open("ab") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lakebed.cli", "pipeline", "run", "orders.toml", *options],
+            cwd=folder,
+            env=_environment(folder),
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "HOME": str(folder)}
