@@ -6,6 +6,8 @@ import ast
 import importlib
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,3 +126,10 @@ def test_the_project_speaks_of_the_project_alone() -> None:
         if path.suffix in (".py", ".md", ".toml", ".txt", ".json") or path.name == "Makefile":
             match = banned.search(path.read_text(encoding="utf8"))
             assert match is None, (path, match)
+
+
+def test_lakebed_is_imported_without_pandas() -> None:
+    """It takes as long to import as everything else together, and Spark has many processes."""
+    code = "import lakebed, lakebed.spark.stream, sys; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

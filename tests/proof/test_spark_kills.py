@@ -176,10 +176,10 @@ def test_a_killed_driver_leaves_no_record_lost_or_twice(tmp_path: Path) -> None:
     """Kills around each step of the sink, which the failpoint makes longer, and at random."""
     test = f"{FILE}::test_a_killed_driver_leaves_no_record_lost_or_twice"
     chance = rng("spark driver")
-    kills = trials(2, 60)
+    kills = trials(1, 60)
     with copying(tmp_path, test, 4 + 2 * kills) as (server, log):
-        for number in range(kills):
-            step = STEPS[2 + number % 3] if not LONG else chance.choice(STEPS)
+        for _ in range(kills):
+            step = chance.choice(STEPS) if LONG else "committed"
             armed = f"spark.sink.{step}=delay:1500@{chance.choice([1, 2])}"
             with Driver(server.url, tmp_path, failpoints=armed) as driver:
                 assert driver.event() == "session"

@@ -41,6 +41,7 @@ def log(tmp_path: Path) -> Iterator[lakebed.Log]:
         yield opened
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have all tests of the shared session run in one worker, so that there is one Java."""
     for item in items:

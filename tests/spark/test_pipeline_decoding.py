@@ -129,6 +129,14 @@ def test_a_condition_is_met_by_what_is_true_alone(spark: SparkSession) -> None:
     assert reasons(letters_of_source(frame, source, SPEC)) == {b"-2,b": said, b",c": said}
 
 
+def test_a_source_can_be_used_twice_in_one_flow(spark: SparkSession) -> None:
+    expect = (Expectation("positive", "id > 0", Otherwise.DROP),)
+    source = Source("orders", topic="t", decode=Decoder.CSV, schema="id LONG", expect=expect)
+    frame = accepted(records(spark, b"1", b"2", b"0"), source)
+    assert rows(frame.where("id = 1").unionAll(frame.where("id = 2"))) == [(1,), (2,)]
+    assert rows(frame.alias("a").join(frame.alias("b"), "id").orderBy("id")) == [(1,), (2,)]
+
+
 def test_rows_of_a_step_become_dead_letters_as_json(spark: SparkSession) -> None:
     step = Step("paid", ("orders",), expect=(Expectation("e", "id > 1", Otherwise.DEAD_LETTER),))
     (letter,) = letters_of_step(spark.sql("SELECT 1 AS id, null AS name"), step, SPEC).collect()

@@ -78,7 +78,7 @@ def test_many_runs_leave_what_a_dictionary_holds_and_few_files(log: lakebed.Log)
     rng = random.Random(11)
     model: dict[int, str] = {}
     folds = 0
-    model.update({key: "first" for key in range(600)})
+    model.update(dict.fromkeys(range(600), "first"))
     run(log, [(key, "first", False) for key in model], 0)
     for number in range(1, 20):
         changes: list[tuple[int, str | None, bool]] = []

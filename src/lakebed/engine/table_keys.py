@@ -79,7 +79,7 @@ class _HotKeys:
             return list(runs)
 
 
-_NO_KEYS: Final = pa.array([], pa.binary())
+_NO_KEYS: Final = pa.nulls(0, pa.binary())  # `array` would import pandas
 """Joined with keys, it makes a copy of them, which does not hold the values beside them."""
 
 

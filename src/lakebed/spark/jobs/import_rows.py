@@ -57,6 +57,19 @@ def _columns_of(text: str) -> StructType:
     return found
 
 
+def _of_records(schema: StructType, kind: str) -> StructType:
+    """Give the columns of files that are those of records."""
+    from pyspark.sql.types import StructType
+
+    if kind == "csv":
+        raise InvalidArgumentError("CSV cannot hold records: use Parquet, or the layout fields")
+    if "value" not in schema.fieldNames():
+        raise InvalidArgumentError(
+            "files of records have a column value", columns=", ".join(schema.fieldNames())
+        )
+    return StructType([each for each in schema.fields if each.name in _RECORD])
+
+
 class Rows:
     """Makes records of rows."""
 
@@ -71,6 +84,8 @@ class Rows:
         self._key = key
         self._timestamp = timestamp
         self.may_be_bad = source.may_be_bad
+        if layout == "records":
+            self._schema = _of_records(self._schema, source.kind)
         names = self._schema.fieldNames()
         if not names:
             raise InvalidArgumentError("the files have no columns")
@@ -79,10 +94,6 @@ class Rows:
                 raise InvalidArgumentError(
                     f"there is no column for the {role}", column=column, columns=", ".join(names)
                 )
-        if layout == "records" and "value" not in names:
-            raise InvalidArgumentError(
-                "files of records have a column value", columns=", ".join(names)
-            )
 
     def topic_schema(self) -> pa.Schema | None:
         """Give the schema of a topic for these rows; None for a raw one."""
@@ -126,9 +137,9 @@ class Rows:
         """Give the rows that cannot be read as records: their text, and the file they are in."""
         from pyspark.sql import functions as f
 
-        # Spark refuses to read the corrupt column alone: some other one has to be looked at too.
-        other = f.to_json(f.struct(f.col(f"`{self._schema.fieldNames()[0]}`")))
-        text = f.coalesce(f.col(CORRUPT), other).cast("binary")
+        # Spark finds a row corrupt by the columns that a query names: here, as elsewhere, all.
+        row = f.to_json(f.struct(*(f.col(f"`{name}`") for name in self._schema.fieldNames())))
+        text = f.coalesce(f.col(CORRUPT), row).cast("binary")
         file = f.create_map(f.lit("file"), f.input_file_name().cast("binary"))
         rows = frame.where(f.col(CORRUPT).isNotNull())
         return rows.select(text.alias("value"), file.alias("headers"))

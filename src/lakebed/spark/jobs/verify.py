@@ -166,8 +166,8 @@ def _table_damages(owner: Log, topic: str) -> list[Damage]:
     """Compare a topic's Iceberg table with the log's segments, if there is a table."""
     try:
         shown, there, info = _compared(owner, topic)
-        if info.exists and shown != there:
-            owner.lake.sync(topic)  # segments were merged or compacted a moment ago
+        if info.exists and shown != there and _is_ours(owner, topic):
+            owner.lake.sync(topic)  # segments came, or were merged, a moment ago
             shown, there, info = _compared(owner, topic)
     except InvalidArgumentError:
         return []  # a log without tables
@@ -180,6 +180,12 @@ def _table_damages(owner: Log, topic: str) -> list[Damage]:
             f" files={shown[0]} records={shown[1]} expected={there[0]},{there[1]}"
         )
     return [Damage(topic, -1, info.metadata, 0, 0, "table", problem)] if problem else []
+
+
+def _is_ours(owner: Log, topic: str) -> bool:
+    """Tell whether the log itself changed a topic's table last."""
+    history = owner.lake.history(topic)
+    return not history or history[-1].ours
 
 
 def _compared(owner: Log, topic: str) -> tuple[tuple[int, int], tuple[int, int], TableInfo]:

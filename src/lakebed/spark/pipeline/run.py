@@ -26,7 +26,7 @@ from lakebed.spark.pipeline.fields import Problem
 from lakebed.spark.pipeline.place import FLOW, STATUS, Place
 from lakebed.spark.pipeline.plan import PlanError, Planner
 from lakebed.spark.pipeline.spec import AVAILABLE_NOW, Flow, Mode, PipelineSpec
-from lakebed.spark.pipeline.status import FlowStatus, advanced, owner, stored
+from lakebed.spark.pipeline.status import FlowStatus, advanced, lag_of, owner, stored
 from lakebed.spark.pipeline.topic_sink import (
     ready_letters,
     ready_topic,
@@ -53,6 +53,7 @@ _OPENING: Final = "Initializing sources"
 """What Spark says of a query whose sources are not open yet."""
 _NOT_UP: Final = "Python worker failed to connect back"
 _STARTS: Final = 5
+_QUIET_SECONDS: Final = 60
 
 
 @contextlib.contextmanager
@@ -211,7 +212,7 @@ class Run:
             writing = writing.trigger(availableNow=True)
         else:
             writing = writing.trigger(processingTime=self._spec.trigger)
-        running.start(writing)
+        running.start(writing, self._await_quiet)
         return running
 
     def _writing(
@@ -237,12 +238,23 @@ class Run:
             return made.writeStream.foreachBatch(running.guarded(write))
         return made.writeStream.format("lakebed").option("log", self._url).option("topic", topic)
 
+    def _await_quiet(self) -> None:
+        """Wait until no flow works on a batch, for a while."""
+        pause = threading.Event()
+        for _ in range(round(_QUIET_SECONDS / _POLL_SECONDS)):
+            if not any(each.works() for each in self._flows.values()):
+                return
+            pause.wait(_POLL_SECONDS)
+
     # Watching
 
     def _look(self) -> None:
         """Take what the queries have done since, and write it beside their checkpoints."""
         for name, each in self._flows.items():
             if each.advance():
+                if each.status.lag is None:  # Spark does not always say where the topics end
+                    lag = lag_of(each.status.offsets, self._log)
+                    each.status = replace(each.status, lag=lag)
                 self._keep(name, each.status)
 
     def _keep(self, name: str, status: FlowStatus) -> None:
@@ -311,11 +323,12 @@ class _Running:
 
         return guard
 
-    def start(self, writing: DataStreamWriter) -> None:
+    def start(self, writing: DataStreamWriter, await_quiet: Callable[[], None]) -> None:
         """Start the query, and wait until Spark has opened its sources.
 
-        Spark gives up on a source whose process is not up in ten seconds, and each flow has one:
-        a busy machine manages that for one flow after another, and not always at once.
+        Spark gives up on a source whose process is not up in ten seconds, and each flow has one.
+        A busy machine manages that for one flow after another, and sometimes only when the flows
+        before it have done their first batches.
         """
         for _ in range(_STARTS):
             self.query = writing.start()
@@ -324,6 +337,7 @@ class _Running:
             if failure is None or _NOT_UP not in str(failure):
                 return
             _log.warning("a source was not up in time, and is started again: %s", self.status.flow)
+            await_quiet()
 
     def _await_sources(self) -> None:
         pause = threading.Event()
@@ -352,10 +366,14 @@ class _Running:
         self._stopped = True
         self.query.stop()
 
+    def works(self) -> bool:
+        """Tell whether the query works on a batch."""
+        return self.query.isActive and bool(self.query.status["isTriggerActive"])
+
     def _await_batch(self) -> None:
         pause = threading.Event()
         before = self._seen
-        while self.query.isActive and self.query.status["isTriggerActive"]:
+        while self.works():
             pause.wait(_POLL_SECONDS)
             self.advance()
             if self._seen != before:

@@ -126,7 +126,7 @@ def _look(place: Place, flow: str, log: Log | None) -> FlowStatus:
         return replace(status, batch=None)
     # What Spark has committed is what holds: our own file is written a moment later.
     offsets = _offsets(place.positions(flow, batch)) or status.offsets
-    return replace(status, batch=batch, offsets=offsets, lag=_lag(offsets, log))
+    return replace(status, batch=batch, offsets=offsets, lag=lag_of(offsets, log))
 
 
 def owner() -> str:
@@ -148,7 +148,8 @@ def _is_gone(owner: str | None) -> bool:
     return False
 
 
-def _lag(offsets: Mapping[str, Mapping[str, int]], log: Log | None) -> int | None:
+def lag_of(offsets: Mapping[str, Mapping[str, int]], log: Log | None) -> int | None:
+    """Give how many records of a log are not read yet; None if nobody can tell."""
     if log is None:
         return None
     ends = {}
