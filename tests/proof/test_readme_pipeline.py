@@ -10,10 +10,11 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import duckdb
 import pytest
 
 import lakebed
@@ -26,19 +27,18 @@ pytestmark = [pytest.mark.proof, pytest.mark.xdist_group("spark")]
 
 _, _, _SECTION = README.partition("\n## A pipeline\n")
 SECTION = _SECTION.partition("\n## ")[0]
-_BLOCKS = re.findall(r"^```toml\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
+(PIPELINE,) = re.findall(r"^```toml\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
 CUSTOMERS = 7
 LIFE_SECONDS = 240
 
 
 def test_the_readmes_pipeline_runs_as_printed(tmp_path: Path) -> None:
-    (pipeline,) = _BLOCKS
-    (tmp_path / "orders.toml").write_text(pipeline)
+    (tmp_path / "orders.toml").write_text(PIPELINE)
     (commands,) = terminals(SECTION)
     done = subprocess.run(
         ["bash", "-ec", "\n".join(command for command, _ in commands)],
         cwd=tmp_path,
-        env=_environment(tmp_path),
+        env=spark_environment(tmp_path),
         timeout=280,
         capture_output=True,
         text=True,
@@ -53,8 +53,7 @@ def test_the_readmes_pipeline_runs_as_printed(tmp_path: Path) -> None:
 @pytest.mark.timeout(0)
 def test_a_pipeline_that_is_killed_again_and_again_writes_every_order_once(tmp_path: Path) -> None:
     """Orders are written all the while; the whole process group dies, Java and workers with it."""
-    (pipeline,) = _BLOCKS
-    (tmp_path / "orders.toml").write_text(pipeline)
+    (tmp_path / "orders.toml").write_text(PIPELINE)
     random = rng("readme pipeline")
     kills = trials(1, 10)
     folder = tmp_path / "data"
@@ -107,7 +106,11 @@ def _order(number: int) -> bytes:
     return json.dumps(order).encode()
 
 
-def _check(log: lakebed.Log, written: list[int]) -> None:
+def _check(
+    log: lakebed.Log,
+    written: list[int],
+    connect: Callable[[], duckdb.DuckDBPyConnection] = duckdb_connection,
+) -> None:
     """Compare topic, dead letters and table with what was written, each record counted."""
     orders = {number: _order(number) for number in written}
     broken = [value for value in orders.values() if value.startswith(b"no")]
@@ -125,13 +128,15 @@ def _check(log: lakebed.Log, written: list[int]) -> None:
     for each in good:
         count, amount = totals.get(each["customer"], (0, 0.0))
         totals[each["customer"]] = (count + 1, amount + each["amount"])
-    assert _totals(log) == totals
+    assert _totals(log, connect) == totals
 
 
-def _totals(log: lakebed.Log) -> dict[str, tuple[int, float]]:
+def _totals(
+    log: lakebed.Log, connect: Callable[[], duckdb.DuckDBPyConnection] = duckdb_connection
+) -> dict[str, tuple[int, float]]:
     """Read the table by DuckDB."""
     metadata = log.derived.describe("orders_by_customer").metadata
-    with duckdb_connection() as connection:
+    with connect() as connection:
         rows = connection.execute(
             "SELECT customer, orders, amount FROM iceberg_scan($source)", {"source": metadata}
         ).fetchall()
@@ -151,7 +156,7 @@ def _running(folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         process = subprocess.Popen(
             [sys.executable, "-m", "lakebed.cli", "pipeline", "run", "orders.toml", *options],
             cwd=folder,
-            env=_environment(folder),
+            env=spark_environment(folder),
             stdout=said,
             stderr=said,
             start_new_session=True,
@@ -164,6 +169,7 @@ def _running(folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def spark_environment(folder: Path) -> dict[str, str]:
+    """Give the environment of a user who has nothing but this project."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "HOME": str(folder)}

@@ -34,7 +34,7 @@ _name = click.option(
 
 @click.group()
 def job() -> None:
-    """Work on whole topics by Spark; every job can be killed, and run again."""
+    """Work on whole topics by Spark: compact, verify, copy, import."""
 
 
 @job.command("compact", short_help="Keep the latest record of each key.")

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Final
 
 from lakebed.engine.log import Log
@@ -37,9 +38,8 @@ def keep(folder: str) -> None:
 
 def _fall_silent() -> None:
     """Say nothing more: whoever started this does not read it any more."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
-    os.close(nothing)
+    with Path(os.devnull).open("wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
 
 
 if __name__ == "__main__":
