@@ -35,7 +35,7 @@ lint: setup ## Check format, lint and types
 
 .PHONY: check
 check: lint ## Format, lint, types and the fast tests, in under a minute
-	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not proof and not prove"
+	$(BIN)/pytest -q -n 2 -m "not proof and not prove"
 
 .PHONY: java
 java: ## Make sure of a Java runtime, which Spark needs
@@ -44,11 +44,11 @@ java: ## Make sure of a Java runtime, which Spark needs
 
 .PHONY: test
 test: lint java ## Everything that must pass before a change lands
-	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not prove"
+	$(BIN)/pytest -q -n 2 -m "not prove"
 
 .PHONY: prove
 prove: setup ## The long proofs (hours); SEED=n repeats one
-	LAKEBED_PROVE=1 LAKEBED_SEED=$(SEED) $(BIN)/pytest -q -n 2 --dist loadgroup --timeout=0 -m "proof or prove"
+	LAKEBED_PROVE=1 LAKEBED_SEED=$(SEED) $(BIN)/pytest -q -n 2 --timeout=0 -m "proof or prove"
 
 .PHONY: bench
 bench: $(VENV)/.bench-installed ## Measure against the disk and against peers; writes bench/results/

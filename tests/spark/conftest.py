@@ -39,11 +39,3 @@ def log(tmp_path: Path) -> Iterator[lakebed.Log]:
     """A log of the test's own, in this process; Spark reaches it by `url_of(log)`."""
     with lakebed.open(tmp_path / "log") as opened:
         yield opened
-
-
-@pytest.hookimpl(tryfirst=True)  # before the groups are looked at
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have all tests of the shared session run in one worker, so that there is one Java."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))

@@ -18,6 +18,7 @@ from lakebed.engine.compaction import PartitionCompaction
 from lakebed.engine.plan import SealedFile
 from lakebed.errors import InvalidArgumentError
 from lakebed.spark.jobs import compact as job
+from lakebed.spark.jobs import survivors as finding
 from lakebed.spark.jobs.survivors import BLOCK, _blocks, _Held, _unpacked
 from lakebed.topic.survivors import Survivors
 
@@ -140,7 +141,7 @@ def test_segments_that_the_log_compacts_meanwhile_are_planned_anew(
     log.create_topic("t", config=COMPACTED)
     write_randomly(log, "t", typed=False)
     before = records(log, "t")
-    found = job.survivors
+    found = finding.survivors
 
     def late(*arguments: Any) -> Any:
         bits = found(*arguments)

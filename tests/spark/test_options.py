@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lakebed.errors import InvalidArgumentError, InvalidNameError
+from lakebed.spark.naming import FILE_VARIABLE
 from lakebed.spark.options import SinkOptions, SourceOptions, sink_options, source_options
 from lakebed.spark.serving import LOG_VARIABLE
 
@@ -16,7 +17,8 @@ URL = "lakebed://127.0.0.1:1"
 
 @pytest.fixture(autouse=True)
 def no_log_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(LOG_VARIABLE, raising=False)
+    for name in (LOG_VARIABLE, FILE_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
 
 
 def source(streaming: bool | None = None, /, **given: str) -> SourceOptions:

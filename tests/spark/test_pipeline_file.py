@@ -13,6 +13,7 @@ import pytest
 import lakebed.spark
 from lakebed.errors import PipelineFileError
 from lakebed.spark.pipeline.compatibility import check_compatible
+from lakebed.spark.pipeline.fields import Problem
 from lakebed.spark.pipeline.graph import as_data, as_mermaid, as_text
 from lakebed.spark.pipeline.spec import Decoder, Encoder, Mode, Otherwise, PipelineSpec, Watermark
 from lakebed.spark.pipeline.sql_names import tables_of
@@ -429,3 +430,14 @@ def test_the_program_of_the_page_makes_a_pipeline() -> None:
     scope: dict[str, Any] = {}
     exec(code.replace("pipeline.run()", "made = pipeline.spec"), scope)
     assert list(scope["made"].sinks) == ["large"]
+
+
+def test_a_mistake_within_a_long_query_is_told_with_its_own_line(tmp_path: Path) -> None:
+    """What Spark finds in the second line of a query is two lines below a key that ends its own."""
+    query = 'sql = """\nSELECT id, customer, amount\nFROM orders WHERE status = \'paid\'\n"""'
+    sql = "sql = \"SELECT id, customer, amount FROM orders WHERE status = 'paid'\""
+    file = read(tmp_path, changed(sql, query))
+    assert file.found(Problem(("step", "paid", "sql"), "no", below=2)).line == 14
+    assert file.found(Problem(("step", "paid", "sql"), "no")).line == 12
+    file = read(tmp_path, changed(sql, query.replace('"""\nS', '"""S')))
+    assert file.found(Problem(("step", "paid", "sql"), "no", below=2)).line == 13

@@ -89,7 +89,7 @@ def test_a_pipeline_goes_on_where_it_was_and_repeats_nothing(
         {"customer": "a", "amount": 1.0},
         {"customer": "b", "amount": 2.0},
     ]
-    assert values(log, "dead") == [b'{"id": 3, "customer": "a", "amount": -1.0}', b"no JSON"]
+    assert values(log, "dead") == [b"no JSON", b'{"id": 3, "customer": "a", "amount": -1.0}']
     assert before["copy"].counts == {
         "source.orders": {"rows": 4, "tombstones": 0, "undecodable": 1},
         "source.orders.expect": {"rows": 3, "positive": 1},
@@ -119,7 +119,7 @@ def test_a_pipeline_goes_on_where_it_was_and_repeats_nothing(
     assert told["copy"].offsets == after["copy"].offsets
     assert log.describe_group("shop.copy").lag <= 2
 
-    with pytest.raises(PipelineChangedError, match=r"keeps another state.*\[id\]"):
+    with pytest.raises(PipelineChangedError, match="under another key: was customer, is id"):
         totals(log, key="id").run(spark, available_now=True)
     with pytest.raises(PipelineChangedError, match="keeps another state"):
         totals(log, "max(amount) AS amount").run(spark, available_now=True)

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 import lakebed
 import lakebed.spark
 from lakebed.errors import InvalidArgumentError
+from lakebed.spark import naming
 from lakebed.spark.failures import error_in
 from lakebed.spark.serving import url_of
 from tests.spark.support import batch, fill, rows_of, scanned
@@ -182,12 +183,18 @@ def test_what_cannot_be_read_is_told_in_one_sentence(spark: SparkSession, raw: l
 
 
 def test_the_log_of_the_session_is_read_when_none_is_named(
-    spark: SparkSession, raw: lakebed.Log
+    spark: SparkSession, raw: lakebed.Log, tmp_path: Path
 ) -> None:
-    assert lakebed.spark.session(log=raw) is spark
-    try:
-        assert lakebed.spark.read(spark, "raw").count() == 100
-    finally:
-        spark.conf.unset("spark.lakebed.log")
+    with lakebed.open(tmp_path / "other") as other:
+        other.create_topic("raw", 1)
+        fill(other, "raw", 7)
+        try:
+            for log, count in ((raw, 100), (other, 7)):  # whichever was named last
+                assert lakebed.spark.session(log=log) is spark
+                assert lakebed.spark.read(spark, "raw").count() == count
+                assert spark.read.format("lakebed").option("topic", "raw").load().count() == count
+        finally:
+            spark.conf.unset("spark.lakebed.log")
+            naming.name("")
     with pytest.raises(InvalidArgumentError, match="which log"):
         lakebed.spark.read(spark, "raw")

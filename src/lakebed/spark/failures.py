@@ -19,6 +19,8 @@ _PYTHONS: Final = re.compile(
     r"^((?!org\.|java\.|py4j\.)[A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE
 )
 _CAUSE_CHARACTERS: Final = 500
+_BRIDGE: Final = "An error occurred while calling"
+"""What stands before an error of Java, and says nothing."""
 
 
 def error_in(said: str) -> LakebedError | None:
@@ -37,8 +39,9 @@ def cause_in(said: str) -> str:
     raised = _PYTHONS.findall(said)
     if raised and "Traceback (most recent call last)" in said:
         return ": ".join(raised[-1])
-    first = next((line for line in said.splitlines() if line.strip()), "")
-    return first.strip()[:_CAUSE_CHARACTERS]
+    lines = (line.strip() for line in said.splitlines())
+    first = next((line for line in lines if line and not line.startswith(_BRIDGE)), "")
+    return first.removeprefix(": ")[:_CAUSE_CHARACTERS]
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from lakebed.client.config import ClientConfig
 from lakebed.errors import InvalidArgumentError
 from lakebed.spark.connection import connected
 from lakebed.spark.options import Target
-from lakebed.spark.session import log_of
+from lakebed.spark.session import target_of
 from lakebed.spark.types import check_projection, spark_schema
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def read(
     are not part of it, however often the DataFrame is used. Files stay for the lake's grace time
     after the log has dropped them; a DataFrame that is used for longer is read anew.
     """
-    target = Target(log_of(spark, log), client or ClientConfig())
+    target = target_of(spark, log, client)
     connection = connected(target)
     table = connection.table(topic)
     plan = table.plan(start=start, until=until)
@@ -175,7 +175,7 @@ def target_options(
     target: Target, topic: str, *, headers: bool | None = None
 ) -> list[tuple[str, Any]]:
     """Give the options of `format("lakebed")` that name a topic of a log."""
-    given = [("log", target.log), ("topic", topic)]
+    given = [("log", target.folder or target.log), ("topic", topic)]
     if headers is not None:
         given.append(("includeHeaders", str(headers).lower()))
     client = target.client

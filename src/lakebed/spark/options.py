@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any, Final
 from lakebed.client.config import ClientConfig
 from lakebed.engine.reading import EARLIEST, LATEST
 from lakebed.errors import InvalidArgumentError
-from lakebed.spark.serving import LOG_VARIABLE
+from lakebed.spark.naming import named
 from lakebed.types import GroupName, ProducerName, TopicName
 
 Start = str | Mapping[str, Mapping[int, int]]
@@ -247,7 +246,7 @@ class _Chosen:
             raise InvalidArgumentError(f"{one} and {other} say the same: leave one out")
 
     def target(self) -> Target:
-        log = self.text("log") or os.environ.get(LOG_VARIABLE)
+        log = self.text("log") or named()
         if not log:
             raise InvalidArgumentError(
                 "which log? Give its folder or URL as option log, or make the session by"

@@ -8,9 +8,13 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
+from lakebed.client.config import ClientConfig
 from lakebed.errors import InvalidArgumentError
+from lakebed.spark import naming
+from lakebed.spark.connection import reachable
 from lakebed.spark.java import check_java
-from lakebed.spark.serving import LOG_VARIABLE, url_of
+from lakebed.spark.options import Target
+from lakebed.spark.serving import url_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,31 +57,46 @@ def session(
     """
     from pyspark.sql import SparkSession
 
-    url = None if log is None else url_of(log)
+    place = None if log is None else naming.place_of(log)
     running = SparkSession.getActiveSession()
     if running is None:
         check_java()
-        running = _started(url, master, name, conf or {})
+        naming.prepare()
+        naming.name("")  # what an earlier session meant, this one need not
+        running = _started(master, name, conf or {})
     elif conf:
         _apply(running, conf)
-    if url is not None:
-        running.conf.set(LOG_SETTING, url)
+    if place is not None:
+        naming.name(place)
+        running.conf.set(LOG_SETTING, place)
     return running
+
+
+def target_of(
+    spark: SparkSession,
+    log: Log | str | os.PathLike[str] | None,
+    client: ClientConfig | None = None,
+) -> Target:
+    """Give how Spark's processes reach the log that is meant: the one given, or the session's."""
+    place = _known(spark) if log is None else naming.place_of(log)
+    return reachable(Target(place, client or ClientConfig()))
 
 
 def log_of(spark: SparkSession, log: Log | str | os.PathLike[str] | None) -> str:
     """Give the URL of the log that is meant: the one given, or the session's."""
-    if log is not None:
-        return url_of(log)
-    known = spark.conf.get(LOG_SETTING, None) or os.environ.get(LOG_VARIABLE)
+    return url_of(_known(spark) if log is None else log)
+
+
+def _known(spark: SparkSession) -> str:
+    known = spark.conf.get(LOG_SETTING, None) or naming.named()
     if not known:
         raise InvalidArgumentError(
             "which log? Give log=..., or make the session by lakebed.spark.session(log=...)"
         )
-    return url_of(known)
+    return known
 
 
-def _started(url: str | None, master: str, name: str, conf: Mapping[str, str]) -> SparkSession:
+def _started(master: str, name: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     settings = dict(_SETTINGS)
@@ -89,10 +108,6 @@ def _started(url: str | None, master: str, name: str, conf: Mapping[str, str]) -
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings |= conf
     settings |= _quiet(conf)
-    if url is not None:
-        # Spark's processes inherit the environment that its Java is started with.
-        os.environ[LOG_VARIABLE] = url
-        settings |= {LOG_SETTING: url, f"spark.executorEnv.{LOG_VARIABLE}": url}
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)

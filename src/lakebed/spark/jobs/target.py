@@ -10,7 +10,7 @@ from lakebed.client.log import RemoteLog
 from lakebed.engine.log import Log
 from lakebed.spark.connection import connected
 from lakebed.spark.options import Target
-from lakebed.spark.session import log_of
+from lakebed.spark.session import target_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,5 +22,5 @@ AnyLog = Log | str | os.PathLike[str]
 def reached(spark: SparkSession, log: AnyLog) -> tuple[Log, Target]:
     """Give the log itself, and how Spark's processes get at it."""
     client = log._connection.config if isinstance(log, RemoteLog) else ClientConfig()
-    target = Target(log_of(spark, log), client)
+    target = target_of(spark, log, client)
     return (log if isinstance(log, Log) else connected(target)), target

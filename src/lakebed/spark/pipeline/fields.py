@@ -26,7 +26,7 @@ class Problem(NamedTuple):
     fatal: bool = True
     """Whether the pipeline cannot run with it."""
     below: int = 0
-    """How many lines below the key's it is, within a long text."""
+    """In which line of the key's text it is, if that has several."""
 
 
 class Fields:

@@ -49,8 +49,8 @@ _POLL_SECONDS: Final = 0.25
 """How often Spark is asked what it has done."""
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOOK_SECONDS: Final = 0.02
-_OPENING: Final = "Initializing sources"
-"""What Spark says of a query whose sources are not open yet."""
+_OPENING: Final = "Initializing"
+"""With this begins what Spark says of a query whose sources are not open yet."""
 _NOT_UP: Final = "Python worker failed to connect back"
 _STARTS: Final = 5
 _QUIET_SECONDS: Final = 60
@@ -121,8 +121,8 @@ class Run:
         """
         if self.quiet:
             self._spark.sparkContext.setLogLevel("OFF")
-        self._start()
         try:
+            self._start()
             while any(each.query.isActive for each in self._flows.values()):
                 self.stopping.wait(_POLL_SECONDS)
                 self._look()
@@ -158,7 +158,8 @@ class Run:
         self._place.make()
         planner = Planner(self._spec, self._spark, self._url)
         prepared = [self._prepared(planner, flow) for flow in self._spec.flows()]
-        for flow, _, document in prepared:
+        for flow, frame, document in prepared:
+            self._ready(flow, frame)
             # Before the query begins: a checkpoint without this file is nobody's.
             self._place.write(flow.name, FLOW, document)
         for flow, frame, document in prepared:
@@ -178,7 +179,6 @@ class Run:
             check_compatible(flow.name, was, now)
         writer = _writer(self._spec.name, flow.name) if was is None else was["writer"]
         self._check_letters(flow, now)
-        self._ready(flow, frame)
         return flow, frame, {**now, "pipeline": self._spec.name, "writer": writer}
 
     def _check_letters(self, flow: Flow, now: Mapping[str, Any]) -> None:
@@ -341,7 +341,7 @@ class _Running:
 
     def _await_sources(self) -> None:
         pause = threading.Event()
-        while self.query.isActive and self.query.status["message"] == _OPENING:
+        while self.query.isActive and self.query.status["message"].startswith(_OPENING):
             pause.wait(_LOOK_SECONDS)
 
     def advance(self) -> bool:

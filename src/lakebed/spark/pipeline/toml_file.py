@@ -47,7 +47,14 @@ class PipelineFile(NamedTuple):
     def found(self, problem: Problem) -> Found:
         """Give a problem its line."""
         line = line_of(self.lines, problem.path)
-        return Found(str(self.path), line + problem.below, problem.message, problem.fatal)
+        if problem.below:
+            line += problem.below - 1 + self._begins_below(line)
+        return Found(str(self.path), line, problem.message, problem.fatal)
+
+    def _begins_below(self, line: int) -> bool:
+        """Tell whether a long text begins in the line after its key."""
+        lines = self.path.read_text("utf8").splitlines()
+        return lines[line - 1].rstrip().endswith(('"""', "'''"))
 
     def checked(self) -> PipelineSpec:
         """Give the pipeline, or refuse a file with mistakes by naming all of them."""

@@ -1,0 +1,48 @@
+"""Which log an application means: what it said last, and what its folder is served as now."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import lakebed
+from lakebed.spark import naming
+from lakebed.spark.naming import FILE_VARIABLE, name, named, place_of, prepare
+from lakebed.spark.serving import LOG_VARIABLE, url_of
+
+
+@pytest.fixture
+def application(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An application that has not started Spark yet."""
+    monkeypatch.setattr(naming, "_own", [])
+    monkeypatch.setenv(FILE_VARIABLE, "/of/another/application")
+    monkeypatch.setenv(LOG_VARIABLE, "lakebed://environment:1")
+
+
+@pytest.mark.usefixtures("application")
+def test_the_log_that_was_named_last_is_meant() -> None:
+    name("lakebed://nobody:1")  # there is no Spark of this application that could be told
+    assert named() == "lakebed://environment:1"
+    prepare()
+    file = Path(os.environ[FILE_VARIABLE])
+    prepare()
+    assert os.environ[FILE_VARIABLE] == str(file)
+    assert named() == "lakebed://environment:1"
+    for place in ("lakebed://first:1", "/data/log"):
+        name(place)
+        assert named() == place
+    name("")
+    assert named() == "lakebed://environment:1"
+    naming._remove(str(file), os.getpid() + 1)
+    assert file.exists()
+    naming._remove(str(file), os.getpid())
+    assert not file.exists()
+
+
+def test_a_folder_keeps_its_name_and_an_open_log_has_a_url(tmp_path: Path) -> None:
+    with lakebed.open(tmp_path / "log") as log:
+        assert place_of(log) == url_of(log)
+        assert place_of(url_of(log)) == url_of(log)
+        assert place_of(tmp_path / "log") == str(tmp_path / "log")
