@@ -35,7 +35,7 @@ lint: setup ## Check format, lint and types
 
 .PHONY: check
 check: lint ## Format, lint, types and the fast tests, in under a minute
-	$(BIN)/pytest -q -n 2 -m "not proof and not prove"
+	$(BIN)/pytest -q -n 2 -m "not proof and not prove and not spark"
 
 .PHONY: java
 java: ## Make sure of a Java runtime, which Spark needs
@@ -56,6 +56,7 @@ bench: $(VENV)/.bench-installed ## Measure against the disk and against peers; w
 	$(BIN)/python -m bench.engine
 	$(BIN)/python -m bench.lake
 	$(BIN)/python -m bench.serve
+	$(BIN)/python -m bench.spark
 
 $(VENV)/.bench-installed: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

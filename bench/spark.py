@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 
 from bench.report import run
+from bench.spark_jobs import compacting
 from bench.spark_reading import batch_reads, catching_up
 from bench.spark_tables import materialising
 from bench.spark_writing import floor, sink
@@ -21,7 +22,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     """Run all benchmarks of Spark, or those named."""
-    measures = (batch_reads, catching_up, sink, floor, materialising)
+    measures = (batch_reads, catching_up, sink, floor, materialising, compacting)
     run(
         "spark",
         {each.__name__: each for each in measures},

@@ -39,3 +39,10 @@ def log(tmp_path: Path) -> Iterator[lakebed.Log]:
     """A log of the test's own, in this process; Spark reaches it by `url_of(log)`."""
     with lakebed.open(tmp_path / "log") as opened:
         yield opened
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a Java, so that the quick check can leave it out."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")

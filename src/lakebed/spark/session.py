@@ -35,6 +35,9 @@ _SETTINGS: Final = {
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
     "spark.ui.showConsoleProgress": "false",
 }
+LOCAL_MASTER: Final = "local[*]"
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""What `spark-submit` sets for the program that it starts; it has named the master already."""
 _LOCAL_SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -45,15 +48,16 @@ _LOCAL_SETTINGS: Final = {
 def session(
     log: Log | str | os.PathLike[str] | None = None,
     *,
-    master: str = "local[*]",
+    master: str | None = None,
     name: str = "lakebed",
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Give a Spark session, the running one if there is one.
 
     `log` is what `format("lakebed")` reads and writes when its options name none: an open log,
-    which is then served on this machine for Spark's processes, a folder or a URL. `conf` are
-    Spark's own settings, which win over ours.
+    which is then served on this machine for Spark's processes, a folder or a URL. Without a
+    `master` it runs on this machine's cores, or where `spark-submit` says. `conf` are Spark's own
+    settings, which win over ours.
     """
     from pyspark.sql import SparkSession
 
@@ -96,11 +100,16 @@ def _known(spark: SparkSession) -> str:
     return known
 
 
-def _started(master: str, name: str, conf: Mapping[str, str]) -> SparkSession:
+def _started(master: str | None, name: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     settings = dict(_SETTINGS)
-    if master.startswith("local"):
+    if master is None and _SUBMITTED not in os.environ:
+        master = LOCAL_MASTER
+    if master == LOCAL_MASTER:
+        # As on a cluster, a task whose Python worker died is tried again.
+        master = "local[*,4]"
+    if master is not None and master.startswith("local"):
         settings |= _LOCAL_SETTINGS | _sizes()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if "spark.pyspark.python" not in conf:
@@ -108,7 +117,9 @@ def _started(master: str, name: str, conf: Mapping[str, str]) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings |= conf
     settings |= _quiet(conf)
-    builder = SparkSession.builder.master(master).appName(name)
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -95,8 +95,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise InvalidArgumentError(
-                "a topic takes outputMode('append') or ('update'), not 'complete': it would get"
-                " every row of the result again with each batch"
+                "a topic takes outputMode('append'), not 'complete': it would get every row of the"
+                " result again with each batch"
             )
         if options.application is not None:
             raise InvalidArgumentError(
@@ -153,7 +153,11 @@ def _write(
     log = connected(options.target, patient=True)
     done = log.committed_number(name)
     if done is not None and number <= done:
-        return Written(name, None, 0)  # a batch that is repeated: the driver will learn of it too
+        # A batch that is repeated, which the driver will learn of too. Its rows are made all the
+        # same: the state of aggregations before this is only kept once they are.
+        for _ in batches:
+            pass
+        return Written(name, None, 0)
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return Written(name, None, 0)
