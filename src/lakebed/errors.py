@@ -451,12 +451,12 @@ class DataLossError(RejectedError):
 
 
 class PipelineChangedError(RejectedError):
-    """A flow of a pipeline is not the one that its checkpoint is of, and cannot go on from there."""
+    """A flow of a pipeline is not the one that its checkpoint is of, and cannot go on."""
 
     code = "pipeline_changed"
     advice = (
-        "undo the change; or give the sink another name, which begins a new flow; or begin this one "
-        "anew: `lakebed pipeline run FILE --reset FLOW`"
+        "undo the change; or give the sink another name, which begins a new flow; or begin this "
+        "one anew: `lakebed pipeline run FILE --reset FLOW`"
     )
 
 
@@ -465,13 +465,13 @@ class BadRecordError(RejectedError):
 
     code = "bad_record"
     advice = (
-        "correct what writes such records; or let them pass by: otherwise = 'drop' or 'dead-letter' "
-        "for the named source or expectation, a topic for dead letters for an import"
+        "correct what writes such records; or let them pass by: otherwise = 'drop' or "
+        "'dead-letter' for the named source or expectation, a topic for dead letters for an import"
     )
 
 
 class FlowFailedError(RejectedError):
-    """A flow of a pipeline failed in Spark; its unfinished batch is done again at the next start."""
+    """A flow of a pipeline failed in Spark; its batch is done again at the next start."""
 
     code = "flow_failed"
     advice = "see the cause; --verbose shows all that Spark says"

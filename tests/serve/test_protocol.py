@@ -26,6 +26,8 @@ from lakebed.errors import (
     ProtocolError,
     ServerUnavailableError,
 )
+from lakebed.host.table_files import TableFiles
+from lakebed.lake.derived_values import DerivedFile
 from lakebed.limits import SCHEMA_BYTES_MAX
 from lakebed.serve import protocol
 from lakebed.serve.calls import CALLS, checked
@@ -128,12 +130,25 @@ def everything_that_is_told(log: lakebed.Log, copy: Path) -> list[Any]:
     log.commit_offsets("g", {("orders", 0): 1})
     told = [first, log.lake.sync(), log.retain(), log.lake.gc(now=True)]
     told += [log.stats(), log.describe_topic("orders"), log.describe_group("g")]
-    told += [log.segments("orders", 0), log.table("orders").plan(), log.lake.tables(), log.lake.history("orders")]
+    told += [log.segments("orders", 0), log.table("orders").plan()]
+    told += [log.lake.tables(), log.lake.history("orders")]
     told += compaction_of(log)
+    told += derived_of(log)
+    told.append(log.commit_together([], name="query", number=1))
     log.access.create_token("alice", roles=["admin"])
     log.access.allow("clerk", "read", "orders*")
     told += [log.backup(copy)]
     return [*told, log.access.tokens(), log.access.rules(), log.access.grants()]
+
+
+def derived_of(log: lakebed.Log) -> list[Any]:
+    """Make a derived table with a file in it; give what is told of it."""
+    table = log.derived.create("totals", pa.schema([("id", pa.int64())]), key=["id"], buckets=1)
+    rows = pa.table([[7], [0]], schema=table.schema)
+    done = TableFiles({}).write(f"{log.derived.place('totals')}/a.parquet", table.schema, [rows])
+    file = DerivedFile(done.location, 0, "data", done.rows, done.bytes)
+    committed = log.derived.commit("totals", writer="w", number=1, added=[file], expected=0)
+    return [table, committed, log.derived.files("totals")]
 
 
 def test_every_report_comes_out_as_the_log_gave_it(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_a_pattern_takes_up_and_lets_go_of_topics(log: lakebed.Log) -> None:
 
 
 def test_a_start_beyond_the_end_is_refused(log: lakebed.Log) -> None:
-    with pytest.raises(OffsetOutOfRangeError, match="beyond the end .*offset=99"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"beyond the end .*offset=99"):
         reader(log, startingOffsets='{"in": {"0": 99}}').initialOffset()
 
 

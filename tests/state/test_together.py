@@ -22,7 +22,6 @@ from lakebed.state.machine import TIMED_OUT, Written, carry_out, decide
 from lakebed.state.values import Committed, Marker
 from tests.state.machines import part_with
 
-
 Identity = tuple[int, int]
 
 
