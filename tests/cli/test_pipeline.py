@@ -140,6 +140,7 @@ def paid_and_totals(log: lakebed.Log) -> tuple[list[int], dict[str, tuple[float,
     return sorted(each["id"] for each in paid), totals
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(600)  # it starts Spark twice, on a machine that may be busy
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java")
 def test_a_pipeline_that_is_killed_leaves_every_record_once(shell: Shell) -> None:

@@ -172,6 +172,7 @@ def finish(server: ServerProcess, folder: Path, log: lakebed.Log) -> None:
     check(log)
 
 
+@pytest.mark.prove
 def test_a_killed_driver_leaves_no_record_lost_or_twice(tmp_path: Path) -> None:
     """Kills around each step of the sink, which the failpoint makes longer, and at random."""
     test = f"{FILE}::test_a_killed_driver_leaves_no_record_lost_or_twice"
