@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,10 +21,10 @@ import pytest
 import lakebed
 from tests.foreign.readers import duckdb_connection
 from tests.proof.scale import kept_on_failure, rng, trials
-from tests.serve.support import ServerProcess, eventually
+from tests.serve.support import ServerProcess
 from tests.test_documents import README, terminals
 
-pytestmark = [pytest.mark.proof, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 
 _, _, _SECTION = README.partition("\n## A pipeline\n")
 SECTION = _SECTION.partition("\n## ")[0]
@@ -67,12 +68,21 @@ def test_a_pipeline_that_is_killed_again_and_again_writes_every_order_once(tmp_p
             for _ in range(kills):
                 with _running(tmp_path) as process:
                     paid = _paid(log)
-                    eventually(lambda paid=paid: _paid(log) > paid, "an order comes through")  # type: ignore[misc]
+                    _await_more(log, paid)
                     threading.Event().wait(random.uniform(0, 3))
                     os.killpg(process.pid, signal.SIGKILL)
         with _running(tmp_path, "--available-now") as process:
             assert process.wait(LIFE_SECONDS) == 0, (tmp_path / "said").read_text()[-2000:]
         _check(log, written)
+
+
+def _await_more(log: lakebed.Log, paid: int) -> None:
+    """Wait until an order comes through, which is long after Spark's start."""
+    deadline = time.monotonic() + LIFE_SECONDS
+    pause = threading.Event()
+    while _paid(log) <= paid:
+        assert time.monotonic() < deadline, "no order comes through"
+        pause.wait(0.1)
 
 
 @contextmanager

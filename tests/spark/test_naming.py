@@ -35,10 +35,11 @@ def test_the_log_that_was_named_last_is_meant() -> None:
         assert named() == place
     name("")
     assert named() == "lakebed://environment:1"
-    naming._remove(str(file), os.getpid() + 1)
+    naming._remove(file, os.getpid() + 1)
     assert file.exists()
-    naming._remove(str(file), os.getpid())
-    assert not file.exists()
+    assert file.parent.stat().st_mode & 0o077 == 0, "nobody else may say which log is meant"
+    naming._remove(file, os.getpid())
+    assert not file.parent.exists()
 
 
 def test_a_folder_keeps_its_name_and_an_open_log_has_a_url(tmp_path: Path) -> None:

@@ -104,5 +104,12 @@ def test_shares_of_a_limit_add_up_and_are_in_proportion(
     shares = shared(waiting, allowed)
     assert sum(shares.values()) == allowed
     for key, share in shares.items():
-        assert 0 <= share <= waiting[key]
-        assert abs(share - allowed * waiting[key] / total) <= 1 + allowed / 1e12
+        assert min(1, allowed // len(waiting)) <= share <= waiting[key]
+        assert abs(share - allowed * waiting[key] / total) <= 1 + len(waiting) + allowed / 1e12
+
+
+def test_nobody_is_starved_by_a_limit_that_is_smaller_than_the_partitions_are_many() -> None:
+    """Whose turn it is follows from what was read, so everybody has one after a while."""
+    waiting = {("a", 0): 1, ("a", 1): 10**6, ("a", 2): 10**6}
+    assert [shared(waiting, 1, turn)[("a", 0)] for turn in range(3)] == [1, 0, 0]
+    assert shared(waiting, 1000)[("a", 0)] == 1

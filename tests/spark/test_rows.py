@@ -161,3 +161,34 @@ def test_rows_that_cannot_be_meant_are_refused_and_nothing_is_written(
         write(log, columns, **options)
     assert said in str(caught.value)
     assert records(log, "raw") == records(log, "typed") == []
+
+
+PLACED = pa.schema(
+    [
+        ("partition", pa.int64()),
+        ("place", pa.struct([("city", pa.string())])),
+        ("stops", pa.list_(pa.struct([("city", pa.string())]))),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("columns", "field"),
+    [
+        ({"place": [{"city": "a", "zip": "1"}]}, "place.zip"),
+        ({"stops": [[{"city": "a", "zip": "1"}]]}, "stops.zip"),
+    ],
+)
+def test_a_field_that_the_topic_lacks_is_refused_at_any_depth(
+    log: lakebed.Log, columns: dict[str, Any], field: str
+) -> None:
+    log.create_topic("placed", 1, PLACED)
+    with pytest.raises(SchemaMismatchError, match=f"field={field}"):
+        write(log, columns, topic="placed")
+
+
+def test_a_field_called_partition_is_the_values(log: lakebed.Log) -> None:
+    log.create_topic("placed", 1, PLACED)
+    write(log, {"partition": [7]}, topic="placed")
+    (value,) = log.read("placed")["value"].to_pylist()
+    assert value["partition"] == 7

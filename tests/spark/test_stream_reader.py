@@ -176,6 +176,20 @@ def test_a_start_beyond_the_end_is_refused(log: lakebed.Log) -> None:
         reader(log, startingOffsets='{"in": {"0": 99}}').initialOffset()
 
 
+def test_a_log_that_has_less_than_was_read_from_it_is_noticed(log: lakebed.Log) -> None:
+    """It was restored from an older backup: what is written there now has not been read."""
+    start = reader(log).initialOffset()
+    ends = log.offsets("in")
+    ahead = {**start, "offsets": {"in": {"0": ends[0][1] + 2, "1": ends[1][1]}}}
+    with pytest.raises(DataLossError, match="are gone"):
+        reader(log).latestOffset(ahead, ALL)
+    easy = reader(log, failOnDataLoss=False)
+    back = easy.latestOffset(ahead, ALL)
+    assert read(easy, ahead, back) == []
+    fill(log, "in", 6, prefix="new")
+    assert read(easy, back, easy.latestOffset(back, ALL)) == values(6, "new")
+
+
 def test_records_that_retention_took_are_told_or_passed_over(log: lakebed.Log) -> None:
     source = reader(log)
     start = source.initialOffset()

@@ -10,7 +10,7 @@ from typing import Final
 
 from lakebed.client.config import ClientConfig
 from lakebed.client.log import RemoteLog
-from lakebed.errors import ServerUnavailableError
+from lakebed.errors import LockedError, ServerUnavailableError
 from lakebed.spark.options import Target
 from lakebed.spark.serving import url_of
 
@@ -36,7 +36,8 @@ def connected(target: Target, *, patient: bool = False) -> RemoteLog:
     while True:
         try:
             return _connected(_url(target), target.client)
-        except ServerUnavailableError:
+        except (ServerUnavailableError, LockedError):
+            # Locked is also one that is being opened, by a server that does not serve it yet.
             if not patient or time.monotonic() > deadline:
                 raise
 

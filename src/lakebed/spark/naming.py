@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -40,11 +41,11 @@ def prepare() -> None:
     """Let the Java that is about to be started hand the file's path on to what it starts."""
     if _own:
         return
-    handle, path = tempfile.mkstemp(prefix="lakebed-spark-")
-    os.close(handle)
-    _own.append(Path(path))
-    os.environ[FILE_VARIABLE] = path  # also over that of an application that started this one
-    atexit.register(_remove, path, os.getpid())
+    # A folder that nobody else can write to: who writes the file says which log is used.
+    file = Path(tempfile.mkdtemp(prefix="lakebed-spark-")) / "log"
+    _own.append(file)
+    os.environ[FILE_VARIABLE] = str(file)  # also over that of one that started this application
+    atexit.register(_remove, file, os.getpid())
 
 
 def name(place: str) -> None:
@@ -66,8 +67,7 @@ def named() -> str | None:
     return os.environ.get(LOG_VARIABLE) or None
 
 
-def _remove(path: str, owner: int) -> None:
+def _remove(file: Path, owner: int) -> None:
     """Remove the file at the end of the process that made it, not of one forked from it."""
     if os.getpid() == owner:
-        with contextlib.suppress(OSError):
-            Path(path).unlink()
+        shutil.rmtree(file.parent, ignore_errors=True)

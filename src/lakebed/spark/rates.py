@@ -1,7 +1,7 @@
 """How far a micro-batch may go: so many records, or about so many bytes, shared out fairly.
 
-Every partition gets a share of the limit in proportion to what it has waiting, so that none is
-starved and all of them come to their ends at about the same time.
+Every partition that has records waiting gets one of them, and a share of the rest in proportion to
+what it has waiting: none is starved, and all of them come to their ends at about the same time.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def limited(
 ) -> Ends:
     """Give ends within a limit; at least one record is read if there is one."""
     waiting = {
-        (topic.name, number): end - max(low, starts.get(topic.name, {}).get(number, 0))
+        (topic.name, number): count
         for topic in topics
         for number, (low, _) in topic.bounds.items()
-        if (end := ends[topic.name][number]) > starts.get(topic.name, {}).get(number, 0)
+        if (count := ends[topic.name][number] - _begin(starts, topic.name, number, low)) > 0
     }
     lows = {
         (topic.name, number): low for topic in topics for number, (low, _) in topic.bounds.items()
@@ -47,21 +47,35 @@ def limited(
     if allowed >= total:
         return ends
     chosen = {name: dict(parts) for name, parts in ends.items()}
-    for (name, number), count in shared(waiting, allowed).items():
-        begin = max(lows[(name, number)], starts.get(name, {}).get(number, 0))
+    turn = sum(offset for parts in starts.values() for offset in parts.values())
+    for (name, number), count in shared(waiting, allowed, turn).items():
+        begin = _begin(starts, name, number, lows[(name, number)])
         chosen[name][number] = begin + count
     return chosen
 
 
-def shared(waiting: Mapping[tuple[str, int], int], allowed: int) -> dict[tuple[str, int], int]:
-    """Share a number of records out in proportion; the parts add up to it exactly."""
-    total = sum(waiting.values())
-    parts: dict[tuple[str, int], int] = {}
+def _begin(starts: Offsets, topic: str, partition: int, low: int) -> int:
+    return max(low, starts.get(topic, {}).get(partition, 0))
+
+
+def shared(
+    waiting: Mapping[tuple[str, int], int], allowed: int, turn: int = 0
+) -> dict[tuple[str, int], int]:
+    """Share a number of records out; the parts add up to it exactly.
+
+    Everyone who waits gets one, as far as they go, and the rest is shared in proportion. If there
+    are more who wait than that, `turn` says whose turn it is; it grows with what was read.
+    """
+    keys = sorted(waiting)
+    first = turn % len(keys)
+    served = [*keys[first:], *keys[:first]][:allowed]
+    parts = dict.fromkeys(keys, 0) | dict.fromkeys(served, 1)
+    rest, total = allowed - len(served), sum(waiting.values()) - len(keys)
     seen = given = 0
-    for key in sorted(waiting):
-        seen += waiting[key]
-        upto = allowed * seen // total
-        parts[key] = upto - given
+    for key in keys if rest else ():
+        seen += waiting[key] - 1
+        upto = rest * seen // total
+        parts[key] += upto - given
         given = upto
     return parts
 

@@ -55,7 +55,7 @@ class Rows:
             raise InvalidArgumentError(
                 "where to? Give the option topic, or a column topic", columns=", ".join(names)
             )
-        self._partition = options.partition_column or (_PARTITION if _PARTITION in names else None)
+        self._partition = options.partition_column or self._partition_of(names)
         taken = {_KEY, "headers", "timestamp", self._partition, _TOPIC if self._by_topic else None}
         self._fields = [name for name in names if name not in taken and name != _VALUE]
         self._has_value = _VALUE in names
@@ -72,6 +72,15 @@ class Rows:
                     column=unknown[0],
                     known=", ".join(_COLUMNS),
                 )
+
+    def _partition_of(self, names: list[str]) -> str | None:
+        """Give the column that says the partition; one that is a field of the value is none."""
+        if _PARTITION not in names:
+            return None
+        topic = self._options.topic
+        if topic is None or _VALUE in names:
+            return _PARTITION
+        return None if _PARTITION in _names(self._type(topic)) else _PARTITION
 
     def write(self, transaction: Transaction, batch: pa.RecordBatch) -> int:
         """Add a batch to a transaction; give how many records there are in it."""
@@ -168,15 +177,32 @@ def _names(kind: pa.DataType) -> list[str]:
 
 
 def _fit(value: Any, kind: pa.DataType, topic: str) -> Any:
-    unknown = [name for name in _names(value.type) if name not in _names(kind)]
-    if unknown:
+    unknown = _unknown(value.type, kind, "")
+    if unknown is not None:
         raise SchemaMismatchError(
             "the topic's value has no such field",
             topic=topic,
-            field=unknown[0],
+            field=unknown,
             fields=", ".join(_names(kind)),
         )
     return fitted(value, kind)
+
+
+def _unknown(given: pa.DataType, kind: pa.DataType, path: str) -> str | None:
+    """Give the first field, at any depth, that a type has and another has not."""
+    if pt.is_struct(given) and pt.is_struct(kind):
+        types = {field.name: field.type for field in kind}
+        for field in given:
+            if field.name not in types:
+                return f"{path}{field.name}"
+            found = _unknown(field.type, types[field.name], f"{path}{field.name}.")
+            if found is not None:
+                return found
+    elif pt.is_map(given) and pt.is_map(kind):
+        return _unknown(given.item_type, kind.item_type, path)
+    elif pt.is_nested(given) and pt.is_nested(kind) and not pt.is_struct(given):
+        return _unknown(given.value_type, kind.value_type, path)
+    return None
 
 
 def _bytes(column: Any, name: str) -> Any:

@@ -49,7 +49,7 @@ _COMMITTED: Final = failpoints.define("spark.sink.committed")
 
 _STREAM_KEEP_MS: Final = 400 * 86_400_000
 """How long the last batch of a query is remembered: a query may rest for a year."""
-_WRITE_KEEP_MS: Final = 86_400_000
+_WRITE_KEEP_MS: Final = 3_600_000
 """How long a single write is remembered: as long as its driver may repeat the commit."""
 
 

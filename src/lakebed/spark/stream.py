@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 
 from lakebed.errors import DataLossError, LakebedError
 from lakebed.spark.connection import connected, reachable
+from lakebed.spark.fetch import data_loss
 from lakebed.spark.offsets import Position, position
 from lakebed.spark.options import SourceOptions
 from lakebed.spark.rates import limited
@@ -109,8 +110,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = position(start)
         log = self._log()
         topics = find(log, self._options, missing=before.ids)
-        begun = self._living(before, topics)
-        self._show_progress(log, begun)
+        begun = self._reached(self._living(before, topics), topics)
+        self._show_progress(log, begun, topics)
         ends = self._ends(begun, topics)
         if not isinstance(limit, ReadAllAvailable):
             ends = limited(log, topics, begun.offsets, ends, _rows(limit), None)
@@ -211,22 +212,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             {name: parts for name, parts in begun.offsets.items() if name not in gone},
         )
 
+    def _reached(self, begun: Position, topics: list[Found]) -> Position:
+        """Give a position that is not beyond the ends of the topics.
+
+        One that is was reached in a log that had more: it was restored from an older backup. What
+        is written there now has not been read, whatever its offset.
+        """
+        offsets = {name: dict(parts) for name, parts in begun.offsets.items()}
+        for topic in topics:
+            for number, (_, end) in topic.bounds.items():
+                at = offsets.get(topic.name, {}).get(number, 0)
+                if at <= end:
+                    continue
+                lost = data_loss(topic.name, number, end, at, end=end)
+                if self._options.fail_on_data_loss:
+                    raise lost
+                _log.warning("the log has less than was read from it: %s", lost)
+                offsets[topic.name][number] = end
+        return Position(begun.group, begun.ids, offsets)
+
     def _of(self, log: RemoteLog, last: Position) -> list[Found]:
         """Give the topics of a batch as they are now."""
         topics = find(log, self._options, missing=last.ids)
         living = self._living(last, topics)
         return [each for each in topics if each.name in living.offsets]
 
-    def _show_progress(self, log: RemoteLog, begun: Position) -> None:
+    def _show_progress(self, log: RemoteLog, begun: Position, topics: list[Found]) -> None:
         """Commit to the query's group what is done: everything below the next batch.
 
         Whoever may only read cannot commit; a group that nobody asked for is then done without.
         """
         done = {
-            (topic, number): offset
-            for topic, offsets in begun.offsets.items()
-            for number, offset in offsets.items()
-            if begun.ids.get(topic) is not None
+            (topic.name, number): begun.offsets.get(topic.name, {}).get(number, low)
+            for topic in topics
+            for number, (low, _) in topic.bounds.items()
         }
         now = time.monotonic()
         if not done or (done == self._shown and now - self._shown_at < _SHOWN_SECONDS):
