@@ -191,11 +191,14 @@ def test_files_that_are_not_the_tables_own_are_refused(derived_log: Log, tmp_pat
     place = derived.place("users")
     missing = DerivedFile(f"{place}/missing.parquet", 0, "data", 1, 1)
     strange = FILES.write(f"{place}/a.parquet", pa.schema([("y", pa.int64())]), [])
+    kind = pa.schema([derived.describe("users").schema.field("id").with_type(pa.string())])
+    wrong_type = FILES.write(f"{place}/b.parquet", kind, [])
     cases: list[tuple[DerivedFile, str]] = [
         (DerivedFile(f"file://{tmp_path}/x.parquet", 0, "data", 1, 1), "not where the table's"),
         (DerivedFile(f"{place}/../x.parquet", 0, "data", 1, 1), "not where the table's"),
         (missing, "not there"),
         (DerivedFile(strange.location, 0, "data", 1, 1), "column that the table has not"),
+        (DerivedFile(wrong_type.location, 0, "data", 1, 1), "of another type than the table"),
         (DerivedFile(right.location, 2, "data", 1, 1), "bucket"),
         (DerivedFile(right.location, 0, "rows", 1, 1), "data or deletes"),
     ]
@@ -266,6 +269,19 @@ def test_files_go_when_no_snapshot_needs_them_and_their_time_is_over(tmp_path: P
         assert not log.derived.drop("users")
         log.lake.gc(now=True)
         assert _files_below(log) == set()
+
+
+def test_metadata_goes_though_the_table_is_committed_to_all_the_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with _opened(tmp_path / "log", clock, grace_ms=60_000, snapshots_kept=2) as log:
+        log.derived.create("visits", USERS, kind="append")
+        for number in range(6):
+            commit(log, "visits", number, written(log, "visits", [number]))
+            log.lake.gc()
+            clock.advance(61.0)  # less than until the times that the file system gives
+        folder = inner(log).folder / "derived" / "visits"
+        assert len(list(folder.rglob("snap-*.avro"))) == 3  # two are kept, and one waits
+        assert ids(log, "visits") == list(range(6))
 
 
 def test_a_table_that_the_catalog_has_lost_keeps_its_files_and_can_be_restored(

@@ -20,7 +20,7 @@ import pytest
 
 import lakebed
 from tests.foreign.readers import duckdb_connection
-from tests.proof.scale import kept_on_failure, rng, trials
+from tests.proof.scale import kept_on_failure, rng
 from tests.serve.support import ServerProcess
 from tests.test_documents import README, terminals
 
@@ -51,12 +51,13 @@ def test_the_readmes_pipeline_runs_as_printed(tmp_path: Path) -> None:
         assert _totals(log) == {"ann": (2, 7.0)}
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(0)
 def test_a_pipeline_that_is_killed_again_and_again_writes_every_order_once(tmp_path: Path) -> None:
     """Orders are written all the while; the whole process group dies, Java and workers with it."""
     (tmp_path / "orders.toml").write_text(PIPELINE)
     random = rng("readme pipeline")
-    kills = trials(1, 10)
+    kills = 10
     folder = tmp_path / "data"
     with (
         kept_on_failure(tmp_path, "tests/proof/test_readme_pipeline.py"),

@@ -66,6 +66,23 @@ def test_everything_is_read_unless_it_is_bounded(log: lakebed.Log) -> None:
     assert numbers(log, endingOffsets="earliest") == []
 
 
+def test_a_range_with_both_ends_stays_the_same_when_partitions_are_added(log: lakebed.Log) -> None:
+    log.add_partitions("raw", 3)
+    log.append("raw", b"20", partition=2)
+    chunks = [("0", 0, 5), ("0", 5, 10)]
+    found = [
+        numbers(
+            log,
+            startingOffsets=json.dumps({"raw": {part: start}}),
+            endingOffsets=json.dumps({"raw": {part: until}}),
+        )
+        for part, start, until in chunks
+    ]
+    assert found == [[0, 2, 4, 6, 8], [10, 12, 14, 16, 18]]
+    only_end = {"startingOffsets": '{"raw": {}}', "endingOffsets": '{"raw": {"2": -1}}'}
+    assert numbers(log, **only_end) == [20]
+
+
 def test_times_bound_what_is_read(log: lakebed.Log) -> None:
     until = "1970-01-01T00:00:12Z"
     assert numbers(log, startingTimestamp=5000, endingTimestamp=until) == list(range(5, 12))
@@ -106,7 +123,8 @@ def test_what_is_gone_is_told_or_left_out(log: lakebed.Log) -> None:
         numbers(log, startingOffsets=first)
     assert numbers(log, startingOffsets=first, failOnDataLoss=False) == [20]
     assert numbers(log) == [20]
-    nothing = '{"raw": {"1": 0}}'  # of a partition that is not wanted nothing is missed
-    assert numbers(log, startingOffsets=nothing, endingOffsets=nothing) == [20]
+    start = '{"raw": {"0": -2, "1": 0}}'  # of a partition that is not wanted nothing is missed
+    until = '{"raw": {"0": -1, "1": 0}}'
+    assert numbers(log, startingOffsets=start, endingOffsets=until) == [20]
     more = '{"raw": {"0": 99}}'
     assert numbers(log, endingOffsets=more, failOnDataLoss=False) == [20]

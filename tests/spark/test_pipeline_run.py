@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import lakebed
-from lakebed.errors import FlowFailedError, InvalidArgumentError, PipelineChangedError
+from lakebed.errors import (
+    FlowFailedError,
+    InvalidArgumentError,
+    PipelineChangedError,
+    SchemaMismatchError,
+)
 from lakebed.spark import Pipeline
+from lakebed.spark.pipeline.compatibility import definition
 from lakebed.spark.pipeline.place import Place
+from lakebed.spark.pipeline.plan import Planner
 from lakebed.spark.pipeline.spec import Mode, Sink
 from lakebed.spark.pipeline.status import FlowStatus, look
 from lakebed.spark.pipeline.table_sink import ready_table, table_writer
+from lakebed.spark.serving import url_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -209,6 +217,18 @@ def test_a_history_keeps_what_was_and_a_deletion_ends_it(
         ready_table(log, replace(history, mode=Mode.CURRENT), spark.createDataFrame([], columns))
     with pytest.raises(InvalidArgumentError, match="names a column that there is not"):
         ready_table(log, replace(history, order="when"), spark.createDataFrame([], columns))
+    narrow = spark.createDataFrame([], columns).selectExpr("cast(id as int) id", "* except (id)")
+    with pytest.raises(SchemaMismatchError, match="another type column=id"):
+        ready_table(log, history, narrow)
+
+
+def test_a_topic_that_is_read_twice_counts_twice(spark: SparkSession, log: lakebed.Log) -> None:
+    made = orders(log).source("more", topic="orders", decode="raw")
+    made = made.step("both", sql="SELECT value FROM more UNION ALL SELECT customer FROM orders")
+    spec = made.sink("copy", "both", topic="copy").spec
+    flow = spec.flows()[0]
+    frame = Planner(spec, spark, url_of(log)).plan(flow)
+    assert definition(spec, flow, frame, spark.version)["topics"] == ["orders", "orders"]
 
 
 def test_what_cannot_run_is_refused_before_anything_starts(

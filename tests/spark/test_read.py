@@ -17,6 +17,7 @@ from lakebed.errors import InvalidArgumentError
 from lakebed.spark import naming
 from lakebed.spark.failures import error_in
 from lakebed.spark.serving import url_of
+from lakebed.spark.tables import append
 from tests.spark.support import batch, fill, rows_of, scanned
 
 if TYPE_CHECKING:
@@ -161,6 +162,9 @@ def test_a_log_is_read_in_a_folder_of_any_name(spark: SparkSession, tmp_path: Pa
         log.checkpoint()
         assert batch(spark, log, topic="raw").count() == 10
         assert lakebed.spark.read(spark, "raw", log=log).count() == 10
+        log.derived.create("rows", pa.schema([("id", pa.int64())]), kind="append")
+        append(log, "rows", spark.range(3), writer="test", number=0)
+        assert lakebed.spark.read_table(spark, log, "rows").count() == 3
 
 
 def test_what_cannot_be_read_is_told_in_one_sentence(spark: SparkSession, raw: lakebed.Log) -> None:

@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.errors import TableChangedError
 from lakebed.host.table_files import TableFiles
 from lakebed.lake.derived_values import DATA, DELETES, DerivedFile
-from lakebed.spark.tables.bucket import REMOVED, Task
+from lakebed.spark.tables.appending import commit_files
+from lakebed.spark.tables.bucket import REMOVED, REPORT, Task
 from lakebed.spark.tables.folding import DELETED_SHARE, FILES_MAX, by_bucket, folded
 from lakebed.spark.tables.rows import Order, conformed, found, in_order, key_codes, latest
 
@@ -121,6 +123,66 @@ def test_deletes_of_keys_that_are_not_there_change_nothing(log: lakebed.Log) -> 
     run(log, [(4, None, True)], 1)
     after = log.derived.files("users")
     assert (after.files, after.table.version) == (before, 2)
+
+
+def _told(log: lakebed.Log, changes: pa.Table, *order: str) -> list[dict[str, Any]]:
+    before = log.derived.files("users")
+    place = log.derived.place("users")
+    files = by_bucket(before.files)
+    task = Task(before.table, files, place, FILES, Order(order or ("_order_0",)), frozenset())
+    told: list[dict[str, Any]] = task.run(1, changes).to_pylist()
+    return told
+
+
+def test_keys_of_another_type_are_the_same_keys(log: lakebed.Log) -> None:
+    log.derived.create("users", SCHEMA, key=["id"], buckets=BUCKETS)
+    run(log, [(1, "old", False)], 0)
+    narrow = pa.table([[1], ["new"], [1], [False], [0]], schema=CHANGES)
+    narrow = narrow.set_column(0, "id", narrow.column("id").cast(pa.int32()))
+    counts = {row["what"]: row["rows"] for row in _told(log, narrow)}
+    assert (counts["inserted"], counts["deleted"]) == (1, 1)
+    text = narrow.set_column(0, "id", pa.array(["one"]))
+    (told,) = _told(log, text)
+    assert (told["what"], told["location"]) == ("refused", "a change has a key of another type")
+
+
+@pytest.mark.parametrize("missing", ["_order_0", "_time"])
+def test_a_change_of_a_history_without_an_order_or_time_is_refused(
+    log: lakebed.Log, missing: str
+) -> None:
+    log.derived.create("users", SCHEMA, kind="history", key=["id"], buckets=BUCKETS)
+    times = pa.timestamp("us", "UTC")
+    changes = pa.table([[1], ["ann"], [1], [False], [0]], schema=CHANGES)
+    changes = changes.append_column("_time", pa.array([5], times))
+    changes = changes.append_column("_order_1", pa.array([7]))
+    assert _told(log, changes, "_order_0", "_order_1")[0]["what"] == "inserted"
+    index = changes.schema.get_field_index(missing)
+    kind = changes.schema.field(missing).type
+    changes = changes.set_column(index, missing, pa.nulls(1, kind))
+    (told,) = _told(log, changes, "_order_0", "_order_1")
+    assert (told["what"], told["location"]) == (
+        "refused",
+        "a change of a history has no order or no time",
+    )
+
+
+def test_files_of_an_append_are_committed_though_the_table_has_changed_meanwhile(
+    log: lakebed.Log,
+) -> None:
+    before = log.derived.create("visits", SCHEMA, kind="append")
+    log.derived.commit("visits", writer="another", number=0, expected=0)
+    place = f"{log.derived.place('visits')}/a.parquet"
+    rows = conformed(pa.table({"id": [1]}), before.schema)
+    done = FILES.write(place, before.schema, [rows])
+    told = pa.table([[0], [DATA], [done.location], [1], [done.bytes]], schema=REPORT)
+    report = commit_files(log, before, told, "test", 0, None)
+    assert (report.version, report.duplicate) == (2, False)
+    assert commit_files(log, before, told, "test", 0, None).duplicate
+    log.derived.drop("visits")
+    log.derived.create("visits", SCHEMA, kind="append")
+    log.derived.commit("visits", writer="another", number=0, expected=0)
+    with pytest.raises(TableChangedError):
+        commit_files(log, before, told, "test", 0, None)
 
 
 def _files(bucket: int, rows: int, deleted: int, count: int = 1) -> list[DerivedFile]:

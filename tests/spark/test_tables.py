@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars
 import pyarrow as pa
@@ -122,6 +122,17 @@ def test_a_repeated_merge_is_recognised(spark: SparkSession, log: lakebed.Log) -
         False,
     )
     assert len(rows_by_every_reader(spark, log, "users")) == 1
+
+
+def test_a_key_of_a_narrower_type_is_the_same_key(spark: SparkSession, log: lakebed.Log) -> None:
+    log.derived.create("users", USERS, key=["id"], buckets=16)
+    changes = frame(spark, [(number, "north", "old", False, 0) for number in range(8)])
+    merge(log, "users", changes, writer="test", number=0)
+    narrow = changes.selectExpr("cast(id as int) id", "'new' name", "_deleted", "_order")
+    merge(log, "users", narrow, writer="test", number=1)
+    rows = log.derived.iceberg("users").scan().to_arrow()
+    found = sorted((row["id"], row["name"]) for row in rows.to_pylist())
+    assert found == [(number, "new") for number in range(8)]
 
 
 def test_changes_without_a_key_or_with_other_columns_are_refused(
@@ -400,3 +411,43 @@ def test_records_that_are_gone_before_the_table_saw_them_are_an_error(
     log.append("orders", b"3", key=b"a")
     materialise(spark, log, "orders", buckets=1)
     assert current(spark, log, "orders") == {b"a": b"3"}
+
+
+def test_a_table_that_another_run_brings_further_meanwhile_is_not_ahead_of_its_topic(
+    log: lakebed.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is to be done, so there is no need of Spark."""
+    log.create_topic("orders")
+    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+    log.derived.create("orders", schema, key=["key"], buckets=1)
+    describe = log.describe_topic
+
+    def overtaken(topic: str) -> Any:
+        found = describe(topic)
+        log.append(topic, b"1", key=b"a")
+        log.derived.commit(topic, writer="another", number=0, positions={topic: {0: 1}}, expected=0)
+        return found
+
+    monkeypatch.setattr(log, "describe_topic", overtaken)
+    done = materialise(cast("SparkSession", None), log, "orders")
+    assert (done.records, done.version) == (0, 0)
+
+
+def test_a_partition_that_is_added_while_a_run_begins_is_for_the_next_one(
+    spark: SparkSession, log: lakebed.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create_topic("orders")
+    log.append("orders", b"1", key=b"a")
+    describe = log.describe_topic
+
+    def grown(topic: str) -> Any:
+        found = describe(topic)
+        log.add_partitions(topic, 2)
+        log.append(topic, b"2", key=b"b", partition=1)
+        return found
+
+    monkeypatch.setattr(log, "describe_topic", grown)
+    assert materialise(spark, log, "orders", buckets=1).inserted == 1
+    monkeypatch.undo()
+    assert materialise(spark, log, "orders").inserted == 1
+    assert log.derived.describe("orders").positions == {"orders": {0: 1, 1: 1}}

@@ -259,11 +259,15 @@ def gc_command(folder: Target, *, now: bool, yes: bool, as_json: bool) -> None:
     """Remove files that no table refers to any more and whose grace period is over.
 
     A log does this by itself. With --now older snapshots are expired if they keep a file that the
-    log has dropped, and files go at once: programs that are just reading a table may fail.
+    log has dropped, and files go at once: programs that are just reading a table may fail, and so
+    do jobs and pipelines that are writing one, whose files are not committed yet.
     """
     with opened(folder, silent=as_json) as log:
         if now:
-            confirm("Remove files that somebody may be reading?", yes=yes)
+            confirm(
+                "Remove files that somebody may be reading, or a running job has yet to commit?",
+                yes=yes,
+            )
         report = log.lake.gc(now=now)
     if as_json:
         write_json("gc", {"now": now, **asdict(report)})

@@ -219,7 +219,8 @@ class Derived:
                 if place in needed:
                     continue
                 seen.add(place)
-                since_us = max(self._unneeded.since(place, now_us), fresh[_attempt(file.name)])
+                written_us = fresh.get(_attempt(file.name), 0)
+                since_us = max(self._unneeded.since(place, now_us), written_us)
                 if now_us - min(since_us, now_us) >= grace_seconds * 1_000_000:
                     self._check_open()
                     self._store.remove(file.name)
@@ -331,9 +332,15 @@ def _attempt(name: str) -> str:
 
 
 def _last_writes(found: list[Stored]) -> dict[str, int]:
-    """Give when each folder was last written to: an attempt that goes on keeps its files."""
+    """Give when each attempt last wrote: one that goes on keeps its files.
+
+    Metadata is of no attempt: it is written under the lock that a sweep holds, and may be old in a
+    folder that every commit writes to.
+    """
     fresh: dict[str, int] = {}
     for each in found:
         folder = _attempt(each.name)
+        if not _attempt(folder).endswith("/data"):
+            continue
         fresh[folder] = max(fresh.get(folder, 0), each.modified_us)
     return fresh

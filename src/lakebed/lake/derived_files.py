@@ -1,8 +1,8 @@
 """Files that executors have written, described to a derived table.
 
-A file is looked at where it is: its footer says what is in it, and its columns must be those of the
-table, by name, type and field id. So a file that is missing, cut off or of another table is refused
-before anything is committed.
+A file is looked at where it is: its footer says what is in it, and its columns must be the table's,
+by name, type and field id, or some of them. So a file that is missing, cut off or of another table
+is refused before anything is committed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _described(file: DerivedFile, table: Any, columns: pa.Schema) -> Any:
 
 
 def _check_columns(found: Any, columns: pa.Schema, place: str) -> None:
-    """Refuse a file whose columns are not the table's, or not all of those it must have."""
+    """Refuse a file with a column that is not the table's; those that it lacks are null."""
     schema = found.schema.to_arrow_schema()
     for field in schema:
         number = (field.metadata or {}).get(FIELD_ID)
@@ -87,6 +87,14 @@ def _check_columns(found: Any, columns: pa.Schema, place: str) -> None:
         if index < 0 or (columns.field(index).metadata or {}).get(FIELD_ID) != number:
             raise SchemaMismatchError(
                 "a file has a column that the table has not", file=place, column=field.name
+            )
+        if columns.field(index).type != field.type:
+            raise SchemaMismatchError(
+                "a file has a column of another type than the table",
+                file=place,
+                column=field.name,
+                expected=columns.field(index).type,
+                found=field.type,
             )
 
 

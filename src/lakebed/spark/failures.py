@@ -23,22 +23,30 @@ _BRIDGE: Final = "An error occurred while calling"
 """What stands before an error of Java, and says nothing."""
 
 
-def error_in(said: str) -> LakebedError | None:
+def error_in(said: str, **facts: object) -> LakebedError | None:
     """Give the error of the log that a text of Spark's speaks of; None if it speaks of none."""
     found = _OURS.findall(said)
     if not found:
         return None
     name, message = found[-1]
     kind = getattr(errors, name, JobFailedError)
-    error: LakebedError = kind(message.strip())
+    error: LakebedError = kind(message.strip(), **facts)
     return error
+
+
+def raised_in(said: str) -> str | None:
+    """Give the error that a Python function raised; None if a text of Spark's shows none."""
+    raised = _PYTHONS.findall(said)
+    if raised and "Traceback (most recent call last)" in said:
+        return ": ".join(raised[-1])
+    return None
 
 
 def cause_in(said: str) -> str:
     """Give the error that a Python function raised; if there is none, what Spark says first."""
-    raised = _PYTHONS.findall(said)
-    if raised and "Traceback (most recent call last)" in said:
-        return ": ".join(raised[-1])
+    raised = raised_in(said)
+    if raised is not None:
+        return raised
     lines = (line.strip() for line in said.splitlines())
     first = next((line for line in lines if line and not line.startswith(_BRIDGE)), "")
     return first.removeprefix(": ")[:_CAUSE_CHARACTERS]

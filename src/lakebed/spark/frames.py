@@ -9,7 +9,7 @@ read that way too.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -38,6 +38,7 @@ def read(
     log: Log | str | os.PathLike[str] | None = None,
     start: Points | None = None,
     until: Points | None = None,
+    partitions: Collection[int] | None = None,
     columns: Sequence[str] | None = None,
     headers: bool = False,
     client: ClientConfig | None = None,
@@ -46,14 +47,15 @@ def read(
 
     The columns are those of `format("lakebed")`: partition, offset, timestamp, key, value, and
     headers if they are asked for. `start` and `until` (exclusive) bound the offsets, a number for
-    every partition or a dictionary. The range is fixed by the call: records that are written later
-    are not part of it, however often the DataFrame is used. Files stay for the lake's grace time
-    after the log has dropped them; a DataFrame that is used for longer is read anew.
+    every partition or a dictionary; `partitions` are those that are read, if not all. The range is
+    fixed by the call: records that are written later are not part of it, however often the
+    DataFrame is used. Files stay for the lake's grace time after the log has dropped them; a
+    DataFrame that is used for longer is read anew.
     """
     target = target_of(spark, log, client)
     connection = connected(target)
     table = connection.table(topic)
-    plan = table.plan(start=start, until=until)
+    plan = table.plan(partitions=partitions, start=start, until=until)
     schema = spark_schema(
         table.schema, topic=False, headers=headers or "headers" in (columns or ())
     )
@@ -107,7 +109,7 @@ def _sealed(
     whole = [each for each in files if each.whole]
     frames = []
     if whole:
-        frames.append(_parquet(spark, [each.location for each in whole], schema))
+        frames.append(parquet(spark, [each.location for each in whole], schema))
     frames += [_cut(spark, each, schema) for each in files if not each.whole]
     return frames
 
@@ -120,13 +122,13 @@ def _cut(spark: SparkSession, file: SealedFile, schema: StructType) -> DataFrame
     needed = schema
     if "offset" not in names:
         needed = StructType([*schema.fields, StructField("offset", LongType())])
-    frame = _parquet(spark, [file.location], needed)
+    frame = parquet(spark, [file.location], needed)
     inside = (f.col("offset") >= file.start) & (f.col("offset") < file.until)
     return frame.where(inside).select(*names)
 
 
-def _parquet(spark: SparkSession, locations: list[str], schema: StructType) -> DataFrame:
-    # Locations are no patterns, whatever signs the log's folder has in its name.
+def parquet(spark: SparkSession, locations: list[str], schema: StructType | str) -> DataFrame:
+    """Read these files; they are no patterns, whatever signs the log's folder has in its name."""
     reader = spark.read.schema(schema).option("__globPaths__", "false")
     return reader.parquet(*locations)
 
@@ -157,9 +159,9 @@ def _hot(
     rounds = max((len(each) for each in ranges.values()), default=0)
     for number in range(rounds):
         chosen = {part: spans[number] for part, spans in ranges.items() if number < len(spans)}
-        count = len(connected(target).describe_topic(topic).partitions)
-        starts = {str(part): chosen.get(part, (0, 0))[0] for part in range(count)}
-        ends = {str(part): chosen.get(part, (0, 0))[1] for part in range(count)}
+        # Partitions that are named on neither side are not read, those of tomorrow included.
+        starts = {str(part): start for part, (start, _) in chosen.items()}
+        ends = {str(part): until for part, (_, until) in chosen.items()}
         reader = spark.read.format("lakebed").schema(schema)
         for name, value in target_options(target, topic, headers="headers" in schema.fieldNames()):
             reader = reader.option(name, value)

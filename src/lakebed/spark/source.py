@@ -21,6 +21,7 @@ from lakebed.spark.topics import (
     check_known,
     check_reached,
     find,
+    named,
     resolved,
     schema_of,
 )
@@ -102,9 +103,10 @@ class BatchReader(DataSourceReader):
             starts = resolved(
                 log, topic, options.starting, options.starting_us, otherwise="earliest"
             )
-            check_reached(topic, starts)
             ends = resolved(log, topic, options.ending, options.ending_us, otherwise="latest")
-            ranges = bounded(topic, starts, ends, fail_on_data_loss=options.fail_on_data_loss)
+            chosen = named(topic, options.starting, options.ending)
+            check_reached(chosen, starts)
+            ranges = bounded(chosen, starts, ends, fail_on_data_loss=options.fail_on_data_loss)
             planned += tasks(target, log, topic.name, topic.id, ranges, options.min_partitions)
         return planned
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lakebed.client.log import RemoteLog
@@ -120,6 +120,18 @@ def resolved(
         else:
             offsets[number] = _named(names[offset], bounds) if offset in names else offset
     return offsets
+
+
+def named(topic: Found, starting: Start, ending: Start) -> Found:
+    """Give a topic with the partitions that are read: all, or those that two dictionaries name.
+
+    So a range that is bounded on both sides stays what it is when partitions are added.
+    """
+    if isinstance(starting, str) or isinstance(ending, str):
+        return topic
+    known = {*starting.get(topic.name, {}), *ending.get(topic.name, {})}
+    bounds = {number: each for number, each in topic.bounds.items() if number in known}
+    return replace(topic, bounds=bounds)
 
 
 def _named(name: str, bounds: tuple[int, int]) -> int:

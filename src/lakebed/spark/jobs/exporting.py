@@ -117,13 +117,13 @@ def _frame(
 ) -> DataFrame:
     from lakebed.spark.frames import read
 
-    numbers = range(len(info.partitions))
     frame = read(
         spark,
         info.name,
         log=reach.log,
-        start={number: ranges.get(number, (0, 0))[0] for number in numbers},
-        until={number: ranges.get(number, (0, 0))[1] for number in numbers},
+        start={number: start for number, (start, _) in ranges.items()},
+        until={number: until for number, (_, until) in ranges.items()},
+        partitions=sorted(ranges),
         headers=True,
         client=reach.client,
     )

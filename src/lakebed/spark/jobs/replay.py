@@ -175,8 +175,7 @@ class _Copy:
 
         from lakebed.spark.frames import target_options
 
-        count = len(self._source.partitions)
-        bounds = [{str(p): ranges.get(p, (0, 0))[side] for p in range(count)} for side in (0, 1)]
+        bounds = [{str(part): span[side] for part, span in ranges.items()} for side in (0, 1)]
         name = self._source.name
         reader = self._spark.read.format("lakebed")
         for option, value in target_options(self._reach, name, headers=True):

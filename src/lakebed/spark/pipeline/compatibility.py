@@ -33,7 +33,7 @@ def definition(spec: PipelineSpec, flow: Flow, frame: DataFrame, spark: str) -> 
     sink = flow.sink
     return {
         "spark": spark,
-        "topics": list(dict.fromkeys(_topics(plan))),
+        "topics": list(_topics(plan)),
         "state": list(_state(plan)),
         "target": _target(spec, flow),
         "key": list(sink.key) if sink is not None and sink.table else [],

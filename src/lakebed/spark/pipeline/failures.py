@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from lakebed import errors
 from lakebed.errors import BadRecordError, FlowFailedError, LakebedError
+from lakebed.spark.failures import error_in, raised_in
 from lakebed.spark.pipeline.expectations import BEGIN, END
 
 _BAD: Final = re.compile(re.escape(BEGIN) + r"(.*?)\|(.*?)\|(.*?)" + re.escape(END), re.DOTALL)
-_OURS: Final = re.compile(r"lakebed\.errors\.(\w+Error): (.*)")
-_PYTHONS: Final = re.compile(
-    r"^((?!org\.|java\.|py4j\.)[A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE
-)
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _TERMINATED: Final = re.compile(r"terminated with exception: (.*)", re.DOTALL)
 
@@ -27,16 +23,6 @@ def failure_of(flow: str, said: str) -> LakebedError:
     if ours is not None:
         return ours
     return FlowFailedError("a flow failed", flow=flow, cause=_cause(said))
-
-
-def error_in(said: str, **facts: object) -> LakebedError | None:
-    """Give the error of ours that stands in a trace, which another process has raised."""
-    found = _OURS.findall(said)
-    if not found:
-        return None
-    name, message = found[-1]
-    kind: type[LakebedError] = getattr(errors, name, FlowFailedError)
-    return kind(message.strip(), **facts)
 
 
 def first_line(said: str) -> str:
@@ -53,8 +39,8 @@ def _bad_record(flow: str, who: str, reason: str, record: str) -> BadRecordError
 
 def _cause(said: str) -> str:
     """Give the error that a Python function raised; if there is none, what Spark says first."""
-    raised = _PYTHONS.findall(said)
-    if raised and "Traceback (most recent call last)" in said:
-        return ": ".join(raised[-1])
+    raised = raised_in(said)
+    if raised is not None:
+        return raised
     inner = _TERMINATED.search(said)
     return first_line(inner[1] if inner else said)

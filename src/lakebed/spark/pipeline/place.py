@@ -73,8 +73,12 @@ class Place:
         self._store.put(f"{flow}/{name}", memoryview(text.encode()))
 
     def begun(self, flow: str) -> bool:
-        """Tell whether Spark has a checkpoint of the flow."""
+        """Tell whether the flow has begun a batch, of which there may be something written."""
         return self._names(flow, "offsets") != []
+
+    def holds(self, flow: str) -> bool:
+        """Tell whether there is anything of Spark's, be it what an interrupted removal left."""
+        return any(each.name not in _ours(flow) for each in self._listing(flow))
 
     def last_batch(self, flow: str) -> int | None:
         """Give the number of the last batch that is done; None if there is none."""
@@ -88,9 +92,13 @@ class Place:
         return [position(json.loads(line)) for line in lines if line.startswith("{")]
 
     def remove(self, flow: str) -> int:
-        """Remove the checkpoint of a flow, ours last; give how many files it had."""
+        """Remove the checkpoint of a flow; give how many files it had.
+
+        Ours go first: what a removal leaves that is cut short is nobody's, and is not gone on from.
+        """
+        ours = _ours(flow)
         found = [each.name for each in self._listing(flow)]
-        for name in sorted(found, key=lambda each: each.endswith(f"/{FLOW}")):
+        for name in sorted(found, key=lambda each: (each not in ours, each)):
             self._store.remove(name)
         return len(found)
 
@@ -118,6 +126,10 @@ class Place:
         except StoreNotFoundError:
             return None
         return bytes(data)
+
+
+def _ours(flow: str) -> tuple[str, str]:
+    return f"{flow}/{FLOW}", f"{flow}/{STATUS}"
 
 
 def _folder(location: str) -> Path:

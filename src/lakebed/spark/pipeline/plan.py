@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.errors import InvalidArgumentError, LakebedError
+from lakebed.spark.failures import error_in
 from lakebed.spark.pipeline.expectations import (
     accepted,
     expected,
     letters_of_source,
     letters_of_step,
 )
-from lakebed.spark.pipeline.failures import error_in, first_line
+from lakebed.spark.pipeline.failures import first_line
 from lakebed.spark.pipeline.fields import Problem
 from lakebed.spark.pipeline.spec import Flow, PipelineSpec, Source, Step, Watermark
 

@@ -169,15 +169,16 @@ class Run:
         frame = planner.plan(flow)
         now = definition(self._spec, flow, frame, self._spark.version)
         was = self._place.read(flow.name, FLOW)
-        if was is None and self._place.begun(flow.name):
+        if was is None and self._place.holds(flow.name):
             raise PipelineChangedError(
-                "the checkpoint was not made by a pipeline, or its flow.json was removed",
+                "the checkpoint was not made by a pipeline, or its reset was cut short",
                 flow=flow.name,
                 checkpoint=self._place.of(flow.name),
             )
+        writer = _writer(self._spec.name, flow.name)
         if was is not None and self._place.begun(flow.name):
             check_compatible(flow.name, was, now)
-        writer = _writer(self._spec.name, flow.name) if was is None else was["writer"]
+            writer = was["writer"]  # who may have written the batch that is repeated
         self._check_letters(flow, now)
         return flow, frame, {**now, "pipeline": self._spec.name, "writer": writer}
 

@@ -42,8 +42,7 @@ def ready_table(log: Log, sink: Sink, frame: DataFrame) -> None:
             kind=found.kind,
             key=", ".join(found.key) or "none",
         )
-    if set(schema.names) - set(found.schema.names):
-        log.derived.evolve(name, schema)
+    log.derived.evolve(name, schema)  # refuses a column that the table has with another type
 
 
 def _check_columns(sink: Sink, frame: DataFrame) -> None:
@@ -77,7 +76,7 @@ def table_writer(
             try:
                 report = _write(log, sink, writer, frame, number)
                 break
-            except TableChangedError:  # compaction, mostly: the work is done again on what is now
+            except TableChangedError:  # the work is done again on what there is now
                 if attempt == _ATTEMPTS:
                     raise
         if report.duplicate and stateful:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from lakebed.errors import InvalidArgumentError
+from lakebed.errors import InvalidArgumentError, TableChangedError
 from lakebed.host.table_files import TableFiles
 from lakebed.lake.derived_values import DATA, DerivedTable, Positions
 from lakebed.spark.tables.bucket import INSERTED, REPORT
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from lakebed.engine.log import Log
 
+_ATTEMPTS: Final = 5
+"""How often a commit is tried while others change the table."""
 _FILE_BYTES: Final = 256 << 20
 """About as much, as it is in memory, goes into one file."""
 
@@ -45,6 +47,29 @@ def append(
     task = _Task(table, log.derived.place(name), TableFiles(log.derived.store_options))
     told = _run(rows, task)
     written()
+    return commit_files(log, table, told, writer, number, positions)
+
+
+def commit_files(
+    log: Log,
+    table: DerivedTable,
+    told: pa.Table,
+    writer: str,
+    number: int,
+    positions: Positions | None,
+) -> TableReport:
+    """Commit files with new rows, which are right whatever else has happened to the table.
+
+    A table that has changed meanwhile is no reason to write them again; one made anew is.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return committed(log, table, told, writer, number, positions)
+        except TableChangedError:
+            now = log.derived.describe(table.name)
+            if now.location != table.location:
+                raise
+            table = now
     return committed(log, table, told, writer, number, positions)
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from lakebed.host.table_files import TableFiles, Written
 from lakebed.lake.derived_files import DELETES_SCHEMA
 from lakebed.lake.derived_values import BUCKET, DATA, DELETES, DerivedFile, DerivedTable
+from lakebed.spark.tables.history import TIME, versions
 from lakebed.spark.tables.rows import Order, conformed, found, latest, sorted_by_key, without
 
 REPORT: Final = pa.schema(
@@ -58,18 +59,40 @@ class Task:
 
     def run(self, bucket: int, changes: pa.Table) -> pa.Table:
         """Apply the changes of a bucket; give the report."""
-        if any(changes.column(name).null_count for name in self.table.key):
-            return _report(bucket, [(REFUSED, "a change has no key", 0, 0)])
+        try:
+            changes = keyed(changes, self.table)
+        except pa.ArrowException:
+            return _report(bucket, [(REFUSED, "a change has a key of another type", 0, 0)])
+        reason = self._refusal(changes)
+        if reason:
+            return _report(bucket, [(REFUSED, reason, 0, 0)])
         state = _Bucket(self, bucket)
         if self.table.kind == "history":
-            from lakebed.spark.tables.history import versions
-
             rows = versions(state, changes)
         else:
             last = latest(changes, self.table.key, self.order)
             state.remove(last)
             rows = last.filter(pa.compute.invert(last.column(DELETED)))
         return _report(bucket, state.finish(rows))
+
+    def _refusal(self, changes: pa.Table) -> str:
+        """Say why changes cannot be applied; nothing if they can."""
+        if any(changes.column(name).null_count for name in self.table.key):
+            return "a change has no key"
+        # Without them a version has no place among the others; the first part of the order leads.
+        needed = (TIME, self.order.columns[0]) if self.table.kind == "history" else ()
+        if any(changes.column(name).null_count for name in needed):
+            return "a change of a history has no order or no time"
+        return ""
+
+
+def keyed(changes: pa.Table, table: DerivedTable) -> pa.Table:
+    """Give the changes with their keys in the table's own types."""
+    for name in table.key:
+        index = changes.schema.get_field_index(name)
+        column = changes.column(index).cast(table.schema.field(name).type)
+        changes = changes.set_column(index, name, column)
+    return changes
 
 
 def deleted_positions(files: Iterable[DerivedFile], store: TableFiles) -> dict[str, Any]:

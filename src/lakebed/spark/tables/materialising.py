@@ -19,8 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from lakebed.engine.topics import TopicInfo
-from lakebed.errors import InvalidArgumentError, OffsetOutOfRangeError, TableNotFoundError
-from lakebed.lake.derived_values import DerivedFiles, DerivedTable
+from lakebed.errors import (
+    InvalidArgumentError,
+    OffsetOutOfRangeError,
+    TableChangedError,
+    TableNotFoundError,
+)
+from lakebed.lake.derived_values import DerivedFile, DerivedFiles, DerivedTable
 from lakebed.spark.tables.bucket import DELETED
 from lakebed.spark.tables.history import TIME
 from lakebed.spark.tables.merging import apply
@@ -96,15 +101,17 @@ def materialise(
         raise InvalidArgumentError("a topic becomes a current or a history table", kind=repr(kind))
     owner = opened(spark, log)
     tell = progress or _say_nothing
+    name = table or topic
+    found = _found(owner, name)  # before the topic, which then is never behind the table
     info = owner.describe_topic(topic)
     ends = {each.partition: each.end for each in info.partitions}
     plan = _plan(info, key, flatten=flatten)
-    before, created = _table(owner, table or topic, plan, kind, buckets, info)
+    before, created = _table(owner, name, found, plan, kind, buckets, info)
     made = before.table
     grown = len([each for each in plan.schema.names if each not in made.schema.names])
     if grown:
-        made = owner.derived.evolve(made.name, plan.schema)
-        before = owner.derived.files(made.name)
+        before = _same(owner.derived.evolve(name, plan.schema), made.version, before.files)
+        made = before.table
     starts = _starts(made, info)
     records = sum(end - starts[number] for number, end in ends.items())
     if not records:
@@ -136,18 +143,40 @@ def _plan(info: TopicInfo, key: str | Sequence[str] | None, *, flatten: bool) ->
     return _Plan(info.name, (name,), own_key=False, fields=fields, schema=schema)
 
 
+def _found(log: Log, name: str) -> DerivedFiles | None:
+    try:
+        return log.derived.files(name)
+    except TableNotFoundError:
+        return None
+
+
+def _same(table: DerivedTable, version: int, files: tuple[DerivedFile, ...]) -> DerivedFiles:
+    """Give a table with its files, which are those of a version that must still be the present."""
+    if table.version != version:
+        raise TableChangedError(
+            "somebody else has changed the table meanwhile",
+            table=table.name,
+            expected=version,
+            version=table.version,
+        )
+    return DerivedFiles(table, files)
+
+
 def _table(
-    log: Log, name: str, plan: _Plan, kind: str, buckets: int | None, info: TopicInfo
+    log: Log,
+    name: str,
+    files: DerivedFiles | None,
+    plan: _Plan,
+    kind: str,
+    buckets: int | None,
+    info: TopicInfo,
 ) -> tuple[DerivedFiles, bool]:
     """Give the table and its files, made if there is none; one of another shape is refused."""
-    created = False
-    try:
-        files = log.derived.files(name)
-    except TableNotFoundError:
+    created = files is None
+    if files is None:
         wanted = buckets or _buckets(info.records)
         made = log.derived.create(name, plan.schema, kind=kind, key=plan.key, buckets=wanted)
-        files = DerivedFiles(made, ())
-        created = True
+        files = _same(made, 0, ())
     found = files.table
     if (found.kind, found.key) != (kind, plan.key) or buckets not in (None, found.buckets):
         raise InvalidArgumentError(
@@ -218,7 +247,8 @@ def _run(
     from lakebed.spark.frames import read
 
     table = before.table
-    frame = read(spark, plan.topic, log=log, start=starts, until=ends)
+    # A partition that was added since is for the next run: its position is not committed.
+    frame = read(spark, plan.topic, log=log, start=starts, until=ends, partitions=sorted(ends))
     counts = Observation()
     changes = _changes(frame, plan, counts, table.kind)
     done = apply(

@@ -135,13 +135,29 @@ def _prepared(changes: DataFrame, table: DerivedTable) -> tuple[DataFrame, tuple
     needed = ["_order", DELETED, *([TIME] if table.kind == "history" else [])]
     _check_columns(changes, table, needed)
     order = _ordering(changes)
-    key = [f.col(_quoted(each)) for each in table.key]
-    columns = [f.col(_quoted(each)) for each in wanted_columns(table) if each in changes.columns]
-    bucket = f.pmod(f.xxhash64(*key), f.lit(table.buckets)).cast("int").alias(BUCKET)
+    key = _keys(table)
+    columns = [
+        key.get(each, f.col(_quoted(each)))
+        for each in wanted_columns(table)
+        if each in changes.columns
+    ]
+    bucket = f.pmod(f.xxhash64(*key.values()), f.lit(table.buckets)).cast("int").alias(BUCKET)
     deleted = f.coalesce(f.col(DELETED), f.lit(False)).alias(DELETED)
     times = [f.col(TIME)] if table.kind == "history" else []
     chosen = changes.select(*columns, bucket, deleted, *times, *order.values())
     return chosen, tuple(order)
+
+
+def _keys(table: DerivedTable) -> dict[str, Column]:
+    """Give the columns of the key in the table's own types: a hash differs from type to type."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    kinds = {
+        each: from_arrow_type(table.schema.field(each).type, prefer_timestamp_ntz=True)
+        for each in table.key
+    }
+    return {each: f.col(_quoted(each)).cast(kind).alias(each) for each, kind in kinds.items()}
 
 
 def wanted_columns(table: DerivedTable) -> list[str]:

@@ -67,6 +67,8 @@ def _without_ids(schema: pa.Schema) -> pa.Schema:
 
 
 def _native(spark: SparkSession, found: DerivedFiles, schema: StructType) -> DataFrame:
+    from lakebed.spark.frames import parquet
+
     whole: list[str] = []
     cut: list[str] = []
     positions: list[str] = []
@@ -77,7 +79,7 @@ def _native(spark: SparkSession, found: DerivedFiles, schema: StructType) -> Dat
         positions += deletes
     parts = []
     if whole:
-        parts.append(spark.read.schema(schema).parquet(*whole))
+        parts.append(parquet(spark, whole, schema))
     if cut:
         parts.append(_cut(spark, cut, positions, schema))
     return parts[0] if len(parts) == 1 else parts[0].unionAll(parts[1])
@@ -92,13 +94,15 @@ def _cut(
     """
     from pyspark.sql import functions as f
 
-    rows = spark.read.schema(schema).parquet(*places)
+    from lakebed.spark.frames import parquet
+
+    rows = parquet(spark, places, schema)
     numbered = rows.select(
         "*",
         f.col("_metadata.file_name").alias("_file"),
         f.col("_metadata.row_index").alias("_row"),
     )
-    deleted = spark.read.schema("file_path string, pos long").parquet(*positions)
+    deleted = parquet(spark, positions, "file_path string, pos long")
     gone = deleted.select(
         f.element_at(f.split("file_path", "/"), -1).alias("_file"), f.col("pos").alias("_row")
     )
