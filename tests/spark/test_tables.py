@@ -440,14 +440,14 @@ def test_a_partition_that_is_added_while_a_run_begins_is_for_the_next_one(
     log.append("orders", b"1", key=b"a")
     describe = log.describe_topic
 
-    def grown(topic: str) -> Any:
-        found = describe(topic)
-        log.add_partitions(topic, 2)
-        log.append(topic, b"2", key=b"b", partition=1)
+    def grown(name: str) -> Any:
+        found = describe(name)
+        monkeypatch.undo()
+        log.add_partitions(name, 2)
+        log.append(name, b"2", key=b"b", partition=1)
         return found
 
     monkeypatch.setattr(log, "describe_topic", grown)
     assert materialise(spark, log, "orders", buckets=1).inserted == 1
-    monkeypatch.undo()
     assert materialise(spark, log, "orders").inserted == 1
     assert log.derived.describe("orders").positions == {"orders": {0: 1, 1: 1}}

@@ -9,8 +9,9 @@ read that way too.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from lakebed.client.config import ClientConfig
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from lakebed.engine.log import Log
     from lakebed.engine.plan import HotRange, ScanPlan, SealedFile
 
+_SIGNS: Final = re.compile(r"[{}\[\]*?\\]")
+"""What makes a path a pattern for Spark, unless a backslash stands before it."""
 Points = int | Mapping[int, int]
 """An offset for every partition, or one for each that is named."""
 
@@ -129,8 +132,8 @@ def _cut(spark: SparkSession, file: SealedFile, schema: StructType) -> DataFrame
 
 def parquet(spark: SparkSession, locations: list[str], schema: StructType | str) -> DataFrame:
     """Read these files; they are no patterns, whatever signs the log's folder has in its name."""
-    reader = spark.read.schema(schema).option("__globPaths__", "false")
-    return reader.parquet(*locations)
+    # Spark's own option for that reads N files with such signs N times each.
+    return spark.read.schema(schema).parquet(*(_SIGNS.sub(r"\\\g<0>", each) for each in locations))
 
 
 def _others(plan: ScanPlan, native: set[str]) -> dict[int, list[tuple[int, int]]]:
