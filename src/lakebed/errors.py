@@ -465,8 +465,8 @@ class BadRecordError(RejectedError):
 
     code = "bad_record"
     advice = (
-        "correct what writes such records; or let them pass by: otherwise = 'drop' or "
-        "'dead-letter' for the named source or expectation, a topic for dead letters for an import"
+        "correct what writes such records; or let them pass by: in a pipeline by otherwise = "
+        "'drop' or 'dead-letter', in an import by --dead-letters TOPIC"
     )
 
 

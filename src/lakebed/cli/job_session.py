@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
@@ -50,26 +47,12 @@ def spark_on(
         if running is not None:
             yield running, log
             return
-        with contextlib.nullcontext() if options.verbose else _muted():
-            spark = session(log, master=options.master, name="lakebed-job")
+        silent_java = not options.verbose
+        spark = session(log, master=options.master, name="lakebed-job", silent=silent_java)
         try:
             yield spark, log
         finally:
             spark.stop()
-
-
-@contextlib.contextmanager
-def _muted() -> Iterator[None]:
-    """Let Java write to nowhere: what it has to say, it says by exceptions."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with Path(os.devnull).open("wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def spark_options(command: _Command) -> _Command:

@@ -87,7 +87,10 @@ def run_command(
     _reset(spec, reset, yes=yes)
     try:
         with (
-            running(spec, target, master=master, available_now=available_now) as run,
+            _interruptible(),
+            running(
+                spec, target, master=master, available_now=available_now, silent=not verbose
+            ) as run,
             View(as_json=as_json) as view,
             _signals(run),
         ):
@@ -95,6 +98,20 @@ def run_command(
             view.finish(run.run(view))
     except PlanError as error:
         raise refusal([found.found(error.problem)]) from error
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM end what is being started, as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
@@ -178,12 +195,12 @@ def validate_command(
             write_json("problem", each._asdict())
         else:
             write_line(str(each))
-    _write_verdict(found, valid=not fatal, as_json=as_json)
+    _write_verdict(found, valid=not fatal, planned=plan, as_json=as_json)
     if fatal:
         ctx.exit(1)
 
 
-def _write_verdict(found: PipelineFile, *, valid: bool, as_json: bool) -> None:
+def _write_verdict(found: PipelineFile, *, valid: bool, planned: bool, as_json: bool) -> None:
     if as_json:
         name = None if found.spec is None else found.spec.name
         write_json("pipeline", {"file": found.path, "name": name, "valid": valid})
@@ -194,7 +211,8 @@ def _write_verdict(found: PipelineFile, *, valid: bool, as_json: bool) -> None:
             counted(len(spec.steps), "step", "steps"),
             counted(len(spec.flows()), "flow", "flows"),
         )
-        write_line(f"{spec.name}: {', '.join(parts)}; nothing is wrong")
+        rest = "" if planned else " in the file; --plan has Spark check the queries"
+        write_line(f"{spec.name}: {', '.join(parts)}; nothing is wrong{rest}")
 
 
 def _in_the_log(spec: PipelineSpec, folder: Target | None) -> list[Problem]:

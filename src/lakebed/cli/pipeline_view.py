@@ -58,7 +58,8 @@ class View:
         elif time.monotonic() - self._said_at > _SAY_SECONDS:
             self._said_at = time.monotonic()
             for each in statuses:
-                click.echo(_line(each), err=True)
+                if self._is_news(each):
+                    click.echo(_line(each), err=True)
 
     def finish(self, statuses: Sequence[FlowStatus]) -> None:
         """Show what the flows have done, when they have ended."""
@@ -69,18 +70,25 @@ class View:
 
     def _write_json(self, statuses: Sequence[FlowStatus]) -> None:
         for each in statuses:
-            known = self._shown.get(each.flow)
-            if known is None or (known.batch, known.state) != (each.batch, each.state):
-                self._shown[each.flow] = each
+            if self._is_news(each):
                 write_json("flow", each.document())
         flush()
+
+    def _is_news(self, status: FlowStatus) -> bool:
+        """Tell whether a flow has come further than was shown."""
+        known = self._shown.get(status.flow)
+        self._shown[status.flow] = status
+        return known is None or (known.batch, known.state) != (status.batch, status.state)
 
 
 def counts_text(status: FlowStatus) -> Iterator[str]:
     """Say what was counted, part by part: nothing of what there was none of."""
     for part, counts in status.counts.items():
+        missed = "not " if part.endswith(".expect") else ""
         found = [
-            f"{count} {name}" for name, count in counts.items() if name != "rows" and count > 0
+            f"{count} {missed}{name}"
+            for name, count in counts.items()
+            if name != "rows" and count > 0
         ]
         if found:
             yield f"{part.removesuffix('.expect')}: {', '.join(found)} of {counts.get('rows', 0)}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -53,3 +55,12 @@ def _version(program: str) -> int | None:
         raise JavaMissingError("Java cannot be started", java=program, reason=error) from error
     found = _VERSION.search(said.stderr + said.stdout)
     return int(found[1]) if found else None
+
+
+def end_children() -> None:
+    """Kill the Spark programs that this process has started, where the system lists them."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and b"spark" in (entry / "cmdline").read_bytes():
+                os.kill(int(entry.name), signal.SIGKILL)

@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError
 from lakebed.spark.options import SinkOptions
-from lakebed.spark.types import fitted
+from lakebed.spark.types import arrow_schema, fitted
 from lakebed.types import TopicName
 
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ class Rows:
         if topic is None or _VALUE in names:
             return _PARTITION
         return None if _PARTITION in _names(self._type(topic)) else _PARTITION
+
+    def check(self, topic: str, schema: pa.Schema) -> None:
+        """Refuse columns that do not fit a topic."""
+        self._table(topic, pa.RecordBatch.from_pylist([], schema=schema))
 
     def write(self, transaction: Transaction, batch: pa.RecordBatch) -> int:
         """Add a batch to a transaction; give how many records there are in it."""
@@ -170,6 +174,13 @@ class Rows:
         fields = [name for name in rows.schema.names if name in names]
         given = pa.StructArray.from_arrays([rows.column(name) for name in fields], fields)
         return _fit(given, kind, topic)
+
+
+def check_rows(log: Log, options: SinkOptions, schema: StructType) -> None:
+    """Refuse a DataFrame that does not fit its topic, before a task has to."""
+    rows = Rows(log, options, schema)
+    if options.topic is not None:
+        rows.check(options.topic, arrow_schema(schema))
 
 
 def _names(kind: pa.DataType) -> list[str]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lakebed.client.config import ClientConfig
 from lakebed.errors import InvalidArgumentError
 from lakebed.spark import naming
 from lakebed.spark.connection import reachable
-from lakebed.spark.java import check_java
+from lakebed.spark.java import check_java, end_children
 from lakebed.spark.options import Target
 from lakebed.spark.serving import url_of
 
@@ -38,6 +41,8 @@ _SETTINGS: Final = {
 LOCAL_MASTER: Final = "local[*]"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """What `spark-submit` sets for the program that it starts; it has named the master already."""
+_QUERY_LOGGER: Final = "SQLQueryContextLogger"
+"""Writes a page about each mistake in a query, beside the exception that says the same."""
 _LOCAL_SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -51,13 +56,15 @@ def session(
     master: str | None = None,
     name: str = "lakebed",
     conf: Mapping[str, str] | None = None,
+    silent: bool = False,
 ) -> SparkSession:
     """Give a Spark session, the running one if there is one.
 
     `log` is what `format("lakebed")` reads and writes when its options name none: an open log,
     which is then served on this machine for Spark's processes, a folder or a URL. Without a
     `master` it runs on this machine's cores, or where `spark-submit` says. `conf` are Spark's own
-    settings, which win over ours.
+    settings, which win over ours. With `silent` its Java writes nothing: what it has to say, it
+    says by exceptions.
     """
     from pyspark.sql import SparkSession
 
@@ -67,7 +74,9 @@ def session(
         check_java()
         naming.prepare()
         naming.name("")  # what an earlier session meant, this one need not
-        running = _started(master, name, conf or {})
+        logging.getLogger(_QUERY_LOGGER).setLevel(logging.CRITICAL + 1)
+        with _muted() if silent else contextlib.nullcontext():
+            running = _started(master, name, conf or {})
     elif conf:
         _apply(running, conf)
     if place is not None:
@@ -122,7 +131,25 @@ def _started(master: str | None, name: str, conf: Mapping[str, str]) -> SparkSes
         builder = builder.master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except BaseException:
+        end_children()  # Ctrl-C: a Java that is being started would not learn of it
+        raise
+
+
+@contextlib.contextmanager
+def _muted() -> Iterator[None]:
+    """Let Java write to nowhere, if it is started within the block."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _sizes() -> dict[str, str]:

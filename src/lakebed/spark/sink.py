@@ -32,7 +32,7 @@ from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.host import failpoints
 from lakebed.spark.connection import connected, reachable
 from lakebed.spark.options import SinkOptions
-from lakebed.spark.rows import Rows
+from lakebed.spark.rows import Rows, check_rows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -71,6 +71,7 @@ class BatchWriter(DataSourceArrowWriter):
                 "a topic cannot be overwritten: use mode('append'), or `lakebed topic purge` first"
             )
         self._options = _for_tasks(options)
+        check_rows(connected(self._options.target, patient=True), options, schema)
         self._schema = schema
         self._name = options.application or f"spark-write-{uuid.uuid4().hex}"
         self._number = options.version or 0
@@ -103,6 +104,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "a stream is known by its query id: leave out the options txnAppId and txnVersion"
             )
         self._options = _for_tasks(options)
+        check_rows(connected(self._options.target, patient=True), options, schema)
         self._schema = schema
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:

@@ -80,7 +80,7 @@ class Destination:
         """Refuse to write where something is, unless that is wanted."""
         if self._system.exists(self._place) and not overwrite:
             raise InvalidArgumentError(
-                "there is something already: choose another place, or say that it may be replaced",
+                "there is something already: choose another place, or replace it (--overwrite)",
                 path=self.path,
             )
 

@@ -62,12 +62,13 @@ def running(
     log: Log | str | os.PathLike[str],
     spark: SparkSession | None = None,
     *,
-    master: str = "local[*]",
+    master: str | None = None,
     available_now: bool = False,
+    silent: bool = False,
 ) -> Iterator[Run]:
     """Give a pipeline that is ready to run, in this session or in one of its own.
 
-    A session of its own is stopped in the end.
+    A session of its own is stopped in the end; with `silent` its Java writes nothing.
     """
     from lakebed.spark.session import session
 
@@ -75,7 +76,8 @@ def running(
     own = None
     if spark is None:
         name = f"lakebed pipeline {spec.name}"
-        spark = own = session(url, master=master, name=name, conf=_settings(spec))
+        conf = _settings(spec)
+        spark = own = session(url, master=master, name=name, conf=conf, silent=silent)
     try:
         with contextlib.ExitStack() as stack:
             connection = log if isinstance(log, Log) else stack.enter_context(lakebed.open(url))
