@@ -124,7 +124,8 @@ def checked_compaction(topic: Topic) -> TopicConfig:
     config = stored_config(topic.config)
     if not is_compacted(config):
         raise InvalidArgumentError(
-            "the topic is not compacted by key: `lakebed topic alter TOPIC --config cleanup=compact`",
+            "the topic is not compacted by key: set its `cleanup` to `compact` or `compact,delete`,"
+            " as by `lakebed topic alter TOPIC --config cleanup=compact`",
             topic=topic.name,
             cleanup=config.cleanup,
         )
