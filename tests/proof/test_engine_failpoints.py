@@ -27,7 +27,10 @@ _OF_THE_LAKE = ("lake.table.", "lake.fetched.", "host.store.", "engine.tier.", "
 _OF_BACKUPS = ("engine.backup.", "engine.restore.")
 """Points of backups, which `tests/engine/test_backup_failures.py` has."""
 
-_ELSEWHERE = ("test.", "spark.", *_OF_THE_LAKE, *_OF_BACKUPS)
+_OF_DERIVED_TABLES = ("lake.derived.", "engine.derived.")
+"""Points of derived tables, which `test_derived_kills.py` has."""
+
+_ELSEWHERE = ("test.", "spark.", *_OF_THE_LAKE, *_OF_BACKUPS, *_OF_DERIVED_TABLES)
 _POINTS = [name for name in failpoints.names() if not name.startswith(_ELSEWHERE)]
 
 
