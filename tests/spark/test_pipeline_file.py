@@ -27,7 +27,7 @@ dead_letter = "orders-dead"
 [source.orders]
 topic = "orders"
 decode = "json"
-schema = "id LONG, customer STRING, amount DOUBLE, status STRING, at TIMESTAMP"
+schema = "id BIGINT, customer STRING, amount DOUBLE, status STRING, at TIMESTAMP"
 watermark = { column = "at", delay = "10 minutes" }
 
 [step.paid]
@@ -282,7 +282,7 @@ def made() -> lakebed.spark.Pipeline:
             "orders",
             topic="orders",
             decode="json",
-            schema="id LONG, customer STRING, amount DOUBLE, status STRING, at TIMESTAMP",
+            schema="id BIGINT, customer STRING, amount DOUBLE, status STRING, at TIMESTAMP",
             watermark=("at", "10 minutes"),
         )
         .step(
