@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from lakebed.errors import InvalidArgumentError
 from lakebed.spark.jobs import compact as job
 from lakebed.spark.jobs import survivors as finding
 from lakebed.spark.jobs.survivors import BLOCK, _blocks, _Held, _unpacked
+from lakebed.spark.jobs.target import reached
 from lakebed.topic.survivors import Survivors
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 QUIET = LogConfig(retention_interval_ms=86_400_000)
 """The log compacts nothing by itself."""
 DAY_US = 86_400_000_000
+SCHEMA = pa.schema([("name", pa.string()), ("id", pa.int64())])
 COMPACTED = {"cleanup": "compact", "tombstone_retention_ms": 86_400_000, "compact_hold_ms": 0}
 
 
@@ -81,8 +84,7 @@ def surviving(rows: list[dict[str, Any]], before_us: int) -> list[dict[str, Any]
 def test_what_is_left_is_what_a_dictionary_would_keep(
     spark: SparkSession, log: lakebed.Log, typed: bool
 ) -> None:
-    schema = pa.schema([("name", pa.string()), ("id", pa.int64())]) if typed else None
-    log.create_topic("t", 2, schema, COMPACTED)
+    log.create_topic("t", 2, SCHEMA if typed else None, COMPACTED)
     write_randomly(log, "t", typed=typed)
     log.append("t", {"id": -1} if typed else b"hot", key="k1")
     before = records(log, "t")
@@ -154,19 +156,72 @@ def test_segments_that_the_log_compacts_meanwhile_are_planned_anew(
     assert records(log, "t") == surviving(before, log._core.clock.time_us() - DAY_US)
 
 
+def looked_through(
+    spark: SparkSession, log: lakebed.Log, *, lost: bool = False
+) -> tuple[finding._Look, list[pa.RecordBatch]]:
+    """Give what the tasks of a compaction give away, worked out in this process."""
+    _, target = reached(spark, log)
+    plan = log.plan_compaction("t")
+    parts = plan.partitions
+    if lost:
+        gone = [replace(each, location=each.location + "-gone") for each in parts[0].files]
+        parts = (replace(parts[0], files=tuple(gone)),)
+    info = log.describe_topic("t")
+    pieces = tuple(finding._pieces(info, parts))
+    look = finding._Look(target, finding._columns(info), plan.tombstone_before_us, pieces)
+    numbers = pa.record_batch({"id": list(range(len(pieces)))})
+    return look, list(look.run(iter([numbers])))
+
+
+def kept(batches: list[pa.RecordBatch]) -> list[int]:
+    """Give the offsets that survive what tasks gave away, by a dictionary."""
+    last: dict[Any, int] = {}
+    for batch in batches:
+        for row in batch.to_pylist():
+            key = row["key"], row["alone"]
+            last[key] = max(last.get(key, 0), row["mark"])
+    return sorted(mark >> 1 for mark in last.values() if not mark & 1)
+
+
+@pytest.mark.parametrize("typed", [False, True], ids=["raw", "typed"])
+def test_files_that_are_out_of_reach_are_looked_through_by_way_of_the_owner(
+    spark: SparkSession, log: lakebed.Log, typed: bool
+) -> None:
+    log.create_topic("t", 1, SCHEMA if typed else None, COMPACTED)
+    write_randomly(log, "t", typed=typed)
+    expected = surviving(records(log, "t"), log._core.clock.time_us() - DAY_US)
+    for lost in (False, True):
+        _, given = looked_through(spark, log, lost=lost)
+        assert kept(given) == [row["offset"] for row in expected]
+
+
+def test_a_task_holds_a_bounded_number_of_keys_and_takes_a_bounded_number_of_records(
+    spark: SparkSession, log: lakebed.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create_topic("t", 1, config=COMPACTED)
+    write_randomly(log, "t", typed=False)
+    at_once, whole = looked_through(spark, log)
+    monkeypatch.setattr(finding, "_HELD_BYTES", 1000)
+    monkeypatch.setattr(finding, "_TASK_RECORDS", 600)
+    monkeypatch.setattr(finding, "_GIVEN_BYTES", 500)
+    in_pieces, given = looked_through(spark, log)
+    assert (len(at_once.pieces), len(in_pieces.pieces)) == (1, 2)
+    assert max(batch.nbytes for batch in given) < 2000 < max(batch.nbytes for batch in whole)
+    assert kept(given) == kept(whole)
+
+
 def test_bits_of_many_blocks_are_the_offsets_they_were_made_of() -> None:
     rng = np.random.default_rng(3)
     offsets = rng.choice(5 << BLOCK, 40_000, replace=False)
     rows = pa.record_batch(
         {
-            "kind": pa.array(np.zeros(len(offsets)), pa.int32()),
             "partition": pa.array(offsets % 2, pa.int32()),
             "offset": pa.array(offsets, pa.int64()),
         }
     )
     found: dict[int, list[int]] = {0: [], 1: []}
     for batch in _blocks(iter([rows.slice(0, 10_000), rows.slice(10_000)])):
-        ((_, partition, block, bits),) = zip(*batch.to_pydict().values(), strict=True)
+        ((partition, block, bits),) = zip(*batch.to_pydict().values(), strict=True)
         flags = np.unpackbits(_unpacked(bits), bitorder="little")
         found[partition] += (np.flatnonzero(flags) + (block << BLOCK)).tolist()
     for partition, numbers in found.items():
@@ -175,7 +230,7 @@ def test_bits_of_many_blocks_are_the_offsets_they_were_made_of() -> None:
 
 def test_a_task_gives_away_what_it_holds_and_holds_nothing_afterwards() -> None:
     held = _Held()
-    rows = {"kind": [0], "partition": [0], "offset": [9]}
+    rows = {"partition": [0], "offset": [9]}
     held.add(pa.table(rows, schema=pa.schema([(name, pa.int64()) for name in rows])))
     assert len(list(held.given())) == 1
     assert held.blocks == {}

@@ -34,7 +34,7 @@ def batch(rows: Sequence[Row], base: int = 0) -> pa.RecordBatch:
 
 
 def survivors(*batches: pa.RecordBatch) -> list[int]:
-    found = surviving(batches, now_us=NOW_US, tombstone_retention_ms=RETENTION_MS)
+    found = surviving(batches, LIMIT_US)
     assert found.dtype == np.int64
     return [int(offset) for offset in found]
 

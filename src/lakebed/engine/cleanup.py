@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakebed.config import TopicConfig, stored_config
 from lakebed.engine.checkpoint import Checkpointer
@@ -23,7 +22,7 @@ from lakebed.host import failpoints
 from lakebed.lake.reader import SegmentReader
 from lakebed.state.commands import Command, ReplaceSegments, Trim
 from lakebed.state.values import Partition, Segment, Topic
-from lakebed.topic.compaction import keep, surviving
+from lakebed.topic.compaction import keep, surviving, with_tombstones
 from lakebed.topic.retention import plan_compaction, plan_merge, plan_retention
 
 _TRIMMED = failpoints.define("engine.retention.logged")
@@ -122,11 +121,8 @@ class Cleanup:
         )
         if not old:
             return
-        survivors = surviving(
-            self._keys(key, old),
-            now_us=now_us,
-            tombstone_retention_ms=config.tombstone_retention_ms,
-        )
+        tombstone_before_us = now_us - config.tombstone_retention_ms * 1000
+        survivors = surviving(self._keys(key, old, tombstone_before_us), tombstone_before_us)
         before = sum(each.records for each in old)
         replaced: list[Segment] = []
         new: list[Segment] = []
@@ -142,21 +138,18 @@ class Cleanup:
             report.segments_compacted += len(replaced)
             report.records_compacted += before - len(survivors)
 
-    def _keys(self, key: Key, segments: list[Segment]) -> Iterator[pa.RecordBatch]:
-        """Give what compaction decides on, without the values."""
+    def _keys(
+        self, key: Key, segments: list[Segment], tombstone_before_us: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Give what compaction decides on; values are read where tombstones may go."""
         for segment in segments:
+            if segment.time_min_us >= tombstone_before_us:
+                yield from self._reader.scan(*key, segment, columns=["offset", "key"])
+                continue
             for batch in self._reader.scan(
                 *key, segment, columns=["offset", "timestamp", "key", "value"]
             ):
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        batch.column("offset"),
-                        batch.column("timestamp"),
-                        batch.column("key"),
-                        pc.is_null(batch.column("value")),
-                    ],
-                    ["offset", "timestamp", "key", "tombstone"],
-                )
+                yield with_tombstones(batch)
 
     # Merging
 

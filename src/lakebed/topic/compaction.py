@@ -26,30 +26,68 @@ Joining when as many are new as are known makes its cost linear in the number of
 """
 
 
-def surviving(
-    batches: Iterable[pa.RecordBatch], *, now_us: int, tombstone_retention_ms: int
-) -> Offsets:
-    """Give the offsets of the records that stay, sorted.
+class LastOfKeys:
+    """The last record of each key among those added so far, and each record without one."""
 
-    Batches have the columns `offset`, `timestamp` (microseconds), `key` and `tombstone` (whether
-    the value is null).
-    """
-    oldest_us = now_us - tombstone_retention_ms * 1000
-    known: Any = _EMPTY
-    fresh: list[Any] = []
-    keyless: list[Offsets] = []
-    fresh_rows = 0
+    def __init__(self, tombstone_before_us: int) -> None:
+        self._oldest_us = tombstone_before_us
+        self._known: Any = _EMPTY
+        self._fresh: list[Any] = []
+        self._fresh_rows = 0
+        self._keyless: list[Offsets] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take records, in the order of their offsets.
+
+        Columns are `offset` and `key`, and where tombstones may be `timestamp` (microseconds) and
+        `tombstone` (whether the value is null).
+        """
+        if batch["key"].null_count:
+            self._keyless.append(_numbers(batch.filter(pc.is_null(batch["key"]))["offset"]))
+            batch = batch.filter(pc.is_valid(batch["key"]))
+        last = _last_of_each_key(pa.Table.from_batches([_marked(batch, self._oldest_us)]))
+        self._fresh.append(last)
+        self._fresh_rows += last.num_rows
+        if self._fresh_rows >= max(_FOLD_ROWS_MIN, self._known.num_rows):
+            self._fold()
+
+    @property
+    def size_bytes(self) -> int:
+        """Give how much memory is held, without what joining takes."""
+        parts = [self._known, *self._fresh, *self._keyless]
+        return sum(each.nbytes for each in parts)
+
+    def take(self) -> tuple[pa.Table, Offsets]:
+        """Give `key` and `mark` of each key's last record, and offsets without a key; begin anew.
+
+        The mark is twice the offset, and one more for a tombstone that goes.
+        """
+        self._fold()
+        found, keyless = self._known, np.concatenate([_NO_OFFSETS, *self._keyless])
+        self._known, self._keyless = _EMPTY, []
+        return found, keyless
+
+    def _fold(self) -> None:
+        if self._fresh:
+            self._known = _last_of_each_key(pa.concat_tables([self._known, *self._fresh]))
+            self._fresh, self._fresh_rows = [], 0
+
+
+def with_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give records with what is asked of a value only: whether there is one."""
+    names = ["offset", "timestamp", "key"]
+    columns = [*(batch.column(name) for name in names), batch.column("value").is_null()]
+    return pa.RecordBatch.from_arrays(columns, [*names, "tombstone"])
+
+
+def surviving(batches: Iterable[pa.RecordBatch], tombstone_before_us: int) -> Offsets:
+    """Give the offsets of the records that stay, sorted. Batches are as for `LastOfKeys`."""
+    held = LastOfKeys(tombstone_before_us)
     for batch in batches:
-        keyless.append(_numbers(batch.filter(pc.is_null(batch["key"]))["offset"]))
-        last = _last_of_each_key(pa.Table.from_batches([_marked(batch, oldest_us)]))
-        fresh.append(last)
-        fresh_rows += last.num_rows
-        if fresh_rows >= max(_FOLD_ROWS_MIN, known.num_rows):
-            known = _last_of_each_key(pa.concat_tables([known, *fresh]))
-            fresh, fresh_rows = [], 0
-    marks = _numbers(_last_of_each_key(pa.concat_tables([known, *fresh]))["mark"])
-    kept = marks[marks & 1 == 0] >> 1
-    return np.sort(np.concatenate([kept, *keyless]))
+        held.add(batch)
+    last, keyless = held.take()
+    marks = _numbers(last["mark"])
+    return np.sort(np.concatenate([marks[marks & 1 == 0] >> 1, keyless]))
 
 
 def keep(batch: pa.RecordBatch, survivors: Offsets) -> pa.RecordBatch:
@@ -63,20 +101,20 @@ def keep(batch: pa.RecordBatch, survivors: Offsets) -> pa.RecordBatch:
 
 # By `nulls`, because `array` would import pandas, in every process that imports this.
 _EMPTY: Final = pa.table({"key": pa.nulls(0, pa.large_binary()), "mark": pa.nulls(0, pa.int64())})
+_NO_OFFSETS: Final = np.zeros(0, np.int64)
 
 
 def _marked(batch: pa.RecordBatch, oldest_us: int) -> pa.RecordBatch:
-    """Give key and mark of the records with a key.
+    """Give key and mark of records that have a key.
 
-    The mark is twice the offset, and one more for a tombstone that may go: the greatest mark of a
-    key is that of its last record, and says both in one number.
+    The greatest mark of a key is that of its last record, and says in one number whether it goes.
     """
-    keyed = batch.filter(pc.is_valid(batch["key"]))
-    tombstone = keyed["tombstone"].to_numpy(zero_copy_only=False).astype(bool)
-    goes = tombstone & (_numbers(keyed["timestamp"]) < oldest_us)
-    marks = _numbers(keyed["offset"]) * 2 + goes
+    marks = _numbers(batch["offset"]) * 2
+    if "tombstone" in batch.schema.names:
+        tombstone = batch["tombstone"].to_numpy(zero_copy_only=False).astype(bool)
+        marks += tombstone & (_numbers(batch["timestamp"]) < oldest_us)
     # Keys of a whole partition may have more bytes together than 32-bit places can count.
-    keys = keyed["key"].cast(pa.large_binary())
+    keys = batch["key"].cast(pa.large_binary())
     return pa.record_batch({"key": keys, "mark": pa.array(marks, pa.int64())})
 
 

@@ -1,35 +1,39 @@
 """Which records survive a compaction, found by Spark: one bit for each offset, block by block.
 
-Three queries, because each reads as little as it can:
-
-- the last offset of each key: reads offsets and keys, and shuffles one row for each key and task;
-- records without a key, which stay: row groups without one are left out by their statistics;
-- tombstones old enough to go: only row groups with a timestamp that old are looked into, so values
-  are read where there may be something to drop, and of a typed value one field only.
-
-A task makes bits of the offsets that it is left with, and gives them away in blocks. The driver
-holds nothing but bits.
+1. A task reads keys and offsets of some files of a partition, by Arrow, and gives the last record
+   of each key among them, and every record without a key. Keys never become rows of Java's before
+   most of them are gone, and what a task holds is bounded: it gives away what it has, and goes on.
+   Values are looked at only where there may be a tombstone old enough to go.
+2. Spark brings the keys together and leaves the last of each.
+3. A task makes bits of the offsets that are left, in blocks. The driver holds nothing but bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakebed import limits
 from lakebed.engine.compaction import PartitionCompaction
-from lakebed.engine.plan import ScanPlan
+from lakebed.engine.plan import SealedFile
 from lakebed.engine.topics import TopicInfo
-from lakebed.spark.frames import planned_frame
+from lakebed.spark.fetch import Fetch, opened
 from lakebed.spark.options import Target
+from lakebed.spark.planning import Piece
+from lakebed.spark.types import spark_schema
+from lakebed.topic.compaction import LastOfKeys, with_tombstones
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    import pyarrow.parquet as pq
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger("lakebed.spark")
 
 Bits = npt.NDArray[np.uint8]
 
@@ -40,9 +44,16 @@ _HELD_BLOCKS: Final = 256
 """A task gives its blocks away when it holds so many: 32 MiB."""
 _GATHERED_ROWS: Final = 1_000_000
 """Offsets are sorted into blocks when there are so many."""
-_KEPT: Final = 0
-_GONE: Final = 1
-_BLOCKS: Final = "kind int, partition int, block long, bits binary"
+_TASK_RECORDS: Final = 4_000_000
+"""A task looks through about as many records, at most."""
+_HELD_BYTES: Final = 128 * limits.MIB
+"""A task gives its keys away when they take as much; three times that while they are joined."""
+_GIVEN_ROWS: Final = 65_536
+_GIVEN_BYTES: Final = 16 * limits.MIB
+"""Keys are given away in batches of no more."""
+_LAST: Final = "partition int, key binary, alone long, mark long"
+"""`alone` is the offset of a record without a key, which is like no other, else -1."""
+_BLOCKS: Final = "partition int, block long, bits binary"
 
 
 def survivors(
@@ -56,20 +67,25 @@ def survivors(
 
     Bases are those of the plan, rounded down to whole blocks.
     """
+    from pyspark.sql import functions as f
+
     chosen = list(parts)
-    files = tuple(replace(each, whole=True) for part in chosen for each in part.files)
-    plan = ScanPlan(info.name, files, ())
-    frame = _marked(spark, target, plan, info, tombstone_before_us)
-    found = frame.mapInArrow(_blocks, _BLOCKS).toArrow()
-    kept = {each.partition: _empty(each) for each in chosen}
-    gone = {each.partition: _empty(each) for each in chosen}
+    look = _Look(target, _columns(info), tombstone_before_us, tuple(_pieces(info, chosen)))
+    last = (
+        spark.range(0, len(look.pieces), 1, len(look.pieces))
+        .mapInArrow(look.run, _LAST)
+        .groupBy("partition", "key", "alone")
+        .agg(f.max("mark").alias("mark"))
+    )
+    kept = last.where("mark % 2 = 0").selectExpr("partition", "shiftright(mark, 1) AS offset")
+    found = kept.mapInArrow(_blocks, _BLOCKS).toArrow()
+    bits = {each.partition: _empty(each) for each in chosen}
     first = {each.partition: first_block(each) for each in chosen}
     for row in found.to_batches(max_chunksize=64):
-        for kind, partition, block, bits in zip(*row.to_pydict().values(), strict=True):
+        for partition, block, packed in zip(*row.to_pydict().values(), strict=True):
             at = (block - first[partition]) * _BLOCK_BYTES
-            held = (kept if kind == _KEPT else gone)[partition]
-            held[at : at + _BLOCK_BYTES] |= _unpacked(bits)
-    return {number: bits & ~gone[number] for number, bits in kept.items()}
+            bits[partition][at : at + _BLOCK_BYTES] |= _unpacked(packed)
+    return bits
 
 
 def first_block(part: PartitionCompaction) -> int:
@@ -82,68 +98,130 @@ def _empty(part: PartitionCompaction) -> Bits:
     return np.zeros(blocks * _BLOCK_BYTES, dtype=np.uint8)
 
 
-# Queries
+def _pieces(info: TopicInfo, parts: Iterable[PartitionCompaction]) -> Iterator[Piece]:
+    """Put consecutive files of a partition together until they are enough for a task."""
+    for part in parts:
+        taken: list[SealedFile] = []
+        for file in part.files:
+            if taken and sum(each.records for each in taken) + file.records > _TASK_RECORDS:
+                yield _piece(info, part, taken)
+                taken = []
+            taken.append(file)
+        yield _piece(info, part, taken)
 
 
-def _marked(
-    spark: SparkSession,
-    target: Target,
-    plan: ScanPlan,
-    info: TopicInfo,
-    tombstone_before_us: int,
-) -> DataFrame:
-    """Give partition and offset of records that stay unless they go, and of those that go."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import (
-        BinaryType,
-        IntegerType,
-        LongType,
-        StructField,
-        StructType,
-        TimestampType,
-    )
-
-    place = [StructField("partition", IntegerType()), StructField("offset", LongType())]
-    key = StructField("key", BinaryType())
-    time = StructField("timestamp", TimestampType())
-    value = StructField("value", _narrow(info))
-    keyed = planned_frame(spark, target, plan, StructType([*place, key]))
-    last = keyed.where("key IS NOT NULL").groupBy("partition", "key").agg(f.max("offset"))
-    aged = planned_frame(spark, target, plan, StructType([*place, key, time, value]))
-    old = aged.where(f.col("timestamp") < f.timestamp_micros(f.lit(tombstone_before_us)))
-    return (
-        last.select(f.lit(_KEPT).alias("kind"), "partition", f.col("max(offset)").alias("offset"))
-        .unionAll(keyed.where("key IS NULL").select(f.lit(_KEPT), "partition", "offset"))
-        .unionAll(
-            old.where("value IS NULL AND key IS NOT NULL").select(
-                f.lit(_GONE), "partition", "offset"
-            )
-        )
-    )
+def _piece(info: TopicInfo, part: PartitionCompaction, files: Sequence[SealedFile]) -> Piece:
+    return Piece(info.name, info.id, part.partition, files[0].start, files[-1].until, tuple(files))
 
 
-def _narrow(info: TopicInfo) -> DataType:
-    """Give the type to read values by of which only one thing is asked: whether there is one.
+def _columns(info: TopicInfo) -> StructType:
+    """Give what decides on records, as it comes from the log's owner."""
+    from pyspark.sql.types import BinaryType, LongType, StructField, StructType, TimestampType
 
-    A field that came with a later version of the schema is not in all files, and a struct without
-    any of its fields would be taken for none.
-    """
-    from pyspark.sql.types import BinaryType, StructType
-
-    from lakebed.spark.types import spark_schema
-
+    fields = [
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("key", BinaryType()),
+    ]
     if info.schema is None:
-        return BinaryType()
-    whole: StructType = spark_schema(info.schema, topic=False, headers=True)
-    fields = whole.fields if info.schema_version == 1 else whole.fields[:1]
-    return StructType([min(fields, key=lambda each: _width(each.dataType))])
+        return StructType([*fields, StructField("value", BinaryType())])
+    value = pa.schema([pa.field("value", pa.struct(list(info.schema)))])
+    return StructType([*fields, *spark_schema(value, topic=False, headers=False).fields])
 
 
-def _width(kind: DataType) -> int:
-    from pyspark.sql.types import BooleanType, NumericType, StringType
+# The last record of each key
 
-    order: tuple[Any, ...] = (BooleanType, NumericType, StringType)
-    return next((place for place, each in enumerate(order) if isinstance(kind, each)), len(order))
+
+class _Look:
+    """What tasks do to find the last records of keys. Plain data, which Spark pickles."""
+
+    def __init__(
+        self, target: Target, columns: StructType, before_us: int, pieces: tuple[Piece, ...]
+    ) -> None:
+        self.target = target
+        self.columns = columns
+        self.before_us = before_us
+        self.pieces = pieces
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Look through the pieces whose numbers come."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._last(self.pieces[number])
+
+    def _last(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        held = LastOfKeys(self.before_us)
+        for file in piece.files:
+            for batch in self._file(piece, file):
+                held.add(batch)
+                if held.size_bytes > _HELD_BYTES:
+                    yield from _given(piece.partition, held)
+        yield from _given(piece.partition, held)
+
+    def _file(self, piece: Piece, file: SealedFile) -> Iterator[pa.RecordBatch]:
+        """Give what decides on the records of a file; one that cannot be had, from the owner.
+
+        What is given twice then does no harm: the last of a key stays the last.
+        """
+        try:
+            with opened(file.location) as found:
+                for group in range(found.num_row_groups):
+                    yield _decided(found, group, self.before_us)
+            return
+        except (OSError, pa.ArrowException) as error:
+            _log.info("a file is read through the log's owner: file=%s %s", file.location, error)
+        owner = Fetch(self.target, self.columns, fail_on_data_loss=True)
+        rest = Piece(piece.topic, piece.topic_id, piece.partition, file.start, file.until, ())
+        for batch in owner.batches(rest):
+            yield with_tombstones(batch)
+
+
+def _decided(file: pq.ParquetFile, group: int, before_us: int) -> pa.RecordBatch:
+    columns = ["offset", "key"]
+    with_values = _may_drop_tombstones(file.metadata.row_group(group), before_us)
+    if with_values:
+        columns += ["timestamp", "value"]
+    table = file.read_row_group(group, columns, use_threads=False).combine_chunks()
+    batch = pa.RecordBatch.from_arrays(
+        [each.chunk(0) if each.num_chunks else pa.nulls(0, each.type) for each in table.columns],
+        table.column_names,
+    )
+    return with_tombstones(batch) if with_values else batch
+
+
+def _may_drop_tombstones(group: Any, before_us: int) -> bool:
+    """Tell, by statistics, whether a row group may hold tombstones that old."""
+    nulls = []
+    for number in range(group.num_columns):
+        chunk = group.column(number)
+        statistics = chunk.statistics
+        name = chunk.path_in_schema.partition(".")[0]
+        if name == "timestamp" and statistics is not None and statistics.has_min_max:
+            if statistics.min_raw >= before_us:
+                return False
+        elif name == "value":
+            known = statistics is not None and statistics.has_null_count
+            nulls.append(statistics.null_count if known else 1)
+    return all(nulls)  # a value that is missing is missing in each of its fields
+
+
+def _given(partition: int, held: LastOfKeys) -> Iterator[pa.RecordBatch]:
+    """Give away what is held, in batches that are not large."""
+    last, keyless = held.take()
+    rows = max(1, min(_GIVEN_ROWS, _GIVEN_BYTES * max(1, last.num_rows) // max(1, last.nbytes)))
+    for batch in last.combine_chunks().to_batches(max_chunksize=rows):
+        alone = np.full(batch.num_rows, -1)
+        yield _rows(partition, batch["key"].cast(pa.binary()), alone, batch["mark"])
+    for start in range(0, len(keyless), _GIVEN_ROWS):
+        alone = keyless[start : start + _GIVEN_ROWS]
+        yield _rows(partition, pa.nulls(len(alone), pa.binary()), alone, pa.array(alone * 2))
+
+
+def _rows(partition: int, keys: Any, alone: npt.NDArray[np.int64], marks: Any) -> pa.RecordBatch:
+    numbers = pa.array(np.full(len(alone), partition, np.int32))
+    return pa.RecordBatch.from_arrays(
+        [numbers, keys, pa.array(alone, pa.int64()), marks], ["partition", "key", "alone", "mark"]
+    )
 
 
 # Bits
@@ -171,19 +249,16 @@ class _Held:
     """Blocks that have bits, as long as a task holds them."""
 
     def __init__(self) -> None:
-        self.blocks: dict[tuple[int, int, int], Bits] = {}
+        self.blocks: dict[tuple[int, int], Bits] = {}
 
     def add(self, rows: pa.Table) -> None:
         """Set the bits of offsets."""
-        kinds = rows.column(0).to_numpy()
-        partitions = rows.column(1).to_numpy()
-        offsets = rows.column(2).to_numpy()
-        lanes = (kinds.astype(np.int64) << 32) | partitions
-        for lane in np.unique(lanes):
-            kind, partition = int(lane) >> 32, int(lane) & 0xFFFFFFFF
-            self._add(kind, partition, np.sort(offsets[lanes == lane]))
+        partitions = rows.column(0).to_numpy()
+        offsets = rows.column(1).to_numpy()
+        for partition in np.unique(partitions):
+            self._add(int(partition), np.sort(offsets[partitions == partition]))
 
-    def _add(self, kind: int, partition: int, offsets: npt.NDArray[np.int64]) -> None:
+    def _add(self, partition: int, offsets: npt.NDArray[np.int64]) -> None:
         """Set the bits of ascending offsets of one partition, all of a byte at a time."""
         places = offsets >> 3
         starts = np.flatnonzero(np.diff(places, prepend=places[0] - 1))
@@ -194,22 +269,21 @@ class _Held:
         edges = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
         for start, until in zip(edges, [*edges[1:], len(numbers)], strict=True):
             number = int(numbers[start])
-            block = self.blocks.get((kind, partition, number))
+            block = self.blocks.get((partition, number))
             if block is None:
                 block = np.zeros(_BLOCK_BYTES, dtype=np.uint8)
-                self.blocks[kind, partition, number] = block
+                self.blocks[partition, number] = block
             block[bytes_[start:until] & (_BLOCK_BYTES - 1)] |= values[start:until]
 
     def given(self) -> Iterator[pa.RecordBatch]:
         """Give the blocks away."""
-        for (kind, partition, number), bits in self.blocks.items():
+        for (partition, number), bits in self.blocks.items():
             columns = [
-                pa.array([kind], pa.int32()),
                 pa.array([partition], pa.int32()),
                 pa.array([number], pa.int64()),
                 pa.array([pa.compress(bits.tobytes(), codec="zstd", asbytes=True)], pa.binary()),
             ]
-            yield pa.RecordBatch.from_arrays(columns, ["kind", "partition", "block", "bits"])
+            yield pa.RecordBatch.from_arrays(columns, ["partition", "block", "bits"])
         self.blocks.clear()
 
 
