@@ -42,6 +42,7 @@ from lakebed.lake.columns import column_numbers
 from lakebed.lake.reader import SegmentReader
 from lakebed.state.commands import ReplaceSegments
 from lakebed.state.values import Partition, Segment, Topic
+from lakebed.topic.compaction import repeated_keys
 from lakebed.topic.retention import compactable, plan_merge
 from lakebed.topic.survivors import Offsets, Survivors
 
@@ -230,11 +231,8 @@ class Survival:
         keys: list[Any] = []
         for batch in self._reader.scan(*key, segment, columns=["offset", "key"]):
             found += int(np.count_nonzero(survivors.chosen(column_numbers(batch, "offset"))))
-            # Keys of a whole segment may have more bytes together than 32-bit places can count.
-            keys.append(batch.column("key").drop_null().cast(pa.large_binary()))
-        table = pa.table({"key": pa.chunked_array(keys, pa.large_binary())})
-        distinct = table.group_by("key", use_threads=False).aggregate([])
-        return found, table.num_rows - distinct.num_rows
+            keys.append(batch.column("key"))
+        return found, repeated_keys(keys)
 
     def _swap(
         self, key: Key, old: Sequence[Segment], new: Sequence[Segment], compacted_to: int

@@ -3,13 +3,14 @@
 Records without a key always stay. A tombstone that is the last of its key stays as long as readers
 may still need to learn of it, and then goes too.
 
-Memory is the distinct keys and 16 bytes for each (its place in the key buffer, its last offset),
-twice while two parts are joined, and 8 bytes for each record without a key.
+Memory is the distinct keys and 12 bytes for each (its place in the key buffer, its last offset),
+as much again of records that are not joined with them yet, twice that while they are joined, and 8
+bytes for each record without a key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,13 +18,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed import limits
+
 Offsets = npt.NDArray[np.int64]
 
 _FOLD_ROWS_MIN: Final = 1_000_000
-"""Keys that gather before they are joined with those known.
+_FOLD_BYTES_MIN: Final = 64 * limits.MIB
+"""Records that gather before they are joined with the keys known: so many, or of so many bytes.
 
 Joining when as many are new as are known makes its cost linear in the number of records.
 """
+_NARROW_BYTES: Final = (1 << 31) - 1
+"""Keys that have more bytes together need 64-bit places."""
 
 
 class LastOfKeys:
@@ -33,7 +39,7 @@ class LastOfKeys:
         self._oldest_us = tombstone_before_us
         self._known: Any = _EMPTY
         self._fresh: list[Any] = []
-        self._fresh_rows = 0
+        self._fresh_rows = self._fresh_bytes = 0
         self._keyless: list[Offsets] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -45,17 +51,20 @@ class LastOfKeys:
         if batch["key"].null_count:
             self._keyless.append(_numbers(batch.filter(pc.is_null(batch["key"]))["offset"]))
             batch = batch.filter(pc.is_valid(batch["key"]))
-        last = _last_of_each_key(pa.Table.from_batches([_marked(batch, self._oldest_us)]))
-        self._fresh.append(last)
-        self._fresh_rows += last.num_rows
-        if self._fresh_rows >= max(_FOLD_ROWS_MIN, self._known.num_rows):
+        marked = pa.Table.from_batches([_marked(batch, self._oldest_us)])
+        self._fresh.append(marked)
+        self._fresh_rows += marked.num_rows
+        self._fresh_bytes += marked.nbytes
+        if self._fresh_rows >= max(
+            _FOLD_ROWS_MIN, self._known.num_rows
+        ) or self._fresh_bytes >= max(_FOLD_BYTES_MIN, self._known.nbytes):
             self._fold()
 
     @property
     def size_bytes(self) -> int:
         """Give how much memory is held, without what joining takes."""
-        parts = [self._known, *self._fresh, *self._keyless]
-        return sum(each.nbytes for each in parts)
+        held = [self._known, *self._keyless]
+        return self._fresh_bytes + sum(int(each.nbytes) for each in held)
 
     def take(self) -> tuple[pa.Table, Offsets]:
         """Give `key` and `mark` of each key's last record, and offsets without a key; begin anew.
@@ -69,8 +78,8 @@ class LastOfKeys:
 
     def _fold(self) -> None:
         if self._fresh:
-            self._known = _last_of_each_key(pa.concat_tables([self._known, *self._fresh]))
-            self._fresh, self._fresh_rows = [], 0
+            self._known = _last_of_each_key(self._known, *self._fresh)
+            self._fresh, self._fresh_rows, self._fresh_bytes = [], 0, 0
 
 
 def with_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -100,7 +109,8 @@ def keep(batch: pa.RecordBatch, survivors: Offsets) -> pa.RecordBatch:
 
 
 # By `nulls`, because `array` would import pandas, in every process that imports this.
-_EMPTY: Final = pa.table({"key": pa.nulls(0, pa.large_binary()), "mark": pa.nulls(0, pa.int64())})
+_MARK: Final = pa.int64()
+_EMPTY: Final = pa.table({"key": pa.nulls(0, pa.binary()), "mark": pa.nulls(0, _MARK)})
 _NO_OFFSETS: Final = np.zeros(0, np.int64)
 
 
@@ -113,14 +123,33 @@ def _marked(batch: pa.RecordBatch, oldest_us: int) -> pa.RecordBatch:
     if "tombstone" in batch.schema.names:
         tombstone = batch["tombstone"].to_numpy(zero_copy_only=False).astype(bool)
         marks += tombstone & (_numbers(batch["timestamp"]) < oldest_us)
-    # Keys of a whole partition may have more bytes together than 32-bit places can count.
-    keys = batch["key"].cast(pa.large_binary())
-    return pa.record_batch({"key": keys, "mark": pa.array(marks, pa.int64())})
+    return pa.record_batch({"key": batch["key"], "mark": pa.array(marks, pa.int64())})
 
 
-def _last_of_each_key(table: pa.Table) -> pa.Table:
+def repeated_keys(columns: Sequence[pa.Array]) -> int:
+    """Count keys that are among those before them; keys that are null do not count."""
+    keys = pa.table({"key": _same_kind([each.drop_null() for each in columns])})
+    distinct = keys.group_by("key", use_threads=False).aggregate([])
+    return int(keys.num_rows - distinct.num_rows)
+
+
+def _last_of_each_key(*tables: pa.Table) -> pa.Table:
+    chunks = [chunk for each in tables for chunk in each["key"].chunks]
+    marks = pa.chunked_array([chunk for each in tables for chunk in each["mark"].chunks], _MARK)
+    table = pa.table({"key": _same_kind(chunks), "mark": marks})
     grouped = table.group_by("key", use_threads=False).aggregate([("mark", "max")])
     return pa.table({"key": grouped["key"], "mark": grouped["mark_max"]})
+
+
+def _same_kind(keys: Sequence[pa.Array]) -> pa.ChunkedArray:
+    """Put keys together.
+
+    Arrow groups by keys with 32-bit places ten times as fast as by those with 64-bit ones, so the
+    latter are for keys that have too many bytes together.
+    """
+    wide = sum(each.nbytes for each in keys) > _NARROW_BYTES
+    kind = pa.large_binary() if wide else pa.binary()
+    return pa.chunked_array([each.cast(kind) for each in keys], kind)
 
 
 def _numbers(column: Any) -> Offsets:
