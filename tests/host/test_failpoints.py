@@ -46,12 +46,13 @@ def test_delay_goes_on_afterwards() -> None:
     "text", ["nonsense", "test.point=explode", "no.such.point=kill", "test.point=error@", "=kill"]
 )
 def test_nonsense_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="failpoint"):
         failpoints.arm(text)
+    POINT.hit()  # it was not armed
 
 
 def test_defining_a_name_twice_is_a_programming_error() -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="defined twice"):
         failpoints.define("test.point")
 
 

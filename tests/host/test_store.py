@@ -469,14 +469,14 @@ def test_a_location_that_is_none_is_refused(location: str) -> None:
 def test_a_name_that_could_lead_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     store = ObjectStore(tmp_path.as_uri(), {})
     for call in (store.uri, store.size, store.remove, lambda name: fetched(store, name)):
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match="cannot have this name"):
             call(name)
 
 
 def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="attempts=0"):
         ObjectStore(tmp_path.as_uri(), {}, attempts=0)
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="pause_seconds=-1"):
         ObjectStore(tmp_path.as_uri(), {}, pause_seconds=-1)
 
 

@@ -13,6 +13,7 @@ import pytest
 from lakebed.errors import (
     ClosedError,
     CorruptionError,
+    DeviceError,
     DiskFullError,
     LakebedError,
     MissingFileError,
@@ -388,13 +389,14 @@ def test_short_writes_are_continued(stored: Lake) -> None:
     cache = stored.cache(disk=disk)
     disk.fault = Fault("write", nth=disk.calls["write"] + 1, short_bytes=7)
     stored.get(cache, 0)
+    assert disk.hit == 1
 
 
 def test_a_failure_behind_the_rename_leaves_a_whole_file_or_none(stored: Lake) -> None:
     cache = stored.cache()
     failpoints.arm("lake.fetched.renamed=error")
     try:
-        with pytest.raises(LakebedError):
+        with pytest.raises(DeviceError, match=r"lake\.fetched\.renamed"):
             stored.get(cache, 0)
     finally:
         failpoints.disarm()

@@ -563,9 +563,9 @@ MUTANTS = (
     Mutant(
         name="swap-repeated-blindly",
         breaks="a table is read again before it is changed again",
-        file="lake/iceberg.py",
-        old='    "commit.retry.num-retries": "0",\n',
-        new='    "commit.retry.num-retries": "4",\n',
+        file="lake/swaps.py",
+        old='    "commit.retry.num-retries": "0",',
+        new='    "commit.retry.num-retries": "4",',
         tests=(f"{LAKE}::test_somebody_who_commits_between_our_look_and_our_swap_is_seen",),
     ),
     Mutant(

@@ -146,8 +146,7 @@ class OsDisk:
         except FileExistsError:
             if not path.is_dir():
                 raise NotADirectoryError(20, "not a folder", str(path)) from None
-            return
-        self.sync_folder(path.parent)
+        self.sync_folder(path.parent)  # also if another process was faster: it may not have yet
 
     def sync_folder(self, path: Path) -> None:
         """Fsync the folder itself."""

@@ -2,23 +2,23 @@
 
     file:///folder/...   s3://bucket/...   and what else pyarrow knows
 
-A local file is written under another name, synced, renamed, and its folder synced, so that a name
-always means a whole file that survives a power cut; folders and files are for their owner alone. A
-stream to an object store shows nothing until it is closed. Every file has a name of its own, so one
-that was written in vain does no harm.
+A local file is a `SyncedFile`, and its folder is synced as well: a name always means a whole file
+that survives a power cut. A stream to an object store shows nothing until it is closed. Every file
+has a name of its own, so one that was written in vain does no harm.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from lakebed.host.synced_file import SyncedFile
 
 _ROW_GROUP_ROWS: Final = 256 * 1024
 _LOCAL: Final = "file://"
@@ -79,15 +79,11 @@ class TableFiles:
                 columns = [name for name in columns if name in file.schema_arrow.names]
             return file.read(columns)
 
-    @contextlib.contextmanager
-    def _output(self, location: str) -> Iterator[Any]:
+    def _output(self, location: str) -> Any:
         if location.startswith(_LOCAL):
-            with _local_output(Path(location.removeprefix(_LOCAL))) as sink:
-                yield sink
-        else:
-            system, path = self._system(location)
-            with system.open_output_stream(path) as sink:
-                yield sink
+            return SyncedFile(Path(location.removeprefix(_LOCAL)), sync_folder=True)
+        system, path = self._system(location)
+        return system.open_output_stream(path)
 
     def _input(self, location: str) -> Any:
         if location.startswith(_LOCAL):
@@ -113,31 +109,3 @@ class TableFiles:
             known = opened.fs_by_scheme(parts.scheme, parts.netloc)
             self._systems[parts.scheme, parts.netloc] = known
         return known, f"{parts.netloc}{parts.path}"
-
-
-@contextlib.contextmanager
-def _local_output(path: Path) -> Iterator[Any]:
-    _make_folder(path.parent)
-    unfinished = path.with_name(f"{path.name}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    with os.fdopen(os.open(unfinished, flags, 0o600), "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.rename(path)
-    _sync_folder(path.parent)
-
-
-def _make_folder(path: Path) -> None:
-    if not path.is_dir():
-        _make_folder(path.parent)
-        path.mkdir(mode=0o700, exist_ok=True)
-        _sync_folder(path.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

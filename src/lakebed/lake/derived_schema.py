@@ -12,8 +12,15 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakebed.errors import InvalidArgumentError, SchemaMismatchError
-from lakebed.lake.derived_values import BUCKET, IS_CURRENT, KINDS, VALID_FROM, VALID_TO
+from lakebed.errors import InvalidArgumentError, SchemaMismatchError, TableExistsError
+from lakebed.lake.derived_values import (
+    BUCKET,
+    IS_CURRENT,
+    KINDS,
+    VALID_FROM,
+    VALID_TO,
+    DerivedTable,
+)
 from lakebed.lake.schema import FIELD_ID, numbered_fields
 
 BUCKETS_MAX: Final = 4096
@@ -61,6 +68,25 @@ def added_columns(given: pa.Schema, have: pa.Schema) -> list[pa.Field]:
                 found=field.type,
             )
     return [field for field in fields if field.name not in have.names]
+
+
+def check_made_alike(
+    found: DerivedTable, schema: pa.Schema, kind: str, key: tuple[str, ...], buckets: int
+) -> None:
+    """Refuse a table that lacks a column of a schema, or that is made differently."""
+    have = {field.name: field.type for field in found.schema}
+    missing = [field.name for field in schema if field.name not in have]
+    other = [field.name for field in schema if have.get(field.name) not in (None, field.type)]
+    shape = (kind, key, buckets)
+    if missing or other or (found.kind, found.key, found.buckets) != shape:
+        raise TableExistsError(
+            "there is a table of this name that is made differently",
+            table=found.name,
+            kind=found.kind,
+            key=",".join(found.key),
+            buckets=found.buckets,
+            columns=",".join(missing + other) or "the same",
+        )
 
 
 def _check_shape(given: pa.Schema, kind: str, key: Sequence[str], buckets: int) -> None:

@@ -5,8 +5,7 @@ and the log has not is taken out, what it lacks is put in, in one swap of the ca
 whose outcome is unknown needs no special care: the table is read, and compared again. Files are
 told apart by their location, which is never used twice; nothing can be in a table twice.
 
-The swap is a compare-and-swap on the table's newest snapshot, with pyiceberg's own repetition
-turned off (it would put files in twice). Properties of the table say whose it is:
+`swaps.py` says what a swap is. Properties of the table say whose it is:
 
     lakebed.log        the log's identity
     lakebed.topic      the topic's number
@@ -20,24 +19,20 @@ comes back. Columns or partitioning that somebody has changed make a table forei
 
 Whoever takes a foreign table over gets the log's files and no others. Where that cannot be done by
 one more snapshot, the catalog forgets the table and the log makes it anew.
-
-pyiceberg is imported when a table is first needed: it takes a second.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from lakebed.errors import CatalogUnavailableError, ForeignTableError, SchemaMismatchError
-from lakebed.host import failpoints
+from lakebed.errors import ForeignTableError
 from lakebed.lake.catalog import Catalog
-from lakebed.lake.places import HINT_NAME
+from lakebed.lake.swaps import PROPERTIES, Steps, Swaps
 from lakebed.lake.table_facts import (
     LOG,
     OFFSETS,
@@ -47,37 +42,25 @@ from lakebed.lake.table_facts import (
     check_partitioning,
     check_position,
     data_file,
-    expired,
     fields_of,
     is_ours,
     live_files,
     number_of,
 )
-from lakebed.lake.table_failures import ConflictError, RuinedError, committed, translated
+from lakebed.lake.table_failures import ConflictError, RuinedError, committed
 
 _log = logging.getLogger("lakebed.lake")
 
-_ATTEMPTS: Final = 5
-"""How often a swap is tried when somebody else was faster, or its outcome is unknown."""
-
 _PROPERTIES: Final = {
-    "commit.retry.num-retries": "0",
+    **PROPERTIES,
     # Few manifests, and none so large that merging it with new ones takes long.
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "20",
     "commit.manifest.target-size-bytes": "131072",
-    # Older metadata goes by sweeping, after the grace period: somebody may have been given it.
-    "write.metadata.delete-after-commit.enabled": "false",
-    "write.metadata.previous-versions-max": "10",
-    "gc.enabled": "false",  # engines that heed it do not remove files, which are the log's
-    "write.delete.isolation-level": "snapshot",
     "write.metadata.metrics.column.value": "none",  # a raw value has no statistics in its file
 }
 
-_CREATED = failpoints.define("lake.table.created")
-_PREPARED = failpoints.define("lake.table.prepared")
-_SWAPPED = failpoints.define("lake.table.swapped")
-_HINTED = failpoints.define("lake.table.hinted")
+_STEPS: Final = Steps.define("lake.table")
 
 
 class Wanted(NamedTuple):
@@ -128,17 +111,13 @@ class Tables:
         self._catalog = catalog
         self._is_segment = is_segment
         """Tells whether a location is that of a segment that a topic has or had."""
-        self._check_store = check_store
-        """Raises if there is a store that cannot be reached: then nothing is known to be gone."""
+        self._swaps = Swaps(catalog, snapshots_kept, _STEPS, check_store)
         self._location = location
         self._log = log
-        self._kept = snapshots_kept
         self._known: dict[int, tuple[str, int | None, frozenset[str]]] = {}
         """Table, newest snapshot and files of each topic, as we left them."""
         self._refused: dict[int, str] = {}
         """Why the table of a topic was refused last time."""
-        self._hints: dict[str, str] = {}
-        """What stands beside each table's metadata."""
         self.conflicts = 0
         """Swaps in which somebody else was faster, or whose outcome was unknown."""
         self.foreign_changes = 0
@@ -151,30 +130,27 @@ class Tables:
 
     def sync(self, wanted: Wanted, *, take_over: bool = False) -> Synced:
         """Make a topic's table show what is wanted, whatever it shows now."""
-        failure: BaseException | None = None
-        for _ in range(_ATTEMPTS):
-            try:
-                with self._asking("syncing a table", wanted.name):
-                    return self._sync(wanted, take_over=take_over)
-            except ConflictError as error:
-                # Somebody was faster, or nobody knows: the next attempt reads before it writes,
-                # and through a new connection. One whose commit failed shows what it would have
-                # committed.
-                self._known.pop(wanted.topic, None)
-                self._catalog.close()
-                self.conflicts += 1
-                failure = error
-            except ForeignTableError as error:
-                self._note_foreign(wanted.topic, str(error))
-                self._known.pop(wanted.topic, None)
-                ruined = isinstance(error, RuinedError) and self._catalog.is_own
-                if not (ruined or take_over):
-                    raise
-                self._make_anew(wanted, error)
-                failure = error
-        raise CatalogUnavailableError(
-            "the table could not be changed", table=wanted.name, reason=failure
-        ) from failure
+        return self._swaps.repeated(
+            "syncing a table",
+            wanted.name,
+            lambda: self._sync(wanted, take_over=take_over),
+            lambda error: self._recover(wanted, error, take_over=take_over),
+        )
+
+    def _recover(
+        self, wanted: Wanted, error: ConflictError | ForeignTableError, *, take_over: bool
+    ) -> None:
+        """Prepare another attempt, or raise the error again."""
+        # A table whose commit failed shows what it would have committed.
+        self._known.pop(wanted.topic, None)
+        if isinstance(error, ConflictError):
+            self.conflicts += 1
+            return
+        self._note_foreign(wanted.topic, str(error))
+        ruined = isinstance(error, RuinedError) and self._catalog.is_own
+        if not (ruined or take_over):
+            raise error
+        self._make_anew(wanted, error)
 
     def _sync(self, wanted: Wanted, *, take_over: bool) -> Synced:
         table, created = self._open(wanted, take_over=take_over)
@@ -198,7 +174,7 @@ class Tables:
             _log.warning("table %s was changed by somebody else, and is restored", wanted.name)
         self._refused.pop(wanted.topic, None)
         self._remember(table, wanted)
-        self._hint(table)
+        self._swaps.hint(table)
         return Synced(
             len(added), len(removed), table.metadata.current_snapshot_id, created, foreign
         )
@@ -208,36 +184,20 @@ class Tables:
         table = self._load(wanted, take_over=take_over)
         if table is not None:
             return table, False
-        from pyiceberg.io.pyarrow import pyarrow_to_schema
-        from pyiceberg.partitioning import PartitionField, PartitionSpec
-        from pyiceberg.transforms import IdentityTransform
-
-        schema = pyarrow_to_schema(wanted.first_columns)
-        spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "partition"))
-        table = self._catalog.create(
+        marks = {LOG: self._log, TOPIC: str(wanted.topic), POSITION: "0"}
+        table = self._swaps.create(
             wanted.name,
-            schema,
-            spec,
+            wanted.first_columns,
+            "partition",
             self.location(wanted.topic),
-            {
-                "format-version": "2",
-                **_PROPERTIES,
-                LOG: self._log,
-                TOPIC: str(wanted.topic),
-                POSITION: "0",
-            },
+            {"format-version": "2", **_PROPERTIES, **marks},
         )
-        if table.schema().as_struct() != schema.as_struct():
-            raise SchemaMismatchError(
-                "the catalog gave a table other field ids than its files have", table=wanted.name
-            )
-        _CREATED.hit()
         return table, True
 
     def _make_anew(self, wanted: Wanted, error: ForeignTableError) -> None:
         """Drop a table that cannot be used: the log has all that it needs."""
         _log.warning("table %s is made anew: %s", wanted.name, error)
-        with self._asking("dropping a table", wanted.name):
+        with self._swaps.asking("dropping a table", wanted.name):
             self._catalog.drop(wanted.name)
 
     def _load(self, wanted: Wanted, *, take_over: bool) -> Any:
@@ -260,7 +220,7 @@ class Tables:
             _log.warning("table %s is that %s: it is made anew", wanted.name, reason)
             self._catalog.drop(wanted.name)
             if earlier:
-                self._unhint(table)
+                self._swaps.unhint(table)
             return None
         if moved:
             raise ForeignTableError(
@@ -365,11 +325,7 @@ class Tables:
 
         pyiceberg makes the swap depend on the newest snapshot being the one that we have seen.
         """
-        from pyiceberg.table.update import (
-            AddSchemaUpdate,
-            RemoveSnapshotsUpdate,
-            SetCurrentSchemaUpdate,
-        )
+        from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate
 
         from lakebed.lake.manifests import replace_files
 
@@ -394,31 +350,7 @@ class Tables:
         producer.commit()
         offsets = json.dumps({str(key): value for key, value in wanted.offsets.items()})
         change.set_properties({**marks, TOPIC: str(wanted.topic), OFFSETS: offsets})
-        old = expired(change.table_metadata, self._kept)
-        if old:
-            change._stage((RemoveSnapshotsUpdate.model_validate({"snapshot-ids": old}),))
-        _PREPARED.hit()
-        committed(change)
-        _SWAPPED.hit()
-
-    def _hint(self, table: Any) -> None:
-        """Say beside the metadata which file is the newest, for readers without a catalog."""
-        name = table.metadata_location.rpartition("/")[2].removesuffix(".metadata.json")
-        place = f"{table.location()}/metadata/{HINT_NAME}"
-        known = self._hints.get(place)
-        if known == name:
-            return
-        with table.io.new_output(place).create(overwrite=True) as file:
-            file.write(name.encode())
-        self._hints[place] = name
-        _HINTED.hit()
-
-    def _unhint(self, table: Any) -> None:
-        """Let readers without a catalog not go on with a table that is no more."""
-        place = f"{table.location()}/metadata/{HINT_NAME}"
-        self._hints.pop(place, None)
-        with contextlib.suppress(FileNotFoundError):
-            table.io.delete(place)
+        self._swaps.swap(change)
 
     def expire(self, name: str, before_us: int) -> int:
         """Remove a table's snapshots of before a time, but for the newest; give how many.
@@ -426,34 +358,19 @@ class Tables:
         One that is not ours, or that is ruined, is left as it is: the next sync says why.
         """
         try:
-            with self._asking("expiring snapshots", name):
+            with self._swaps.asking("expiring snapshots", name):
                 table = self._catalog.load(name)
                 if table is None or not self._is_ours(table):
                     return 0
-                return self._expire(table, expired(table.metadata, 1, before_us))
+                return self._swaps.expire(table, before_us)
         except RuinedError:
             return 0
-
-    def _expire(self, table: Any, old: list[int]) -> int:
-        from pyiceberg.table.refs import MAIN_BRANCH
-        from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
-
-        if old:
-            head = {"ref": MAIN_BRANCH, "snapshot-id": table.metadata.current_snapshot_id}
-            change = table.transaction()
-            change._stage(
-                (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": old}),),
-                (AssertRefSnapshotId.model_validate(head),),
-            )
-            change.commit_transaction()
-            self._hint(table)
-        return len(old)
 
     # Looking
 
     def table(self, name: str) -> Any:
         """Give the pyiceberg table of a topic, or None."""
-        with self._asking("loading a table", name):
+        with self._swaps.asking("loading a table", name):
             return self._catalog.load(name)
 
     def drop_others(self, living: Mapping[str, int], position: int) -> list[str]:
@@ -462,13 +379,13 @@ class Tables:
         A table that is ahead of the position, or that of another folder, is not for us to drop: it
         is that of a log whose older copy this is.
         """
-        with self._asking("listing tables", ""):
+        with self._swaps.asking("listing tables", ""):
             others = [name for name in self._catalog.names() if name not in living]
         return [name for name in others if self._drop_other(name, position)]
 
     def _drop_other(self, name: str, position: int) -> bool:
         try:
-            with self._asking("dropping a table", name):
+            with self._swaps.asking("dropping a table", name):
                 table = self._catalog.load(name)
                 if table is None or not self._is_ours(table):
                     return False
@@ -479,10 +396,10 @@ class Tables:
                 return False  # whose it was cannot be known
             _log.warning("table %s is dropped: %s", name, error)
             table = None
-        with self._asking("dropping a table", name):
+        with self._swaps.asking("dropping a table", name):
             self._catalog.drop(name)
             if table is not None:
-                self._unhint(table)
+                self._swaps.unhint(table)
         return True
 
     def _is_ours(self, table: Any) -> bool:
@@ -491,27 +408,9 @@ class Tables:
             return False
         return str(table.location()) == self.location(number_of(table.properties, TOPIC))
 
-    @contextlib.contextmanager
-    def _asking(self, doing: str, name: str) -> Iterator[None]:
-        """Translate failures, and use a new connection after one of the catalog."""
-        try:
-            with translated(doing, name):
-                yield
-        except CatalogUnavailableError:
-            self._catalog.close()
-            raise
-        except RuinedError:
-            self._check_store()
-            raise
-
     def rest(self) -> None:
-        """Say that the catalog is not needed for a while.
-
-        Our own is let go of: its file may be moved or removed by then, and a connection would go on
-        with one that nobody else sees.
-        """
-        if self._catalog.is_own:
-            self._catalog.close()
+        """Say that the catalog is not needed for a while."""
+        self._swaps.rest()
 
     def close(self) -> None:
         """Let go of the catalog."""

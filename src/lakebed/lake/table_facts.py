@@ -71,15 +71,15 @@ def fields_of(schema: Any) -> dict[int, tuple[str, str, bool]]:
     return found
 
 
-def live_files(table: Any) -> dict[str, Any]:
-    """Give every data file of a table's newest snapshot by its location."""
+def live_files(table: Any, *, with_deletes: bool = False) -> dict[str, Any]:
+    """Give every file of a table's newest snapshot by its location; refuse deletes, or do not."""
     from pyiceberg.manifest import ManifestContent
 
     snapshot = table.current_snapshot()
     files: dict[str, Any] = {}
     with reading_manifests(table):
         for manifest in snapshot.manifests(table.io) if snapshot is not None else ():
-            if manifest.content == ManifestContent.DELETES:
+            if manifest.content == ManifestContent.DELETES and not with_deletes:
                 raise ForeignTableError(
                     "somebody else has deleted records from the table",
                     table=".".join(table.name()),

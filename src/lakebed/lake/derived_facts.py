@@ -1,0 +1,111 @@
+"""What a derived table says of itself, in properties, which outlive its snapshots.
+
+lakebed.log         the log's identity
+lakebed.kind        current, history or append
+lakebed.key         the names of its key columns, a JSON list
+lakebed.buckets     parts that the key divides it into
+lakebed.version     how many commits there were
+lakebed.commit      the last commit's own name: tells ours from another's if it ends in doubt
+lakebed.snapshot    the snapshot that the last commit with files left behind
+lakebed.writers     {writer: number of its last commit}
+lakebed.positions   {topic: {partition: next offset}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lakebed.lake.derived_change import Change
+from lakebed.lake.derived_schema import plain_field
+from lakebed.lake.derived_values import DerivedTable
+from lakebed.lake.swaps import PROPERTIES
+from lakebed.lake.table_facts import LOG, number_of
+
+KIND: Final = "lakebed.kind"
+VERSION: Final = "lakebed.version"
+COMMIT: Final = "lakebed.commit"
+SNAPSHOT: Final = "lakebed.snapshot"
+_KEY: Final = "lakebed.key"
+_BUCKETS: Final = "lakebed.buckets"
+_WRITERS: Final = "lakebed.writers"
+_POSITIONS: Final = "lakebed.positions"
+
+_PROPERTIES: Final = {
+    **PROPERTIES,
+    "format-version": "2",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+}
+
+
+def first_properties(log: str, kind: str, key: Sequence[str], buckets: int) -> dict[str, str]:
+    """Give the properties of a table that nobody has committed to."""
+    return {
+        **_PROPERTIES,
+        LOG: log,
+        KIND: kind,
+        _KEY: json.dumps(key),
+        _BUCKETS: str(buckets),
+        VERSION: "0",
+        _WRITERS: "{}",
+        _POSITIONS: "{}",
+    }
+
+
+def following_properties(
+    now: Mapping[str, str], change: Change, own: str, snapshot: str
+) -> dict[str, str]:
+    """Give what a commit of the name `own`, which leaves `snapshot` behind, makes of properties."""
+    writers = {**json.loads(now[_WRITERS]), change.writer: change.number}
+    positions = json.loads(now[_POSITIONS])
+    for topic, ends in (change.positions or {}).items():
+        positions[topic] = {str(number): end for number, end in sorted(ends.items())}
+    return {
+        **_PROPERTIES,
+        VERSION: str(number_of(now, VERSION) + 1),
+        COMMIT: own,
+        SNAPSHOT: snapshot,
+        _WRITERS: json.dumps(writers, sort_keys=True),
+        _POSITIONS: json.dumps(positions, sort_keys=True),
+    }
+
+
+def description_of(name: str, table: Any) -> DerivedTable:
+    """Describe a table to its users."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    properties = table.properties
+    newest = table.current_snapshot()
+    summary = {} if newest is None else newest.summary.additional_properties
+    rows = int(summary.get("total-records", 0))
+    return DerivedTable(
+        name=name,
+        kind=properties[KIND],
+        key=tuple(json.loads(properties[_KEY])),
+        buckets=int(properties[_BUCKETS]),
+        schema=pa.schema(
+            plain_field(field)
+            for field in schema_to_pyarrow(table.schema(), include_field_ids=True)
+        ),
+        version=number_of(properties, VERSION),
+        location=table.location(),
+        metadata=table.metadata_location,
+        snapshot=None if newest is None else newest.snapshot_id,
+        records=rows - int(summary.get("total-position-deletes", 0)),
+        files=int(summary.get("total-data-files", 0)),
+        bytes=int(summary.get("total-files-size", 0)),
+        writers=json.loads(properties[_WRITERS]),
+        positions=_numbered(json.loads(properties[_POSITIONS])),
+    )
+
+
+def _numbered(positions: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    return {
+        topic: {int(number): end for number, end in ends.items()}
+        for topic, ends in positions.items()
+    }
