@@ -9,12 +9,12 @@ from lakebed.client.config import ClientConfig
 from lakebed.config import LakeConfig, LogConfig, ServeConfig, SyncMode, TopicConfig, WalConfig
 from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.consumer import Consumer
-from lakebed.engine.log import Log, Progress
+from lakebed.engine.log import Log
 from lakebed.engine.producer import Producer, Sent
 from lakebed.engine.table import Table
 from lakebed.engine.transaction import Transaction
 from lakebed.errors import InvalidArgumentError, LakebedError, LockedError
-from lakebed.types import TopicPartition
+from lakebed.types import Progress, TopicPartition
 from lakebed.version import __version__
 
 __all__ = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import enum
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import ClassVar, Final, NamedTuple, Self
@@ -104,6 +105,14 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
+
+
+def say_nothing(_doing: str, _done: int, _total: int) -> None:
+    """Keep progress to oneself."""
 
 
 class Closing(abc.ABC):

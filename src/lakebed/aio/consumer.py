@@ -11,7 +11,8 @@ from typing import Any, cast
 import pyarrow as pa
 
 from lakebed.aio.loop import AsyncClosing, Bell
-from lakebed.engine.consumer import Consumer, Fetched, check_wait
+from lakebed.engine.arguments import check_wait
+from lakebed.engine.consumer import Consumer, Fetched
 from lakebed.engine.groups import Offsets
 from lakebed.types import TopicPartition
 

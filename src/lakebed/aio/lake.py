@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any
 
 from lakebed.aio.loop import told_in_loop
-from lakebed.engine.lake import Lake, Progress
+from lakebed.engine.lake import Lake
 from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
 from lakebed.engine.removal import RemovalReport
+from lakebed.types import Progress
 
 RunSlowly = Callable[..., Awaitable[Any]]
 """Calls something in a thread that may take its time."""

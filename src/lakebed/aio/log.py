@@ -26,6 +26,7 @@ from lakebed.aio.transaction import AsyncTransaction
 from lakebed.client.config import ClientConfig
 from lakebed.config import LogConfig, TopicConfig
 from lakebed.engine.acks import Ack, Acks
+from lakebed.engine.arguments import checked_wait
 from lakebed.engine.backup import BackupReport
 from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup import CleanupReport
@@ -33,7 +34,7 @@ from lakebed.engine.compaction import CompactionPlan, RewriteReport
 from lakebed.engine.consumer import Consumer
 from lakebed.engine.core import Key
 from lakebed.engine.groups import GroupInfo, Offsets
-from lakebed.engine.log import Log, Progress, checked_wait
+from lakebed.engine.log import Log
 from lakebed.engine.producer import Producer
 from lakebed.engine.reading import checked_bounds
 from lakebed.engine.segments import SegmentInfo
@@ -42,7 +43,7 @@ from lakebed.engine.together import KEEP_MS, CommittedTogether
 from lakebed.engine.topics import TopicInfo
 from lakebed.engine.transaction import Transaction
 from lakebed.engine.writing import Record, Rows
-from lakebed.types import TopicPartition
+from lakebed.types import Progress, TopicPartition
 
 Result = TypeVar("Result")
 

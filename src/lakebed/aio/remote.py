@@ -33,8 +33,9 @@ from lakebed.client.reading import check_named, listed
 from lakebed.client.table import RemoteTable
 from lakebed.client.writing import _STALE
 from lakebed.engine.acks import Ack, Acks
+from lakebed.engine.arguments import checked_wait
 from lakebed.engine.consumer import Consumer
-from lakebed.engine.log import Log, checked_wait
+from lakebed.engine.log import Log
 from lakebed.engine.producer import Producer, Sent
 from lakebed.engine.reading import checked_bounds
 from lakebed.engine.transaction import Transaction

@@ -11,7 +11,7 @@ import contextlib
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,7 @@ from lakebed.state.image import State, decode_state
 from lakebed.state.machine import carry_out
 from lakebed.state.machine import decide as decide_command
 from lakebed.state.values import LOCAL, STORE, Segment
-from lakebed.types import EntryKind
+from lakebed.types import EntryKind, Progress
 from lakebed.wal.folder import IDENTITY_NAME, LOCK_NAME, Layout
 from lakebed.wal.frame import salt_of
 from lakebed.wal.reader import Maps, read_run
@@ -58,8 +58,6 @@ _OURS: Final = {
     "staging",
     "quarantine",
 }
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

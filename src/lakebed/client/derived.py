@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from lakebed.client.connection import Connection
-from lakebed.lake.derived_values import (
-    Committed,
-    DerivedFile,
-    DerivedFiles,
-    DerivedTable,
-    Positions,
-)
+from lakebed.engine.derived_calls import DerivedCalls
+from lakebed.lake.derived_change import Change
+from lakebed.lake.derived_values import Committed, DerivedFiles, DerivedTable
 from lakebed.types import TableName
 
 
-class RemoteDerived:
+class RemoteDerived(DerivedCalls):
     """The derived tables of a served log. Any thread; for its methods see `Derived`."""
 
     def __init__(self, connection: Connection) -> None:
@@ -82,31 +77,17 @@ class RemoteDerived:
         )
         return found
 
-    def place(self, name: str) -> str:
-        """Give a URL below which the files of one attempt are to be written; each call another."""
-        return f"{self.describe(name).location}/data/{uuid.uuid4().hex}"
-
-    def commit(
-        self,
-        name: str,
-        *,
-        writer: str,
-        number: int,
-        added: Sequence[DerivedFile] = (),
-        removed: Sequence[str] = (),
-        positions: Positions | None = None,
-        expected: int,
-    ) -> Committed:
-        """Put files into a table and take others out, once for `writer` and `number`."""
+    def _commit(self, name: str, change: Change) -> Committed:
+        places = change.positions
         done: Committed = self._connection.call(
             "derived_commit",
-            name=TableName(name),
-            writer=writer,
-            number=number,
-            added=[(e.location, e.bucket, e.content, e.rows, e.bytes) for e in added],
-            removed=list(removed),
-            positions=None if positions is None else {t: dict(p) for t, p in positions.items()},
-            expected=expected,
+            name=name,
+            writer=change.writer,
+            number=change.number,
+            added=[(e.location, e.bucket, e.content, e.rows, e.bytes) for e in change.added],
+            removed=list(change.removed),
+            positions=None if places is None else {t: dict(p) for t, p in places.items()},
+            expected=change.expected,
         )
         return done
 

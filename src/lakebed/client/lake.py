@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from lakebed.client.connection import Connection
-from lakebed.engine.lake import Progress
 from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
 from lakebed.engine.removal import RemovalReport
+from lakebed.types import Progress
 
 
 class RemoteLake:

@@ -22,11 +22,12 @@ from lakebed.client.table import RemoteTable
 from lakebed.client.writing import RemoteCore, RemoteWriting
 from lakebed.config import LogConfig, TopicConfig
 from lakebed.engine.acks import Ack
+from lakebed.engine.arguments import checked_wait
 from lakebed.engine.backup import BackupReport
 from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup import CleanupReport
 from lakebed.engine.compaction import CompactionPlan, RewriteReport
-from lakebed.engine.log import Log, Progress, checked_wait
+from lakebed.engine.log import Log
 from lakebed.engine.producer import Producer
 from lakebed.engine.reading import checked_bounds, microseconds
 from lakebed.engine.segments import SegmentInfo
@@ -39,7 +40,7 @@ from lakebed.engine.transaction import Transaction
 from lakebed.errors import ClosedError, InvalidArgumentError
 from lakebed.state.commands import Command, CommitTogether
 from lakebed.topic.survivors import checked_survivors
-from lakebed.types import TopicName
+from lakebed.types import Progress, TopicName
 
 
 class RemoteProducer(Producer):

@@ -16,7 +16,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakebed.client.connection import Connection
-from lakebed.engine.consumer import Consumer, Fetched, check_wait
+from lakebed.engine.arguments import check_wait
+from lakebed.engine.consumer import Consumer, Fetched
 from lakebed.engine.core import Key
 from lakebed.engine.reading import EARLIEST, Bounds, Reading
 from lakebed.engine.writing import no_partition, no_topic

@@ -7,13 +7,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from lakebed.engine.arguments import check_wait
 from lakebed.engine.core import Key
 from lakebed.engine.groups import Groups, Offsets
-from lakebed.engine.reading import EARLIEST, LATEST, Bounds, Reading
+from lakebed.engine.reading import EARLIEST, Bounds, Reading
 from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
 from lakebed.types import Closing, TopicPartition
 
@@ -370,18 +371,3 @@ class Consumer(Closing):
 
     def __repr__(self) -> str:
         return f"<Consumer of {self.group!r}: {len(self._positions)} partitions>"
-
-
-def check_wait(wait_ms: Any) -> None:
-    """Refuse a time to wait that is none."""
-    if wait_ms is not None and (
-        not isinstance(wait_ms, int | float) or isinstance(wait_ms, bool) or wait_ms < 0
-    ):
-        raise InvalidArgumentError("wait_ms must be a number from 0, or None", got=repr(wait_ms))
-
-
-def checked_start(start: Any) -> str:
-    """Check where a group begins that has committed nothing."""
-    if start not in (EARLIEST, LATEST):
-        raise InvalidArgumentError("start is 'earliest' or 'latest'", got=repr(start))
-    return str(start)

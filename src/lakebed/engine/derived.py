@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,20 +25,16 @@ import pyarrow as pa
 
 from lakebed.config import LakeConfig, resolved
 from lakebed.engine.core import Core
+from lakebed.engine.derived_calls import DerivedCalls
 from lakebed.engine.removal import RemovalReport
 from lakebed.engine.unneeded import Unneeded
 from lakebed.errors import ClosedError, ForeignTableError, InvalidArgumentError
 from lakebed.host import Disk, failpoints
 from lakebed.host.store import ObjectStore, Stored
 from lakebed.lake.catalog import Catalog
-from lakebed.lake.derived import DerivedTables, checked_change
-from lakebed.lake.derived_values import (
-    Committed,
-    DerivedFile,
-    DerivedFiles,
-    DerivedTable,
-    Positions,
-)
+from lakebed.lake.derived import DerivedTables
+from lakebed.lake.derived_change import Change
+from lakebed.lake.derived_values import Committed, DerivedFiles, DerivedTable
 from lakebed.lake.places import HINT_NAME, TABLES_NAME, Places
 from lakebed.lake.table_facts import needed_files
 from lakebed.types import TableName
@@ -55,7 +50,7 @@ _HINT: Final = f"/metadata/{HINT_NAME}"
 _SWEPT = failpoints.define("engine.derived.file_removed")
 
 
-class Derived:
+class Derived(DerivedCalls):
     """The derived tables of one log. Any thread."""
 
     def __init__(
@@ -154,30 +149,9 @@ class Derived:
         with self._at_work():
             return self._tables.files(checked, buckets)
 
-    def place(self, name: str) -> str:
-        """Give a URL below which the files of one attempt are to be written; each call another."""
-        return f"{self.describe(name).location}/data/{uuid.uuid4().hex}"
-
-    def commit(
-        self,
-        name: str,
-        *,
-        writer: str,
-        number: int,
-        added: Sequence[DerivedFile] = (),
-        removed: Sequence[str] = (),
-        positions: Positions | None = None,
-        expected: int,
-    ) -> Committed:
-        """Put files into a table and take others out, in one swap, once for `writer` and `number`.
-
-        A number that the writer has reached is a duplicate: nothing is done. `expected` is the
-        version that the work is based on; `positions` say what of which topics is in the table now.
-        """
-        checked = str(TableName(name))
-        change = checked_change(writer, number, added, removed, positions, expected)
+    def _commit(self, name: str, change: Change) -> Committed:
         with self._at_work():
-            return self._tables.commit(checked, change)
+            return self._tables.commit(name, change)
 
     def iceberg(self, name: str) -> Any:
         """Give the pyiceberg table."""

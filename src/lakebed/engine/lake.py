@@ -48,11 +48,9 @@ from lakebed.lake.table_facts import LOG, OFFSETS, POSITION, TOPIC, is_ours, num
 from lakebed.state.commands import Command
 from lakebed.state.machine import Dropped
 from lakebed.state.values import LOCAL, Segment, Topic
+from lakebed.types import Progress
 
 _log = logging.getLogger("lakebed.lake")
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
 
 _STORE_ERRORS: Final = (StoreDeniedError, StoreNotFoundError, StoreUnavailableError)
 

@@ -35,12 +35,13 @@ from lakebed.engine.backup_files import (
     read_manifest,
 )
 from lakebed.engine.lake import opened_store
-from lakebed.engine.log import Log, Progress
+from lakebed.engine.log import Log
 from lakebed.engine.settings import effective_config
 from lakebed.errors import BackupDamagedError, InvalidArgumentError, MissingFileError, translated
 from lakebed.host import Disk, OsDisk, failpoints
 from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.state.image import decode_state, encode_state
+from lakebed.types import Progress
 from lakebed.wal.copying import Copy
 from lakebed.wal.folder import Layout, make_folders, write_identity
 from lakebed.wal.recovery import Mark

@@ -80,6 +80,7 @@ WaitQuery = Annotated[
 def add_gateway(app: FastAPI, door: Door) -> None:
     """Add the routes; each has the name of its call."""
     _add_topics(app, door)
+    _add_topic(app, door)
     _add_records(app, door)
     _add_groups(app, door)
 
@@ -112,6 +113,10 @@ def _add_topics(app: FastAPI, door: Door) -> None:
             return answer(_topic(info), 201)
 
         return await door.answer(request, "create_topic", work)
+
+
+def _add_topic(app: FastAPI, door: Door) -> None:
+    log, run = door.log, door.threads.run
 
     @app.get("/v1/topics/{topic}", name="describe_topic")
     async def describe_topic(request: Request, topic: TopicPath) -> Response:

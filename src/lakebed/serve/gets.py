@@ -33,8 +33,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed import limits
+from lakebed.engine.arguments import checked_wait
 from lakebed.engine.consumer import Consumer
-from lakebed.engine.log import checked_wait
 from lakebed.engine.reading import COLUMNS, Bounds, checked_bounds
 from lakebed.engine.writing import no_topic
 from lakebed.errors import InvalidArgumentError, ProtocolError, SchemaChangeError

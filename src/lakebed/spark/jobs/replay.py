@@ -78,15 +78,14 @@ def replay(
     if chunk_records < 1:
         raise InvalidArgumentError("chunk_records is at least 1", got=chunk_records)
     owner, reach = reached(spark, log)
-    tell = progress or say_nothing
     info = owner.describe_topic(source)
-    wanted = sorted(each.encode() if isinstance(each, str) else each for each in keys or ())
+    wanted = _sorted(keys)
     arguments = {
         "source": source,
         "source_id": info.id,
         "target": target,
         **as_arguments(start, until, from_time, to_time),
-        "keys": None if keys is None else [each.hex() for each in wanted],
+        "keys": None if wanted is None else [each.hex() for each in wanted],
         "keep_timestamps": keep_timestamps,
         "keep_partitions": keep_partitions,
     }
@@ -97,33 +96,43 @@ def replay(
         ranges = chosen_ranges(
             owner, source, start=start, until=until, from_time=from_time, to_time=to_time
         )
-        plan = plans.settle(
-            chosen,
-            {"job": "replay", "arguments": arguments, "ranges": ranges, "chunk": chunk_records},
-        )
+        plan = {"job": "replay", "arguments": arguments, "ranges": ranges, "chunk": chunk_records}
+        plan = plans.settle(chosen, plan)
     check_same(chosen, plan, arguments)
     created = _made(owner, info, target)
+    copy = _Copy(spark, reach, info, target, wanted)
+    copy.timestamps, copy.partitions = keep_timestamps, keep_partitions
+    return _replayed(owner, copy, chosen, plan, progress or say_nothing, created=created)
+
+
+def _sorted(keys: Collection[bytes | str] | None) -> list[bytes] | None:
+    if keys is None:
+        return None
+    return sorted(each.encode() if isinstance(each, str) else each for each in keys)
+
+
+def _replayed(
+    owner: Log, copy: _Copy, name: str, plan: dict[str, Any], tell: Progress, *, created: bool
+) -> ReplayReport:
+    """Write the chunks of a plan that are not there yet, in their order."""
     ranges = {int(number): (low, end) for number, (low, end) in plan["ranges"].items()}
     chunks = cut(ranges, plan["chunk"])
-    copy = _Copy(spark, owner, reach, info, target, wanted if keys is not None else None)
-    copy.timestamps, copy.partitions = keep_timestamps, keep_partitions
-    total = sum(end - low for low, end in ranges.values())
-    before = min(len(chunks), (_last(owner, chosen) + 1))
+    total = _offsets(ranges)
+    last = owner.committed_number(name)
+    before = 0 if last is None else min(len(chunks), last + 1)
+    source, target = copy.source.name, copy.target
     records = done = 0
-    with told("replay", name=chosen, source=source, target=target):
+    with told("replay", name=name, source=source, target=target):
         for number, chunk in enumerate(chunks):
             if number >= before:
-                records += copy.write(chunk, chosen, number)
-            done += sum(end - low for low, end in chunk.values())
+                records += copy.write(chunk, name, number)
+            done += _offsets(chunk)
             tell("replaying records", done, total)
-    return ReplayReport(
-        chosen, source, target, total, len(chunks), before, records, created=created
-    )
+    return ReplayReport(name, source, target, total, len(chunks), before, records, created=created)
 
 
-def _last(owner: Log, name: str) -> int:
-    found = owner.committed_number(name)
-    return -1 if found is None else found
+def _offsets(ranges: Ranges) -> int:
+    return sum(end - low for low, end in ranges.values())
 
 
 def _made(owner: Log, info: TopicInfo, target: str) -> bool:
@@ -142,17 +151,15 @@ class _Copy:
     def __init__(
         self,
         spark: SparkSession,
-        owner: Log,
         reach: Target,
         source: TopicInfo,
         target: str,
         keys: list[bytes] | None,
     ) -> None:
         self._spark = spark
-        self._owner = owner
         self._reach = reach
-        self._source = source
-        self._target = target
+        self.source = source
+        self.target = target
         self._keys = keys
         self.timestamps = True
         self.partitions = False
@@ -166,7 +173,7 @@ class _Copy:
 
         counts = Observation()
         frame = self._frame(ranges).observe(counts, f.count(f.lit(1)).alias("records"))
-        write(frame, self._reach, self._target, name, number)
+        write(frame, self._reach, self.target, name, number)
         return int(counts.get["records"] or 0)
 
     def _frame(self, ranges: Ranges) -> DataFrame:
@@ -176,7 +183,7 @@ class _Copy:
         from lakebed.spark.frames import target_options
 
         bounds = [{str(part): span[side] for part, span in ranges.items()} for side in (0, 1)]
-        name = self._source.name
+        name = self.source.name
         reader = self._spark.read.format("lakebed")
         for option, value in target_options(self._reach, name, headers=True):
             reader = reader.option(option, value)

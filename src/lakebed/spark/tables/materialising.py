@@ -12,7 +12,7 @@ other partitions when some are added: records of one key in two partitions are o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,13 +30,12 @@ from lakebed.spark.tables.bucket import DELETED
 from lakebed.spark.tables.history import TIME
 from lakebed.spark.tables.merging import apply
 from lakebed.spark.tables.reading import opened
+from lakebed.types import Progress, say_nothing
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from lakebed.engine.log import Log
-
-Progress = Callable[[str, int, int], None]
 
 _BUCKET_RECORDS: Final = 500_000
 _BUCKETS: Final = (4, 512)
@@ -100,7 +99,7 @@ def materialise(
     if kind not in ("current", "history"):
         raise InvalidArgumentError("a topic becomes a current or a history table", kind=repr(kind))
     owner = opened(spark, log)
-    tell = progress or _say_nothing
+    tell = progress or say_nothing
     name = table or topic
     found = _found(owner, name)  # before the topic, which then is never behind the table
     info = owner.describe_topic(topic)
@@ -300,7 +299,3 @@ def _changes(frame: DataFrame, plan: _Plan, counts: Any, kind: str) -> DataFrame
         f.sum(tombstone.cast("long")).alias("tombstones"),
     )
     return counted.where(~missing)
-
-
-def _say_nothing(_doing: str, _done: int, _total: int) -> None:
-    """Keep progress to oneself."""

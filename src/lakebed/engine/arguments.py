@@ -1,0 +1,57 @@
+"""What callers give to a log, checked: numbers within bounds, and what a consumer is to read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from lakebed.engine.reading import EARLIEST, LATEST
+from lakebed.errors import InvalidArgumentError
+
+
+def check_range(name: str, value: Any, low: int, high: int) -> None:
+    """Refuse what is not a number from `low` to `high`."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidArgumentError(f"{name} must be from {low} to {high}", got=repr(value))
+
+
+def checked_wait(wait_ms: Any) -> float | None:
+    """Give how many seconds a read may wait; None for ever."""
+    if wait_ms is None:
+        return None
+    check_range("wait_ms", wait_ms, 0, 86_400_000)
+    return float(wait_ms) / 1000
+
+
+def check_wait(wait_ms: Any) -> None:
+    """Refuse a time to wait that is none."""
+    if wait_ms is not None and (
+        not isinstance(wait_ms, int | float) or isinstance(wait_ms, bool) or wait_ms < 0
+    ):
+        raise InvalidArgumentError("wait_ms must be a number from 0, or None", got=repr(wait_ms))
+
+
+def checked_start(start: Any) -> str:
+    """Check where a group begins that has committed nothing."""
+    if start not in (EARLIEST, LATEST):
+        raise InvalidArgumentError("start is 'earliest' or 'latest'", got=repr(start))
+    return str(start)
+
+
+def checked_consumer(
+    group: str | None,
+    topics: Collection[str] | None,
+    partitions: Collection[tuple[str, int]] | None,
+    session_timeout_ms: int,
+) -> Collection[str] | None:
+    """Check what a consumer is to read; give its topics."""
+    if (topics is None) == (partitions is None):
+        raise InvalidArgumentError("a consumer needs either topics or partitions")
+    if isinstance(topics, str):
+        topics = [topics]
+    if topics is not None and (group is None or not topics):
+        raise InvalidArgumentError("a consumer of topics needs a group and at least one topic")
+    if partitions is not None and not partitions:
+        raise InvalidArgumentError("a consumer of partitions needs at least one")
+    check_range("session_timeout_ms", session_timeout_ms, 1, 86_400_000)
+    return topics
