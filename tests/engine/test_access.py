@@ -370,10 +370,12 @@ def test_tokens_rules_and_grants_survive_by_snapshot_and_by_replay(
     assert not inner(log).access.permissions().permits("bob", Action.WRITE, "orders")
 
 
-def test_a_closed_log_changes_nothing(log: Log) -> None:
+def test_a_closed_log_changes_nothing(log: Log, disk: SimDisk, clock: ManualClock) -> None:
     log.close()
     with pytest.raises(ClosedError):
         log.access.create_token("alice")
+    with quiet(disk=disk, clock=clock) as again:
+        assert again.access.tokens() == []
 
 
 def test_many_threads_may_ask_and_change(tmp_path: Path) -> None:
@@ -460,3 +462,4 @@ def test_nobody_makes_a_topic_of_the_logs_own(log: Log, name: str) -> None:
     for call in (log.create_topic, log.get_or_create_topic):
         with pytest.raises(InvalidNameError):
             call(name)
+        assert name not in inner(log)._core.state.names

@@ -124,18 +124,24 @@ def test_a_manifest_that_somebody_made_up_leads_nowhere(backup: Path, tmp_path: 
 
 def test_a_newer_format_is_refused(backup: Path, tmp_path: Path) -> None:
     rewrite(backup, format=2)
-    with pytest.raises(FormatTooNewError):
+    with pytest.raises(FormatTooNewError, match="version=2 supported=1"):
         restore(backup, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
-    "changes", [{"index": 3}, {"offsets": {"t": [[0, 1], [0, 10]]}}, {"offsets": {}}]
+    ("changes", "told"),
+    [
+        ({"index": 3}, "reading a snapshot: .*00000003"),
+        ({"offsets": {"t": [[0, 1], [0, 10]]}}, "another offsets than the backup"),
+        ({"offsets": {}}, "another offsets than the backup"),
+    ],
 )
 def test_a_log_that_differs_from_its_manifest_is_told(
-    backup: Path, tmp_path: Path, changes: dict[str, object]
+    backup: Path, tmp_path: Path, changes: dict[str, object], told: str
 ) -> None:
     rewrite(backup, **changes)
-    with pytest.raises(LakebedError):
+    with pytest.raises(LakebedError, match=told):
         restore(backup, tmp_path / "new")
 
 
@@ -155,8 +161,10 @@ def test_a_folder_without_a_backup_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_backup_is_no_log(backup: Path) -> None:
-    with pytest.raises(NotALogError):
+    before = files(backup)
+    with pytest.raises(NotALogError, match=r"found=backup\.json"):
         Log.open(backup)
+    assert files(backup) == before
 
 
 def test_a_log_is_restored_to_a_folder_of_its_own(backup: Path, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_folder_has_one_owner_at_a_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", [None, 7, "a\0b", "http://somewhere"])
 def test_a_target_that_is_no_folder_is_refused(target: Any) -> None:
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match=r"not a path|lakebed://HOST:PORT"):
         lakebed.open(target)
 
 

@@ -389,9 +389,12 @@ def test_survivors_of_another_length_are_refused() -> None:
         part = part_of(log)
         for size in (0, 2, 1 << 24):
             bits = pa.compress(bytes(size), codec="zstd", asbytes=True)
-            refused(log, part, bits, InvalidArgumentError)
-        refused(log, part, b"no", InvalidArgumentError)
-        refused(log, part, None, InvalidArgumentError)  # type: ignore[arg-type]
+            error = refused(log, part, bits, InvalidArgumentError)
+            assert error.facts["bytes_expected"] == 1
+            assert error.facts["bytes_found"] == (size if size == 0 else "more than 1")
+        assert "zstd" in refused(log, part, b"no", InvalidArgumentError).message
+        error = refused(log, part, None, InvalidArgumentError)  # type: ignore[arg-type]
+        assert error.facts["got"] == "NoneType"
 
 
 def test_segments_that_were_replaced_are_planned_again() -> None:
@@ -407,9 +410,12 @@ def test_segments_that_were_replaced_are_planned_again() -> None:
 def test_segments_that_are_no_run_are_refused() -> None:
     with filled(quiet()) as log:
         one, two, three = part_of(log).segments
+        before = state_of(log)
         for wrong in ([one, three], [two, one], [one, one], [three, 99], [99]):
-            with pytest.raises(StalePlanError):
+            with pytest.raises(StalePlanError, match="not there in this order") as caught:
                 log.rewrite_segments("t", 0, wrong, b"")
+            assert caught.value.facts["gone"] == wrong.count(99)
+            assert state_of(log) == before
 
 
 def test_a_group_that_went_back_since_the_plan_keeps_what_it_reads() -> None:
@@ -567,12 +573,14 @@ def test_files_that_a_purge_removes_while_they_are_read_make_the_plan_stale(
 
 def test_a_file_that_is_missing_though_the_log_has_it_is_told(tmp_path: Path) -> None:
     with filled(quiet(tmp_path, PLAIN, disk=OsDisk())) as log:
-        part = part_of(log)
-        Path(urlsplit(part.files[1].location).path).unlink()
+        part, before = part_of(log), state_of(log)
+        gone = Path(urlsplit(part.files[1].location).path)
+        gone.unlink()
         for each in part.segments:
             inner(log)._segments.forget(each)
-        with pytest.raises(MissingFileError):
+        with pytest.raises(MissingFileError, match=gone.name):
             log.rewrite_segments("t", 0, part.segments, packed(part, [2, 3, 5, 6, 7]))
+        assert state_of(log) == before
 
 
 # Steps at which it fails, or the process dies

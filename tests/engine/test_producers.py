@@ -164,8 +164,10 @@ def test_a_producer_holds_no_more_than_its_memory(tmp_path: Path) -> None:
     [{"linger_ms": -1}, {"batch_bytes": 0}, {"memory_bytes": 0}, {"linger_ms": "5"}],
 )
 def test_a_producer_refuses_settings_out_of_bounds(settings: dict[str, Any]) -> None:
-    with quiet() as log, pytest.raises(InvalidArgumentError):
-        log.producer("till", **settings)
+    with quiet() as log:
+        with pytest.raises(InvalidArgumentError, match=f"{next(iter(settings))} must be from"):
+            log.producer("till", **settings)
+        assert log.stats().producers == 0
 
 
 def test_a_producer_needs_a_valid_name() -> None:

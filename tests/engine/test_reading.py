@@ -87,8 +87,9 @@ def test_an_offset_that_is_gone_or_not_there_yet_says_what_there_is() -> None:
 def test_a_read_refuses_arguments_that_make_no_sense(given: dict[str, Any]) -> None:
     with quiet() as log:
         log.create_topic("t")
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match=next(iter(given))) as caught:
             log.read("t", **given)
+        assert caught.value.facts["got"] == repr(next(iter(given.values())))
 
 
 @pytest.mark.parametrize("sealed", [False, True])

@@ -813,7 +813,7 @@ def test_a_table_needs_a_topic() -> None:
     with quiet() as log:
         with pytest.raises(TopicNotFoundError):
             log.table("t")
-        with pytest.raises(LakebedError):
+        with pytest.raises(InvalidArgumentError, match="named by text"):
             log.table(5)  # type: ignore[arg-type]
 
 

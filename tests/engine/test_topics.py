@@ -89,9 +89,11 @@ def test_a_bad_setting_is_refused_when_made_and_when_changed(config: object) -> 
     with quiet() as log:
         with pytest.raises(InvalidArgumentError):
             log.create_topic("orders", config=config)  # type: ignore[arg-type]
-        log.create_topic("others")
+        before = log.create_topic("others")
         with pytest.raises(InvalidArgumentError):
             log.alter_topic("others", config)  # type: ignore[arg-type]
+        assert log.topics() == ["others"]
+        assert log.describe_topic("others") == before
 
 
 def test_settings_change_one_by_one_and_survive_reopening() -> None:

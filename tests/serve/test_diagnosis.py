@@ -96,12 +96,13 @@ def test_a_certificate_of_the_client_that_is_missing(scene: Scene) -> None:
 def test_files_that_cannot_be_meant(scene: Scene, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no certificate")
     url = f"lakebed+tls://localhost:{scene.secured.port}"
-    for config in (
-        ClientConfig(ca=str(tmp_path / "text")),
-        ClientConfig(ca=str(tmp_path / "none")),
-        ClientConfig(ca=scene.authority.certificate, cert=scene.authority.certificate),
+    authority = scene.authority.certificate
+    for config, told in (
+        (ClientConfig(ca=str(tmp_path / "text")), "not PEM"),
+        (ClientConfig(ca=str(tmp_path / "none")), "cannot be read"),
+        (ClientConfig(ca=authority, cert=authority), "LAKEBED_CERT and LAKEBED_KEY"),
     ):
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(InvalidArgumentError, match=told):
             lakebed.open(url, config)
 
 

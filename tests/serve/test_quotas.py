@@ -66,10 +66,11 @@ def test_bytes_on_their_way_are_limited_for_each_principal_and_in_all() -> None:
 def test_a_request_larger_than_a_limit_passes_alone() -> None:
     made = quotas(**SMALL)
     with made.admitted("a", 500 * KIB):
-        refused(made, "a", 1)
-        refused(made, "b", 1)
+        assert refused(made, "a", 1).facts["inflight_bytes"] == 500 * KIB
+        assert refused(made, "b", 1).facts["inflight_bytes"] == 500 * KIB
     with made.admitted("b", 1):
-        refused(made, "a", 500 * KIB)
+        assert refused(made, "a", 500 * KIB).facts["inflight_bytes"] == 1
+    assert made.inflight_bytes == 0
 
 
 def test_an_answer_is_held_beside_tickets_and_counts_until_it_is_sent() -> None:

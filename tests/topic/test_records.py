@@ -494,24 +494,24 @@ def test_one_record_is_like_many() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "told"),
     [
-        ([1],),
-        ([None],),
-        ([b"a"], [1]),
-        ([b"a"], [b"k", b"l"]),
-        ([b"a"], None, [{"a": 1}]),
-        ([b"a"], None, ["a"]),
-        ([b"a"], None, None, [None]),
-        ([b"a"], None, None, ["x"]),
-        ([b"a"], None, None, [1, 2]),
-        ([b"a"], None, None, 2**63),
-        ([b"a" * 101],),
-        ([b"a" * 60], [b"k" * 41]),
+        (([1],), "column=value"),
+        (([None],), "needs a key"),
+        (([b"a"], [1]), "column=key"),
+        (([b"a"], [b"k", b"l"]), "differ in length"),
+        (([b"a"], None, [{"a": 1}]), "column=headers"),
+        (([b"a"], None, ["a"]), "column=headers"),
+        (([b"a"], None, None, [None]), "column=timestamp"),
+        (([b"a"], None, None, ["x"]), "column=timestamp"),
+        (([b"a"], None, None, [1, 2]), "differ in length"),
+        (([b"a"], None, None, 2**63), "column=timestamp"),
+        (([b"a" * 101],), "too large"),
+        (([b"a" * 60], [b"k" * 41]), "too large"),
     ],
 )
-def test_wrong_lists_are_refused_with_an_error_of_ours(arguments: Any) -> None:
-    with pytest.raises(LakebedError):
+def test_wrong_lists_are_refused_with_an_error_of_ours(arguments: Any, told: str) -> None:
+    with pytest.raises(LakebedError, match=told):
         from_columns(*arguments)
 
 
