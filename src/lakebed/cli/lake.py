@@ -13,6 +13,7 @@ import click
 import lakebed
 from lakebed.cli.completion import complete_topic
 from lakebed.cli.data import Target, confirm, data_option, is_served, opened, yes_option
+from lakebed.cli.lake_derived import listing_of, show_listing, write_listing
 from lakebed.cli.lake_readers import catalog_properties, readers
 from lakebed.cli.output import (
     Meter,
@@ -44,13 +45,22 @@ def lake() -> None:
 @data_option
 @json_option
 def tables_command(folder: Target, *, as_json: bool) -> None:
-    """List the table of each topic with its lag: how many records it does not show yet."""
+    """List the table of each topic with its lag: how many records it does not show yet.
+
+    Below stand the derived tables, which jobs and pipelines make: what each is made of, its mode,
+    and how far it is.
+    """
     with opened(folder, silent=as_json) as log:
         found = log.lake.tables()
+        derived = listing_of(log)
+    if any(each.problem for each in found):
+        derived = derived._replace(problem=None)  # it is the same catalog, and is told above
     if as_json:
         for each in found:
             write_json("table", _values(each))
-    elif found:
+        write_listing(derived)
+        return
+    if found:
         columns = ("topic", ">files", ">records", ">size", ">snapshots", ">lag")
         write_table(columns, map(_row, found), whole=True)
         for each in found:
@@ -58,6 +68,7 @@ def tables_command(folder: Target, *, as_json: bool) -> None:
                 write_wrapped(f"problem of {each.topic}: {each.problem}")
     else:
         write_line("no topics")
+    show_listing(derived)
 
 
 def _row(info: TableInfo) -> tuple[str, ...]:
