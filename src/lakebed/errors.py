@@ -48,6 +48,7 @@
     │   ├── JavaMissingError       Spark has no Java that it can run on
     │   ├── DataLossError          records that a query has to read are gone
     │   ├── PipelineChangedError   a flow is not the one that its checkpoint is of
+    │   ├── PipelineRunningError   somebody runs the pipeline already
     │   ├── BadRecordError         a record that is to stop its pipeline, and does
     │   ├── FlowFailedError        a flow of a pipeline failed in Spark
     │   ├── JobFailedError         a job failed in Spark
@@ -458,6 +459,14 @@ class PipelineChangedError(RejectedError):
         "undo the change; or give the sink another name, which begins a new flow; or begin this "
         "one anew: `lakebed pipeline run FILE --reset FLOW`"
     )
+
+
+class PipelineRunningError(RejectedError):
+    """Another living process runs a pipeline with the same checkpoints."""
+
+    code = "pipeline_running"
+    retriable = True
+    advice = "let that run end, or stop it; pipelines that differ need checkpoints of their own"
 
 
 class BadRecordError(RejectedError):

@@ -77,6 +77,29 @@ def test_what_the_log_knows_is_checked_too(shell: Shell) -> None:
     assert problems[-1]["valid"] is False
 
 
+def test_a_mistake_in_the_file_does_not_hide_what_the_log_and_functions_say(shell: Shell) -> None:
+    """And what is wrong already is not complained about a second time, in other words."""
+    change(shell, 'name = "orders"', 'name = "or ders"')
+    change(shell, 'topic = "orders"', 'topic = "payments"')
+    change(shell, 'decode = "json"', 'decode = "jsn"')
+    change(shell, 'sql = "SELECT id, customer', 'python = "nowhere:nothing"\nfrom = ["orders"]\n#')
+    change(shell, 'from = "totals"', 'from = "total"')
+    change(shell, 'key = "id"', 'key = "id"\nencode = "tped"')
+    shell.run("topic", "create", "paid-orders")
+    said = shell.run("pipeline", "validate", file_of(shell), code=1).stdout
+    found = [line.removeprefix(f"{file_of(shell)}:") for line in said.splitlines()]
+    assert found[:3] == [
+        "1: name = 'or ders' must be letters, digits, '_' or '-'",
+        "6: there is no such topic; make it: lakebed topic create payments",
+        "7: decode must be one of json, avro, csv, raw, not 'jsn'",
+    ]
+    assert found[3].startswith("12: nowhere:nothing cannot be imported: ModuleNotFoundError")
+    assert found[4:] == [
+        "24: encode must be one of typed, json, raw, not 'tped'",
+        "27: there is no source or step 'total'; there are orders, paid, totals",
+    ]
+
+
 def test_without_a_log_the_file_alone_is_checked(tmp_path: Path) -> None:
     (tmp_path / "orders.toml").write_text(ORDERS)
     said = Shell(tmp_path / "data").text("pipeline", "validate", tmp_path / "orders.toml")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import click
 
 import lakebed
 from lakebed.cli.data import Target, TargetType, check_log, confirm, opened, yes_option
+from lakebed.cli.job_session import interruptible
 from lakebed.cli.output import (
     counted,
     json_option,
@@ -26,7 +27,7 @@ from lakebed.cli.pipeline_view import View, counts_text
 from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.spark.pipeline import graph
 from lakebed.spark.pipeline.checks import Problem
-from lakebed.spark.pipeline.spec import PipelineSpec
+from lakebed.spark.pipeline.spec import Flow, PipelineSpec
 from lakebed.spark.pipeline.toml_file import PipelineFile, read_pipeline, refusal
 
 _file = click.argument("file", type=click.Path(path_type=Path))
@@ -78,40 +79,28 @@ def run_command(
     another one under the same name is refused; --reset drops its checkpoint, so that it begins
     anew, and writes again what it has written.
     """
+    from lakebed.spark.pipeline.hold import held
     from lakebed.spark.pipeline.plan import PlanError
     from lakebed.spark.pipeline.run import running
 
     found = read_pipeline(file)
     spec = found.checked()
     target = _log_of(spec, folder)
-    _reset(spec, reset, yes=yes)
+    _check_flows(spec, reset)
     try:
-        with (
-            _interruptible(),
-            running(
-                spec, target, master=master, available_now=available_now, silent=not verbose
-            ) as run,
-            View(as_json=as_json) as view,
-            _signals(run),
-        ):
-            run.quiet = not verbose
-            view.finish(run.run(view))
+        with interruptible(), held(spec):
+            _reset(spec, reset, yes=yes)
+            with (
+                running(
+                    spec, target, master=master, available_now=available_now, silent=not verbose
+                ) as run,
+                View(as_json=as_json) as view,
+                _signals(run),
+            ):
+                run.quiet = not verbose
+                view.finish(run.run(view))
     except PlanError as error:
         raise refusal([found.found(error.problem)]) from error
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGTERM end what is being started, as Ctrl-C does."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
@@ -142,15 +131,18 @@ def _log_of(spec: PipelineSpec, folder: Target | None) -> str:
     return target
 
 
-def _reset(spec: PipelineSpec, flows: tuple[str, ...], *, yes: bool) -> None:
-    from lakebed.spark.pipeline.place import Place
-
+def _check_flows(spec: PipelineSpec, flows: tuple[str, ...]) -> None:
     known = [each.name for each in spec.flows()]
     for flow in flows:
         if flow not in known:
             raise InvalidArgumentError(
                 "the pipeline has no such flow", flow=flow, known=", ".join(known)
             )
+
+
+def _reset(spec: PipelineSpec, flows: tuple[str, ...], *, yes: bool) -> None:
+    from lakebed.spark.pipeline.place import Place
+
     place = Place(spec.place)
     for flow in flows:
         confirm(f"Begin {flow} anew? It will write again what it has written.", yes=yes)
@@ -176,17 +168,20 @@ def validate_command(
     """Check FILE, and name every mistake with its line.
 
     If there is a log, its topics and tables are looked up. Whether queries make sense is known to
-    Spark alone, which --plan asks; the topics have to exist then.
+    Spark alone, which --plan asks; the topics have to exist then. A mistake does not keep others
+    from being found, but what is made from a wrong part is not judged.
     """
-    from lakebed.spark.pipeline.lookup import functions_and_schemas
+    from lakebed.spark.pipeline.lookup import functions_and_schemas, sound_flows
 
     found = read_pipeline(file)
     problems = list(found.problems)
-    if found.spec is not None:
-        more = list(functions_and_schemas(found.spec))
-        more += _in_the_log(found.spec, folder)
-        if plan and not any(each.fatal for each in more):
-            more += _planned(found.spec, _log_of(found.spec, folder), master)
+    if found.draft is not None:
+        more = list(functions_and_schemas(found.draft, found.wrong))
+        more += _in_the_log(found.draft, folder, found.wrong)
+        wrong = found.wrong.union(each.path for each in more if each.fatal)
+        flows = sound_flows(found.draft, wrong) if plan else []
+        if flows:
+            more += _planned(found.draft, flows, _log_of(found.draft, folder), master)
         problems += map(found.found, more)
     problems.sort(key=lambda each: each.line)
     fatal = any(each.fatal for each in problems)
@@ -215,15 +210,19 @@ def _write_verdict(found: PipelineFile, *, valid: bool, planned: bool, as_json: 
         write_line(f"{spec.name}: {', '.join(parts)}; nothing is wrong{rest}")
 
 
-def _in_the_log(spec: PipelineSpec, folder: Target | None) -> list[Problem]:
+def _in_the_log(
+    spec: PipelineSpec, folder: Target | None, wrong: Collection[tuple[str, ...]]
+) -> list[Problem]:
     """Look up topics and tables, if there is a log that can be asked."""
     from lakebed.spark.pipeline.lookup import topics_and_tables
 
     try:
         target = _log_of(spec, folder)
         with opened(_target(target), silent=True) as log:
-            return list(topics_and_tables(spec, log))
+            return list(topics_and_tables(spec, log, wrong))
     except click.UsageError:
+        if ("log",) in wrong:
+            return []
         return [Problem((), "no log is named, so its topics were not looked up", fatal=False)]
     except LakebedError as error:
         message = f"the log cannot be asked, so its topics were not looked up: {error}"
@@ -234,11 +233,11 @@ def _target(text: str) -> Target:
     return text if "://" in text else Path(text)
 
 
-def _planned(spec: PipelineSpec, target: str, master: str) -> list[Problem]:
+def _planned(spec: PipelineSpec, flows: Sequence[Flow], target: str, master: str) -> list[Problem]:
     from lakebed.spark.pipeline.run import running
 
     with running(spec, target, master=master) as run:
-        return run.problems()
+        return run.problems(flows)
 
 
 @pipeline.command("status", short_help="Show how far a pipeline is.")
@@ -260,7 +259,7 @@ def status_command(file: Path, folder: Target | None, *, as_json: bool) -> None:
         for each in statuses:
             write_json("flow", {"pipeline": spec.name, **each.document()})
         return
-    columns = ("flow", "state", ">batch", "time", ">records", ">lag")
+    columns = ("flow", "state", ">batch", "time", ">read", ">lag")
     rows = [
         (
             each.flow,

@@ -16,7 +16,7 @@ from lakebed.spark.pipeline.status import FlowStatus
 if TYPE_CHECKING:
     from rich.live import Live
 
-_COLUMNS: Final = ("flow", ">batch", ">records", ">records/s", ">lag", "counted")
+_COLUMNS: Final = ("flow", ">batch", ">read", ">read/s", ">lag", "counted")
 _SAY_SECONDS: Final = 10.0
 """How often a line says how far the flows are where nobody watches."""
 
@@ -107,7 +107,7 @@ def _row(status: FlowStatus) -> tuple[str, ...]:
 
 def _line(status: FlowStatus) -> str:
     batch, rows, lag = number(status.batch), status.rows, number(status.lag)
-    return f"{status.flow}: batch {batch}, {rows} records, lag {lag}"
+    return f"{status.flow}: batch {batch}, {rows} records read, lag {lag}"
 
 
 def _table(statuses: Sequence[FlowStatus]) -> Any:

@@ -122,12 +122,16 @@ class Pipeline:
         watch: Watch = lambda _: None,
     ) -> list[FlowStatus]:
         """Run until somebody interrupts it; `available_now` works off what there is, and ends."""
+        from lakebed.spark.pipeline.hold import held
         from lakebed.spark.pipeline.plan import PlanError
         from lakebed.spark.pipeline.run import running
 
         spec = self.spec
         try:
-            with running(spec, self._log, spark, available_now=available_now) as run:
+            with (
+                held(spec),
+                running(spec, self._log, spark, available_now=available_now) as run,
+            ):
                 return run.run(watch)
         except PlanError as error:
             raise PipelineFileError(_shown(error.problem)) from error

@@ -30,7 +30,7 @@ from lakebed.spark.pipeline.spec import (
 )
 from lakebed.spark.pipeline.sql_names import tables_of
 
-__all__ = ["Problem", "read_document"]
+__all__ = ["Problem", "draft_document", "read_document"]
 
 _OF_TOPICS = (
     *("decode", "schema", "schema_file", "separator", "skip_bytes", "starting"),
@@ -43,6 +43,15 @@ def read_document(
     document: Mapping[str, Any], folder: Path
 ) -> tuple[PipelineSpec | None, list[Problem]]:
     """Give the pipeline that a document describes, and every problem; None if one is fatal."""
+    spec, problems = draft_document(document, folder)
+    return (None if any(each.fatal for each in problems) else spec), problems
+
+
+def draft_document(document: Mapping[str, Any], folder: Path) -> tuple[PipelineSpec, list[Problem]]:
+    """Give what can be made out of a document, whatever is wrong with it, and every problem.
+
+    What is wrong is left out of the draft, or is as if it had not been said.
+    """
     problems: list[Problem] = []
     top = Fields(document, (), problems)
     name = top.text("name", needed=True) or "pipeline"
@@ -72,7 +81,7 @@ def read_document(
         folder=folder,
     )
     problems += check_relations(spec)
-    return (None if any(each.fatal for each in problems) else spec), problems
+    return spec, problems
 
 
 def _source(name: str, fields: Fields, folder: Path, *, letters: bool) -> Source:

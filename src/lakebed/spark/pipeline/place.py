@@ -1,5 +1,6 @@
 """The place of a pipeline's checkpoints: what Spark writes there, and what is written beside it.
 
+    <checkpoint>/.lock                   held by whoever runs the pipeline
     <checkpoint>/<flow>/flow.json        what the flow was when it was started last
     <checkpoint>/<flow>/status.json      what its last batch did
     <checkpoint>/<flow>/offsets/N        Spark's: what batch N reads, written before it begins
@@ -38,13 +39,13 @@ class Place:
                 schemes=", ".join(SCHEMES),
             )
         self.location: Final = location
-        self._folder = None if separator and scheme != "file" else _folder(location)
+        self.folder: Final = None if separator and scheme != "file" else _folder(location)
         self._store = ObjectStore(location if separator else f"file://{location}", {})
 
     def make(self) -> None:
         """Make the folder, if it is one and is not there."""
-        if self._folder is not None:
-            OsDisk().make_folder(self._folder)
+        if self.folder is not None:
+            OsDisk().make_folder(self.folder)
 
     def of(self, flow: str) -> str:
         """Give the place of a flow's checkpoint, for Spark."""

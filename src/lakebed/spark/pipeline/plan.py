@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.errors import InvalidArgumentError, LakebedError
@@ -19,7 +19,7 @@ from lakebed.spark.pipeline.expectations import (
 )
 from lakebed.spark.pipeline.failures import first_line
 from lakebed.spark.pipeline.fields import Problem
-from lakebed.spark.pipeline.spec import Flow, PipelineSpec, Source, Step, Watermark
+from lakebed.spark.pipeline.spec import Flow, PipelineSpec, Sink, Source, Step, Watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,19 +46,31 @@ class Planner:
     def plan(self, flow: Flow) -> DataFrame:
         """Give what a flow writes: rows of its sink, or dead letters."""
         frames: dict[str, DataFrame] = {}
-        last = flow.source
-        letters = flow.sink is None
-        for name in self._spec.upstream(last):
-            source = self._spec.sources.get(name)
-            if source is None:
-                step = self._spec.steps[name]
-                frames[name] = self._step(step, frames, letters=letters and name == last)
-            else:
-                with _naming(("source", name)):
-                    frames[name] = self._source(
-                        source, flow, frames, letters=letters and name == last
-                    )
-        return frames[last]
+        for name in self._spec.upstream(flow.source):
+            frames[name] = self._part(name, flow, frames)
+        return frames[flow.source]
+
+    def problems(self, flow: Flow) -> Iterator[Problem]:
+        """Give what is wrong with a flow; what is made from a part that is wrong is not judged."""
+        frames: dict[str, DataFrame] = {}
+        for name in self._spec.upstream(flow.source):
+            step = self._spec.steps.get(name)
+            if step is not None and not all(each in frames for each in step.inputs):
+                continue
+            try:
+                frames[name] = self._part(name, flow, frames)
+            except PlanError as error:
+                yield error.problem
+        if flow.sink is not None and flow.source in frames:
+            yield from _lacking(flow.sink, frames[flow.source].columns)
+
+    def _part(self, name: str, flow: Flow, frames: dict[str, DataFrame]) -> DataFrame:
+        letters = flow.sink is None and name == flow.source
+        source = self._spec.sources.get(name)
+        if source is None:
+            return self._step(self._spec.steps[name], frames, letters=letters)
+        with _naming(("source", name)):
+            return self._source(source, flow, frames, letters=letters)
 
     def _source(
         self, source: Source, flow: Flow, others: dict[str, DataFrame], *, letters: bool
@@ -107,6 +119,16 @@ class Planner:
             if letters:
                 return letters_of_step(frame, step, self._spec)
             return expected(frame, f"step.{step.name}", step.expect)
+
+
+def _lacking(sink: Sink, columns: Sequence[str]) -> Iterator[Problem]:
+    """Name the columns that a sink speaks of and its rows do not have."""
+    there = {each.lower() for each in columns}
+    for key, names in (("key", sink.key), ("order", (sink.order,) if sink.order else ())):
+        for name in names:
+            if name.lower() not in there:
+                message = f"there is no column {name!r}; there are {', '.join(columns)}"
+                yield Problem(("sink", sink.name, key), message)
 
 
 def _late(frame: DataFrame, watermark: Watermark | None) -> DataFrame:

@@ -26,8 +26,8 @@ def check_relations(spec: PipelineSpec) -> Iterator[Problem]:
     yield from lost
     yield from _targets(spec)
     yield from _letters(spec)
+    yield from _streams(spec)
     if not lost:
-        yield from _streams(spec)
         yield from _unread(spec)
 
 
@@ -80,10 +80,20 @@ def _parts(spec: PipelineSpec) -> Iterator[tuple[str, str, Source | Step]]:
 
 def _streams(spec: PipelineSpec) -> Iterator[Problem]:
     for sink in spec.sinks.values():
+        if not _is_known(spec, sink.source):
+            continue
         sources = [each for each in spec.upstream(sink.source) if each in spec.sources]
-        if not any(spec.sources[each].topic for each in sources):
+        if all(spec.sources[each].table for each in sources):
             message = f"{sink.source} reads no topic, so nothing would ever move it"
             yield Problem(("sink", sink.name, "from"), message)
+
+
+def _is_known(spec: PipelineSpec, name: str) -> bool:
+    """Tell whether all that a part is made from is there, and was said."""
+    return all(
+        each in spec.sources or (each in spec.steps and spec.steps[each].inputs)
+        for each in spec.upstream(name)
+    )
 
 
 def _unread(spec: PipelineSpec) -> Iterator[Problem]:

@@ -24,7 +24,7 @@ from lakebed.spark.pipeline.compatibility import check_compatible, definition
 from lakebed.spark.pipeline.failures import failure_of, first_line
 from lakebed.spark.pipeline.fields import Problem
 from lakebed.spark.pipeline.place import FLOW, STATUS, Place
-from lakebed.spark.pipeline.plan import PlanError, Planner
+from lakebed.spark.pipeline.plan import Planner
 from lakebed.spark.pipeline.spec import AVAILABLE_NOW, Flow, Mode, PipelineSpec
 from lakebed.spark.pipeline.status import FlowStatus, advanced, lag_of, owner, stored
 from lakebed.spark.pipeline.topic_sink import (
@@ -139,16 +139,11 @@ class Run:
                 raise each.error(name)
         return self.statuses()
 
-    def problems(self) -> list[Problem]:
-        """Let Spark analyse every flow; give what it finds wrong, each problem once."""
-        found: dict[Problem, None] = {}
+    def problems(self, flows: Sequence[Flow]) -> list[Problem]:
+        """Let Spark analyse flows; give what it finds wrong, each problem once."""
         planner = Planner(self._spec, self._spark, self._url)
-        for flow in self._spec.flows():
-            try:
-                planner.plan(flow)
-            except PlanError as error:
-                found[error.problem] = None
-        return list(found)
+        found = (each for flow in flows for each in planner.problems(flow))
+        return list(dict.fromkeys(found))
 
     def statuses(self) -> list[FlowStatus]:
         """Give how far each flow has come."""

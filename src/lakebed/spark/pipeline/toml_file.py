@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from lakebed.errors import PipelineFileError, from_os_error
-from lakebed.spark.pipeline.checks import Problem, read_document
+from lakebed.spark.pipeline.checks import Problem, draft_document
 from lakebed.spark.pipeline.spec import PipelineSpec
 
 KeyPath = tuple[str, ...]
@@ -43,6 +43,10 @@ class PipelineFile(NamedTuple):
     """None if there is a mistake that is not only worth a note."""
     problems: list[Found]
     lines: dict[KeyPath, int]
+    draft: PipelineSpec | None = None
+    """What can be made out of it, mistakes or not; None if it is no TOML."""
+    wrong: frozenset[KeyPath] = frozenset()
+    """The keys with mistakes that are not only worth a note."""
 
     def found(self, problem: Problem) -> Found:
         """Give a problem its line."""
@@ -88,8 +92,9 @@ def read_pipeline(path: Path) -> PipelineFile:
 
 def checked_document(path: Path, document: Any, lines: dict[KeyPath, int]) -> PipelineFile:
     """Check a document; give every problem with its line, in the order of the lines."""
-    spec, problems = read_document(document, path.parent)
-    file = PipelineFile(path, spec, [], lines)
+    draft, problems = draft_document(document, path.parent)
+    wrong = frozenset(each.path for each in problems if each.fatal)
+    file = PipelineFile(path, None if wrong else draft, [], lines, draft, wrong)
     found = sorted((file.found(each) for each in problems), key=lambda each: each.line)
     return file._replace(problems=found)
 
