@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -83,3 +84,22 @@ def test_a_session_without_java_says_so(path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     with pytest.raises(JavaMissingError):
         lakebed.spark.session(master="local[2]")
+
+
+ENDING = """
+import subprocess, sys
+from lakebed.spark.java import end_children
+wait = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+children = [
+    subprocess.Popen([*wait, name], stdin=subprocess.PIPE) for name in ("org.apache.spark", "other")
+]
+end_children()
+print(children[0].wait(timeout=30), children[1].poll())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_only_programs_of_spark_are_ended_with_the_command_that_started_them() -> None:
+    """In a process of its own: this one has a Spark that other tests use."""
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, check=True)
+    assert done.stdout.split() == [b"-9", b"None"]

@@ -213,12 +213,63 @@ def test_an_iceberg_table_is_imported_by_the_ids_of_its_columns(
         )
     )
     location = catalog.load_table("n.users").metadata_location
+    by_id = "spark.sql.parquet.fieldId.read.enabled"
+    before = spark.conf.get(by_id)
     report = lakebed.spark.import_(spark, log, location, "users", format="iceberg", key="id")
     assert (report.files, report.records) == (2, 2)
+    assert (spark.conf.get(by_id), before) == ("false", "false")  # the session is as it was
     values = sorted((row["value"]["id"], row["value"]["called"]) for row in records(log, "users"))
     assert values == [(1, "one"), (2, "two")]
     with pytest.raises(MissingFileError, match="no such Iceberg table"):
         lakebed.spark.import_(spark, log, str(tmp_path / "none"), "users", format="iceberg")
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("id BIGINTT", 'Unsupported data type "BIGINTT" (line 1, pos 3)'),
+        ("id BIGINT name", "Syntax error at or near 'name' (line 1, pos 10)"),
+        ("BIGINT", "it names no columns"),
+        ("", "it names no columns"),
+        ("id BIGINT, ID STRING", "it names id twice"),
+    ],
+)
+def test_a_schema_that_is_wrong_is_told_before_anything_is_read(
+    spark: SparkSession, log: lakebed.Log, schema: str, reason: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match="schema is wrong, nothing was read") as caught:
+        lakebed.spark.import_(spark, log, "/no/such.csv", "new", format="csv", schema=schema)
+    assert caught.value.facts == {"schema": repr(schema), "reason": reason}
+    assert log.topics() == []
+
+
+def test_files_of_a_log_are_imported_without_page_indexes(
+    spark: SparkSession, log: lakebed.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's reader fails in them now and then; whoever wants them can say so."""
+    from pyspark.sql import DataFrameReader
+
+    from lakebed.spark.jobs.import_sources import source_of
+
+    log.create_topic("users", schema=USERS)
+    log.append_batch("users", [{"key": "k", "value": each} for each in users(3)])
+    log.checkpoint()
+    paths = [str(each) for each in (tmp_path / "log" / "lake").rglob("*.parquet")]
+    given: list[dict[str, Any]] = []
+    real = DataFrameReader.options
+
+    def options(reader: DataFrameReader, **more: Any) -> DataFrameReader:
+        given.append(more)
+        return real(reader, **more)
+
+    monkeypatch.setattr(DataFrameReader, "options", options)
+    report = lakebed.spark.import_(spark, log, paths, "copy", layout="records")
+    assert report.records == 3
+    name = "parquet.filter.columnindex.enabled"
+    assert [each[name] for each in given] == ["false"] * len(given)
+    source = source_of(spark, "parquet", paths, {name: "true"}, None)
+    source.schema(paths)
+    assert given[-1] == {name: "true"}
 
 
 def test_calls_that_make_no_sense_are_refused(

@@ -209,8 +209,9 @@ def test_a_merge_based_on_another_version_is_refused(
     before = log.derived.files("users")
     merge(log, "users", changes, writer="one", number=0)
     monkeypatch.setattr(log.derived, "files", lambda _name: before)
-    with pytest.raises(TableChangedError):
+    with pytest.raises(TableChangedError, match="expected=0 version=1"):
         merge(log, "users", changes, writer="two", number=0)
+    assert log.derived.describe("users").writers == {"one": 0}
 
 
 def test_what_somebody_else_did_to_a_table_is_an_error(

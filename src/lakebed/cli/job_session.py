@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -42,7 +43,7 @@ def spark_on(
 
     from lakebed.spark.session import session
 
-    with opened(folder, silent=silent) as log:
+    with interruptible(), opened(folder, silent=silent) as log:
         running = SparkSession.getActiveSession()
         if running is not None:
             yield running, log
@@ -53,6 +54,20 @@ def spark_on(
             yield spark, log
         finally:
             spark.stop()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM end what runs in the block as Ctrl-C does: Spark's Java goes too, at once."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def spark_options(command: _Command) -> _Command:

@@ -265,7 +265,10 @@ def ranges(spans: Iterable[tuple[int, int]]) -> str:
 
 
 class Meter:
-    """Progress on stderr: a bar on a terminal, now and then a line elsewhere, nothing with JSON."""
+    """Progress on stderr: a bar on a terminal, now and then a line elsewhere, nothing with JSON.
+
+    No line is said twice, and work that was spoken of is spoken of when it is done.
+    """
 
     def __init__(self, *, silent: bool, unit: str = "") -> None:
         self._silent = silent
@@ -273,6 +276,8 @@ class Meter:
         """What is counted; bytes, if nothing is said."""
         self._terminal = sys.stderr.isatty()
         self._said_at = time.monotonic()
+        self._said: tuple[str, str] | None = None
+        """The last line: of what work, and how far that was."""
         self._bar: Bar | None = None
         self._tallied = False
 
@@ -296,10 +301,17 @@ class Meter:
             return
         if self._terminal:
             self._draw(doing, done, total)
-        elif time.monotonic() - self._said_at > _QUIET_SECONDS:
-            self._said_at = time.monotonic()
+        elif self._is_due(doing, ended=done >= total):
             whole = f"{total} {self._unit}" if self._unit else size(total)
-            click.echo(f"{doing}: {done * 100 // max(1, total)} % of {whole}", err=True)
+            far = f"{done * 100 // max(1, total)} % of {whole}"
+            if self._said != (doing, far):
+                self._said_at = time.monotonic()
+                self._said = doing, far
+                click.echo(f"{doing}: {far}", err=True)
+
+    def _is_due(self, doing: str, *, ended: bool) -> bool:
+        spoken_of = self._said is not None and self._said[0] == doing
+        return (ended and spoken_of) or time.monotonic() - self._said_at > _QUIET_SECONDS
 
     def tally(self, text: str) -> None:
         """Say how much is done, where nobody knows how much there is; nothing in the first 2 s."""

@@ -130,7 +130,8 @@ def _cut(spark: SparkSession, file: SealedFile, schema: StructType) -> DataFrame
     return frame.where(inside).select(*names)
 
 
-_PAGE_INDEXES: Final = "parquet.filter.columnindex.enabled"
+PAGE_INDEXES: Final = "parquet.filter.columnindex.enabled"
+"""The option of Spark's Parquet reader that has to be false for files of a log: see `parquet`."""
 
 
 def parquet(spark: SparkSession, locations: list[str], schema: StructType | str) -> DataFrame:
@@ -139,7 +140,7 @@ def parquet(spark: SparkSession, locations: list[str], schema: StructType | str)
     places = [_SIGNS.sub(r"\\\g<0>", each) for each in locations]
     # Without page indexes: Spark 4.3's reader fails in them now and then, once it is warm. Row
     # groups are left out by their statistics all the same.
-    return spark.read.option(_PAGE_INDEXES, "false").schema(schema).parquet(*places)
+    return spark.read.option(PAGE_INDEXES, "false").schema(schema).parquet(*places)
 
 
 def _others(plan: ScanPlan, native: set[str]) -> dict[int, list[tuple[int, int]]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from lakebed.errors import InvalidArgumentError, TopicNotFoundError
+from lakebed.spark.failures import cause_in
 from lakebed.spark.jobs.import_sources import CORRUPT, Source
 from lakebed.spark.jobs.storage import Found
 
@@ -20,11 +22,18 @@ if TYPE_CHECKING:
 LAYOUTS: Final = ("fields", "json", "records")
 BAD: Final = "lakebed: a row cannot be read"
 """What a task says that meets one."""
+_NOISE: Final = re.compile(r"^\[[\w.]+\] |\.? SQLSTATE: \w+")
+"""What is for programs, in a sentence of Spark's."""
 _RECORD: Final = ("key", "value", "headers", "timestamp")
 
 
 def schema_for(
-    owner: Log, source: Source, given: str | None, topic: str, layout: str, files: Sequence[Found]
+    owner: Log,
+    source: Source,
+    given: StructType | None,
+    topic: str,
+    layout: str,
+    files: Sequence[Found],
 ) -> StructType:
     """Give the columns to read: those given, those of the topic, or those that the files have."""
     from pyspark.sql.types import StructType
@@ -32,7 +41,7 @@ def schema_for(
     from lakebed.spark.types import spark_schema
 
     if given is not None:
-        return _columns_of(given)
+        return given
     if source.may_be_bad and layout == "fields":
         try:
             known = owner.describe_topic(topic).schema
@@ -44,17 +53,30 @@ def schema_for(
     return StructType([each for each in found.fields if each.name != CORRUPT])
 
 
-def _columns_of(text: str) -> StructType:
+def columns_of(text: str) -> StructType:
+    """Give the columns that a schema names as SQL does, or say what is wrong with it."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
     try:
         found = StructType.fromDDL(text)
     except PySparkException as error:
-        raise InvalidArgumentError("a schema is like id BIGINT, name STRING", got=text) from error
-    if not isinstance(found, StructType):
-        raise InvalidArgumentError("a schema is like id BIGINT, name STRING", got=text)
+        raise _bad_schema(text, _NOISE.sub("", cause_in(str(error)))) from error
+    if not isinstance(found, StructType) or not found.fields:
+        raise _bad_schema(text, "it names no columns")
+    names = [each.lower() for each in found.fieldNames()]
+    twice = next((each for each in names if names.count(each) > 1), None)
+    if twice is not None:
+        raise _bad_schema(text, f"it names {twice} twice")
     return found
+
+
+def _bad_schema(text: str, reason: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "the given schema is wrong, nothing was read: a schema is like id BIGINT, name STRING",
+        schema=repr(text),
+        reason=reason,
+    )
 
 
 def _of_records(schema: StructType, kind: str) -> StructType:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.errors import InvalidArgumentError, MissingFileError
+from lakebed.spark.frames import PAGE_INDEXES
 from lakebed.spark.jobs.storage import Found, found_files
 
 if TYPE_CHECKING:
@@ -18,8 +20,11 @@ CORRUPT: Final = "_corrupt_record"
 """The column in which Spark says what a row was that it could not read."""
 
 _CSV: Final = {"header": "true", "enforceSchema": "false", "escape": '"'}
+_PARQUET: Final = {PAGE_INDEXES: "false"}
+"""What is imported may be files of a log, this one or another."""
 _FIELD_ID: Final = "parquet.field.id"
 _BY_ID: Final = "spark.sql.parquet.fieldId.read.enabled"
+_DEFAULTS: Final = {"csv": _CSV, "parquet": _PARQUET, "iceberg": _PARQUET}
 
 
 def source_of(
@@ -44,12 +49,17 @@ class Source:
         self._spark = spark
         self.kind = kind
         self._paths = paths
-        self._options = {**(_CSV if kind == "csv" else {}), **options}
+        self._options = {**_DEFAULTS.get(kind, {}), **options}
         self.may_be_bad = kind in ("json", "csv")
 
     def files(self) -> list[Found]:
         """Give the files that there are now."""
         return found_files(self._spark, self._paths)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Have the session as reading needs it within the block, and as it was afterwards."""
+        yield
 
     def schema(self, files: Sequence[str]) -> StructType:
         """Find out the columns that files have; of JSON and CSV by reading everything."""
@@ -117,10 +127,22 @@ class IcebergSource(Source):
         numbered: StructType = _numbered(found, self._table.schema().as_struct())
         return numbered
 
-    def read(self, files: Sequence[str], schema: StructType) -> DataFrame:
-        """Read files by the ids of their columns: names may have changed since."""
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Have Spark find columns by their ids within the block: names may have changed since."""
+        before = self._spark.conf.get(_BY_ID, None)
         self._spark.conf.set(_BY_ID, "true")
-        return self._spark.read.schema(schema).parquet(*files)
+        try:
+            yield
+        finally:
+            if before is None:
+                self._spark.conf.unset(_BY_ID)
+            else:
+                self._spark.conf.set(_BY_ID, before)
+
+    def read(self, files: Sequence[str], schema: StructType) -> DataFrame:
+        """Read files by the ids of their columns; the rows have to be asked for in `reading`."""
+        return self._spark.read.options(**self._options).schema(schema).parquet(*files)
 
 
 def _table(path: str, catalog: str | None) -> Any:

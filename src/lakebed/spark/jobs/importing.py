@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.errors import BadRecordError, InvalidArgumentError, LakebedError, TopicNotFoundError
 from lakebed.spark.failures import told
-from lakebed.spark.jobs.import_rows import BAD, LAYOUTS, Rows, schema_for
+from lakebed.spark.jobs.import_rows import BAD, LAYOUTS, Rows, columns_of, schema_for
 from lakebed.spark.jobs.import_sources import FORMATS, Source, source_of
 from lakebed.spark.jobs.plans import Plans, check_same, job_name
 from lakebed.spark.jobs.progress import Progress, say_nothing
@@ -24,6 +24,7 @@ from lakebed.spark.jobs.target import AnyLog, reached
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from lakebed.engine.log import Log
     from lakebed.spark.options import Target
@@ -83,6 +84,7 @@ def import_(
         raise InvalidArgumentError("a layout is one of " + ", ".join(LAYOUTS), got=repr(layout))
     if format not in FORMATS:
         raise InvalidArgumentError("a format is one of " + ", ".join(FORMATS), got=repr(format))
+    columns = None if schema is None else columns_of(schema)
     owner, reach = reached(spark, log)
     given = [paths] if isinstance(paths, str) else [str(each) for each in paths]
     arguments = {
@@ -98,13 +100,14 @@ def import_(
     chosen = job_name("import", name, arguments)
     with told("import", name=chosen, topic=topic):
         source = source_of(spark, format, given, dict(options or {}), catalog)
-        plan = _plan(owner, chosen, arguments, source, schema, topic, chunk_bytes)
+        plan = _plan(owner, chosen, arguments, source, columns, topic, chunk_bytes)
         rows = Rows(source, plan["schema"], layout, key, timestamp)
         created = _made(owner, topic, rows, partitions)
         if dead_letters is not None:
             owner.get_or_create_topic(dead_letters, 1)
         run = _Run(owner, reach, chosen, topic, dead_letters, rows, progress or say_nothing)
-        run.work(plan["chunks"])
+        with source.reading():
+            run.work(plan["chunks"])
     return ImportReport(
         name=chosen,
         topic=topic,
@@ -124,7 +127,7 @@ def _plan(
     name: str,
     arguments: dict[str, Any],
     source: Source,
-    schema: str | None,
+    columns: StructType | None,
     topic: str,
     chunk_bytes: int,
 ) -> dict[str, Any]:
@@ -136,7 +139,7 @@ def _plan(
         if not files:
             raise InvalidArgumentError("there are no files to import", paths=arguments["paths"])
         layout = arguments["layout"]
-        known = schema_for(owner, source, schema, topic, layout, files)
+        known = schema_for(owner, source, columns, topic, layout, files)
         plan = plans.settle(
             name,
             {
