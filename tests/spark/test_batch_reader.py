@@ -90,7 +90,7 @@ def test_times_bound_what_is_read(log: lakebed.Log) -> None:
 
 
 def test_as_many_tasks_read_as_are_asked_for(log: lakebed.Log) -> None:
-    assert len(reader(log).partitions()) == 2
+    assert len(reader(log).partitions()) == 1
     assert len(reader(log, minPartitions=9).partitions()) >= 9
     assert numbers(log, minPartitions=100) == list(range(20))
 

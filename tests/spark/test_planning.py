@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lakebed.engine.plan import HotRange, ScanPlan, SealedFile
 from lakebed.spark import planning
-from lakebed.spark.planning import PIECE_BYTES, Piece, pieces
+from lakebed.spark.planning import PIECE_BYTES, Piece, pieces, shares
 from lakebed.spark.rates import shared
 
 
@@ -38,13 +38,15 @@ def plans(draw: st.DrawFn) -> tuple[ScanPlan, dict[int, tuple[int, int]]]:
     return ScanPlan("t", tuple(files), tuple(hot)), ranges
 
 
-@given(plans(), st.integers(1, 40))
-def test_every_offset_is_in_exactly_one_piece(
-    drawn: tuple[ScanPlan, dict[int, tuple[int, int]]], at_least: int
+@given(plans(), st.integers(1, 40), st.integers(1, 8))
+def test_every_offset_is_in_exactly_one_piece_of_one_task(
+    drawn: tuple[ScanPlan, dict[int, tuple[int, int]]], at_least: int, cores: int
 ) -> None:
     plan, ranges = drawn
-    found = pieces(plan, 7, ranges, at_least=at_least)
-    assert len(found) >= min(at_least, sum(until - start for start, until in ranges.values()))
+    tasks = shares(pieces(plan, 7, ranges), at_least=at_least, cores=cores)
+    assert len(tasks) >= min(at_least, sum(until - start for start, until in ranges.values()))
+    assert all(tasks)
+    found = [piece for task in tasks for piece in task]
     for number, (start, until) in ranges.items():
         mine = sorted((piece for piece in found if piece.partition == number), key=_start)
         edges = [(piece.start, piece.until) for piece in mine]
@@ -86,6 +88,37 @@ def test_a_large_hot_tail_is_read_by_tasks_of_its_own(monkeypatch: pytest.Monkey
         (133, 216, 0),
         (216, 300, 0),
     ]
+
+
+def spans(records: int, count: int) -> list[Piece]:
+    """Give as many pieces as there are partitions, each of so many records in memory."""
+    return [Piece("t", 7, number, 0, records, ()) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("records", "partitions", "cores", "tasks"),
+    [
+        (10, 16, 4, 1),  # one task costs as much as all these records
+        (100_000, 16, 4, 4),
+        (100_000, 2, 4, 2),  # a partition is not cut without need
+        (1_000_000, 16, 4, 8),
+        (1_900_000, 16, 4, 16),
+    ],
+)
+def test_small_pieces_share_tasks(records: int, partitions: int, cores: int, tasks: int) -> None:
+    found = shares(spans(records, partitions), at_least=1, cores=cores)
+    assert len(found) == tasks
+    sizes = [sum(piece.records for piece in task) for task in found]
+    assert max(sizes) - min(sizes) <= records
+    assert [piece.partition for task in found for piece in task if task is found[0]] == sorted(
+        piece.partition for piece in found[0]
+    )
+
+
+def test_tasks_are_as_many_as_were_asked_for() -> None:
+    assert len(shares(spans(1000, 4), at_least=3, cores=1)) == 3
+    assert len(shares(spans(1000, 4), at_least=9, cores=1)) >= 9
+    assert shares([], at_least=3, cores=2) == []
 
 
 @given(

@@ -1,29 +1,27 @@
 """What a task does: reads a piece, from files where it can, else from the log's owner.
 
-Files are read here, by Arrow, with their pages' checksums verified, because values that do not pass
-through the owner cost it nothing. One that cannot be had from here, or is gone because the log was
-cleaned up meanwhile, is no failure: the owner has its records still, wherever they are now. If the
-owner is lost while it gives them out, reading goes on behind the last one that came.
+Files are read here, because values that do not pass through the owner cost it nothing. One that
+cannot be had from here, or is gone because the log was cleaned up meanwhile, is no failure: the
+owner has its records still, wherever they are now. If the owner is lost while it gives them out,
+reading goes on behind the last one that came.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from lakebed.engine.plan import SealedFile
 from lakebed.errors import DataLossError, ServerUnavailableError, TopicNotFoundError
+from lakebed.lake.columns import column_numbers
 from lakebed.spark.connection import connected
 from lakebed.spark.options import Target
 from lakebed.spark.planning import Piece
+from lakebed.spark.sealed import UNREADABLE, SealedSegment
 from lakebed.spark.types import Fitter, arrow_schema, read_columns
 
 if TYPE_CHECKING:
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lakebed.spark")
 
 _OFFSET: Final = "offset"
-_BATCH_ROWS: Final = 32_768
-"""Rows of a batch that goes to Spark: enough to cost little each, few enough to be held."""
 _LOST_MAX: Final = 5
 """How often in a row the owner may be lost before anything comes from it."""
 
@@ -70,12 +66,12 @@ class Fetch:
         """Give the records of a file; what of it cannot be had from here comes from the owner."""
         at = file.start
         try:
-            with opened(file.location) as found:
+            with SealedSegment(file.location) as found:
                 for batch in _wanted(found, file, self._columns):
                     yield batch
                     at = _after(batch, at)
             return
-        except (OSError, pa.ArrowException) as error:
+        except UNREADABLE as error:
             _log.info("a file is read through the log's owner: file=%s %s", file.location, error)
         yield from self._from_owner(piece, at, file.until)
 
@@ -138,73 +134,15 @@ def data_loss(topic: str, partition: int, start: int, until: int, **facts: objec
     )
 
 
-# Files
-
-
-@contextlib.contextmanager
-def _closing(file: pq.ParquetFile) -> Iterator[pq.ParquetFile]:
-    try:
-        yield file
-    finally:
-        file.close()
-
-
-def opened(location: str) -> Any:
-    """Open a Parquet file by its URL, as a context; an `OSError` if it cannot be had from here."""
-    if urlsplit(location).scheme in ("", "file"):
-        # Mapped: the pages are in the system's cache most of the time.
-        file = pa.memory_map(location.removeprefix("file://"))
-    else:
-        file = in_store(location)
-    return _closing(pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=False))
-
-
-def in_store(location: str) -> Any:
-    """Open a file of an object store, with the settings that this process's environment has."""
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
-    from lakebed.config import LogConfig, resolved, with_environment
-
-    lake = with_environment(LogConfig(), os.environ).lake
-    if not lake.store or not location.startswith(lake.store.rstrip("/") + "/"):
-        raise FileNotFoundError("the environment has no settings of this object store")
-    return PyArrowFileIO(resolved(lake.store_options)).new_input(location).open()
-
-
 def _wanted(
-    file: pq.ParquetFile, wanted: SealedFile, columns: list[str]
+    file: SealedSegment, wanted: SealedFile, columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
     """Give the records of a file whose offsets are wanted."""
-    groups = _groups(file, wanted.start, wanted.until)
-    for batch in file.iter_batches(
-        _BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False
-    ):
-        if wanted.whole:
-            yield batch
-            continue
-        offsets = batch.column(_OFFSET)
-        inside = pc.and_(pc.greater_equal(offsets, wanted.start), pc.less(offsets, wanted.until))
-        yield batch.filter(inside)
-
-
-def _groups(file: pq.ParquetFile, start: int, until: int) -> list[int]:
-    """Give the row groups that may hold offsets of a range."""
-    found = []
-    for number in range(file.num_row_groups):
-        bound = _bounds(file, number)
-        if bound is None or (bound[0] < until and bound[1] >= start):
-            found.append(number)
-    return found
-
-
-def _bounds(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
-    """Give the least and the greatest offset of a row group, by its statistics."""
-    metadata = file.metadata.row_group(group)
-    for number in range(metadata.num_columns):
-        column = metadata.column(number)
-        if column.path_in_schema == _OFFSET:
-            statistics = column.statistics
-            if statistics is None or not statistics.has_min_max:
-                return None
-            return int(statistics.min), int(statistics.max)
-    return None
+    for group in file.within(wanted.start, wanted.until):
+        for batch in file.batches(group, columns):
+            if wanted.whole:
+                yield batch
+                continue
+            offsets = column_numbers(batch, _OFFSET)
+            first, last = np.searchsorted(offsets, (wanted.start, wanted.until))
+            yield batch.slice(first, last - first)

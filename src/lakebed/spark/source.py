@@ -6,6 +6,7 @@ keep what they are given. What crosses a process is pickled by Spark, so it is p
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from pyspark.sql.types import StructType
 from lakebed.spark.connection import connected, reachable
 from lakebed.spark.fetch import Fetch
 from lakebed.spark.options import SourceOptions, Target, sink_options, source_options
-from lakebed.spark.planning import Piece, pieces
+from lakebed.spark.planning import Piece, pieces, shares
 from lakebed.spark.topics import (
+    Found,
     bounded,
     check_known,
     check_reached,
@@ -74,11 +76,11 @@ class LakebedSource(DataSource):
         return StreamWriter(sink_options(self.options), schema, overwrite=overwrite)
 
 
-class PiecePartition(InputPartition):
-    """A piece, as Spark hands it to a task."""
+class Share(InputPartition):
+    """The pieces of a task, as Spark hands them to it."""
 
-    def __init__(self, target: Target, piece: Piece) -> None:
-        super().__init__(piece)
+    def __init__(self, target: Target, pieces: tuple[Piece, ...]) -> None:
+        super().__init__(pieces)
         self.target = target
 
 
@@ -98,7 +100,7 @@ class BatchReader(DataSourceReader):
         topics = find(log, options)
         check_known(options.starting, topics, "startingOffsets")
         check_known(options.ending, topics, "endingOffsets")
-        planned: list[InputPartition] = []
+        found: list[Piece] = []
         for topic in topics:
             starts = resolved(
                 log, topic, options.starting, options.starting_us, otherwise="earliest"
@@ -107,39 +109,36 @@ class BatchReader(DataSourceReader):
             chosen = named(topic, options.starting, options.ending)
             check_reached(chosen, starts)
             ranges = bounded(chosen, starts, ends, fail_on_data_loss=options.fail_on_data_loss)
-            planned += tasks(target, log, topic.name, topic.id, ranges, options.min_partitions)
-        return planned
+            found += planned(log, topic, ranges)
+        return tasks(target, found, options)
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """Read a piece; without one there is nothing to read."""
-        return read_piece(partition, self._schema, self._options)
+        """Read a share; without one there is nothing to read."""
+        return read_share(partition, self._schema, self._options)
 
 
-def tasks(
-    target: Target,
-    log: Any,
-    topic: str,
-    topic_id: int,
-    ranges: dict[int, tuple[int, int]],
-    at_least: int | None,
-) -> list[InputPartition]:
-    """Plan the tasks that read ranges of a topic."""
+def planned(log: Any, topic: Found, ranges: dict[int, tuple[int, int]]) -> list[Piece]:
+    """Find out where ranges of a topic are."""
     if not ranges:
         return []
-    plan = log.table(topic).plan(
+    plan = log.table(topic.name).plan(
         partitions=sorted(ranges),
         start={number: start for number, (start, _) in ranges.items()},
         until={number: until for number, (_, until) in ranges.items()},
     )
-    found = pieces(plan, topic_id, ranges, at_least=at_least or 1)
-    return [PiecePartition(target, piece) for piece in found]
+    return pieces(plan, topic.id, ranges)
 
 
-def read_piece(
-    partition: Any, schema: StructType, options: SourceOptions
-) -> Iterator[pa.RecordBatch]:
+def tasks(target: Target, found: list[Piece], options: SourceOptions) -> list[InputPartition]:
+    """Plan the tasks that read pieces, for as many cores as the driver has."""
+    shared = shares(found, at_least=options.min_partitions or 1, cores=os.cpu_count() or 1)
+    return [Share(target, each) for each in shared]
+
+
+def read_share(share: Any, schema: StructType, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """Read what a task has been given."""
-    if not isinstance(partition, PiecePartition):
-        return iter(())  # Spark makes one of its own when there is nothing to read
-    fetch = Fetch(partition.target, schema, fail_on_data_loss=options.fail_on_data_loss)
-    return fetch.batches(partition.value)
+    if not isinstance(share, Share):
+        return  # Spark makes one of its own when there is nothing to read
+    fetch = Fetch(share.target, schema, fail_on_data_loss=options.fail_on_data_loss)
+    for piece in share.value:
+        yield from fetch.batches(piece)

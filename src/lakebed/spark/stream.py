@@ -31,8 +31,9 @@ from lakebed.spark.connection import connected, reachable
 from lakebed.spark.fetch import data_loss
 from lakebed.spark.offsets import Position, position
 from lakebed.spark.options import SourceOptions
+from lakebed.spark.planning import Piece
 from lakebed.spark.rates import limited
-from lakebed.spark.source import read_piece, tasks
+from lakebed.spark.source import planned, read_share, tasks
 from lakebed.spark.topics import (
     Found,
     bounded,
@@ -137,7 +138,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = position(start), position(end)
         target = reachable(options.target)
         log = connected(target, patient=True)
-        planned: list[InputPartition] = []
+        found: list[Piece] = []
         for topic in self._of(log, last):
             same = first.ids.get(topic.name) == topic.id
             starts = first.offsets.get(topic.name, {}) if same else {}
@@ -153,12 +154,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ends,
                 fail_on_data_loss=options.fail_on_data_loss,
             )
-            planned += tasks(target, log, topic.name, topic.id, ranges, options.min_partitions)
-        return planned
+            found += planned(log, topic, ranges)
+        return tasks(target, found, options)
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """Read a piece."""
-        return read_piece(partition, self._schema, self._options)
+        """Read a share."""
+        return read_share(partition, self._schema, self._options)
 
     def commit(self, end: Any) -> None:
         """Do nothing: see above."""

@@ -22,14 +22,14 @@ from lakebed import limits
 from lakebed.engine.compaction import PartitionCompaction
 from lakebed.engine.plan import SealedFile
 from lakebed.engine.topics import TopicInfo
-from lakebed.spark.fetch import Fetch, opened
+from lakebed.spark.fetch import Fetch
 from lakebed.spark.options import Target
 from lakebed.spark.planning import Piece
+from lakebed.spark.sealed import UNREADABLE, SealedSegment
 from lakebed.spark.types import spark_schema
 from lakebed.topic.compaction import LastOfKeys, with_tombstones
 
 if TYPE_CHECKING:
-    import pyarrow.parquet as pq
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
@@ -164,11 +164,11 @@ class _Look:
         What is given twice then does no harm: the last of a key stays the last.
         """
         try:
-            with opened(file.location) as found:
-                for group in range(found.num_row_groups):
-                    yield _decided(found, group, self.before_us)
+            with SealedSegment(file.location) as found:
+                for group in range(len(found.index.row_groups)):
+                    yield from _decided(found, group, self.before_us)
             return
-        except (OSError, pa.ArrowException) as error:
+        except UNREADABLE as error:
             _log.info("a file is read through the log's owner: file=%s %s", file.location, error)
         owner = Fetch(self.target, self.columns, fail_on_data_loss=True)
         rest = Piece(piece.topic, piece.topic_id, piece.partition, file.start, file.until, ())
@@ -176,33 +176,14 @@ class _Look:
             yield with_tombstones(batch)
 
 
-def _decided(file: pq.ParquetFile, group: int, before_us: int) -> pa.RecordBatch:
-    columns = ["offset", "key"]
-    with_values = _may_drop_tombstones(file.metadata.row_group(group), before_us)
-    if with_values:
-        columns += ["timestamp", "value"]
-    table = file.read_row_group(group, columns, use_threads=False).combine_chunks()
-    batch = pa.RecordBatch.from_arrays(
-        [each.chunk(0) if each.num_chunks else pa.nulls(0, each.type) for each in table.columns],
-        table.column_names,
-    )
-    return with_tombstones(batch) if with_values else batch
-
-
-def _may_drop_tombstones(group: Any, before_us: int) -> bool:
-    """Tell, by statistics, whether a row group may hold tombstones that old."""
-    nulls = []
-    for number in range(group.num_columns):
-        chunk = group.column(number)
-        statistics = chunk.statistics
-        name = chunk.path_in_schema.partition(".")[0]
-        if name == "timestamp" and statistics is not None and statistics.has_min_max:
-            if statistics.min_raw >= before_us:
-                return False
-        elif name == "value":
-            known = statistics is not None and statistics.has_null_count
-            nulls.append(statistics.null_count if known else 1)
-    return all(nulls)  # a value that is missing is missing in each of its fields
+def _decided(file: SealedSegment, group: int, before_us: int) -> Iterator[pa.RecordBatch]:
+    """Give what decides on the records of a row group: the least that is needed."""
+    old = file.index.row_groups[group].time_min_us < before_us
+    if old and file.has_nulls(group, "value"):
+        for batch in file.batches(group, ["offset", "timestamp", "key", "value"]):
+            yield with_tombstones(batch)
+    else:
+        yield from file.batches(group, ["offset", "key"])
 
 
 def _given(partition: int, held: LastOfKeys) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,99 @@
+"""A sealed file, read by a task where it lies: by Arrow, and checked before it is decoded.
+
+A file on this machine is mapped, and its column chunks are checked by the checksums of its index,
+which takes a fraction of the time that the Parquet library needs for those of pages. Of a file in
+an object store the pages are checked as they come.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from crc32c import crc32c
+
+from lakebed.errors import CorruptionError, FormatTooNewError
+from lakebed.lake.index import KEY, decode
+
+_BATCH_ROWS: Final = 65_536
+"""Rows of a batch that goes to Spark: enough to cost little each, few enough to be held."""
+UNREADABLE: Final = (OSError, pa.ArrowException, CorruptionError, FormatTooNewError)
+"""What is raised of a file that cannot be had, or not be read, from here."""
+
+
+class SealedSegment:
+    """An open file. One thread; raises what is `UNREADABLE` of a file that is."""
+
+    def __init__(self, location: str) -> None:
+        self._path = Path(location.removeprefix("file://"))
+        self._bytes: memoryview | None = None
+        if urlsplit(location).scheme in ("", "file"):
+            mapped = pa.memory_map(os.fspath(self._path)).read_buffer()
+            self._bytes = memoryview(mapped)
+            source: Any = pa.BufferReader(mapped)
+        else:
+            source = in_store(location)
+        self._file = pq.ParquetFile(
+            source, page_checksum_verification=self._bytes is None, pre_buffer=False
+        )
+        metadata = self._file.metadata
+        self.index: Final = decode((metadata.metadata or {}).get(KEY.encode(), b""), self._path)
+        self._leaves = [
+            metadata.schema.column(number).path.partition(".")[0]
+            for number in range(metadata.num_columns)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def within(self, start: int, until: int) -> list[int]:
+        """Give the numbers of the row groups that may hold offsets of a range."""
+        groups = enumerate(self.index.row_groups)
+        return [number for number, each in groups if each.first < until and each.last >= start]
+
+    def batches(self, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Give columns of a row group."""
+        self._check(group, columns)
+        yield from self._file.iter_batches(
+            _BATCH_ROWS, row_groups=[group], columns=list(columns), use_threads=False
+        )
+
+    def has_nulls(self, group: int, name: str) -> bool:
+        """Tell, by statistics, whether a column of a row group may have nulls."""
+        row_group = self._file.metadata.row_group(group)
+        for leaf, column in enumerate(self._leaves):
+            statistics = row_group.column(leaf).statistics if column == name else None
+            if statistics is not None and statistics.has_null_count and not statistics.null_count:
+                return False  # what is missing is missing in each of its fields
+        return True
+
+    def _check(self, group: int, columns: Sequence[str]) -> None:
+        if self._bytes is None:
+            return
+        for leaf, (start, length, checksum) in enumerate(self.index.row_groups[group].chunks):
+            if self._leaves[leaf] not in columns:
+                continue
+            if crc32c(self._bytes[start : start + length]) != checksum:
+                raise CorruptionError(
+                    "a column chunk is damaged", path=self._path, byte=start, length=length
+                )
+
+
+def in_store(location: str) -> Any:
+    """Open a file of an object store, with the settings that this process's environment has."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    from lakebed.config import LogConfig, resolved, with_environment
+
+    lake = with_environment(LogConfig(), os.environ).lake
+    if not lake.store or not location.startswith(lake.store.rstrip("/") + "/"):
+        raise FileNotFoundError("the environment has no settings of this object store")
+    return PyArrowFileIO(resolved(lake.store_options)).new_input(location).open()
