@@ -111,10 +111,17 @@ class _Restore:
         self._manifest = read_manifest(disk, source)
 
     def check(self) -> RestoreReport:
+        self._check_snapshot()
         told = self._telling("checking the backup")
         for each in self._manifest.files:
             check_file(self._disk, self._source, each, told)
         return self._report("", 0, self._notes())
+
+    def _check_snapshot(self) -> None:
+        """Refuse a manifest that names no snapshot of the index that it says the backup has."""
+        snapshot = SnapshotFolder(self._disk, self._source).path(self._manifest.index)
+        if not any(self._source / each.name == snapshot for each in self._manifest.files):
+            raise BackupDamagedError("the backup has no snapshot of its index", path=snapshot)
 
     def run(self, target: Path) -> RestoreReport:
         check_apart(self._source, target, "the log must be outside of the backup")
