@@ -140,7 +140,7 @@ def being_written(folder: Path) -> Iterator[Wal]:
 
 def test_a_log_that_is_being_written_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
     with being_written(tmp_path / "log") as wal:
-        for _ in range(8):
+        for _ in range(3):
             before = wal.last_index
             result = start("wal", "verify", tmp_path / "log", "--json")
             assert result.returncode == 0, result.stdout + result.stderr

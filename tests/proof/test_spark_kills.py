@@ -208,6 +208,7 @@ def _await(condition: Callable[[], bool], what: str) -> None:
         pause.wait(0.02)
 
 
+@pytest.mark.prove
 def test_workers_and_the_server_may_die_at_any_step(tmp_path: Path) -> None:
     """Workers die at the third to fifth hit of a step; whatever else is killed, it goes on."""
     test = f"{FILE}::test_workers_and_the_server_may_die_at_any_step"

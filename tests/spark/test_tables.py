@@ -282,12 +282,13 @@ def killed(folder: Path, point: str) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(
     ("point", "version"),
     [
         ("lake.derived.swapped", 1),
-        pytest.param("spark.tables.written", 0, marks=pytest.mark.prove),
-        pytest.param("lake.derived.prepared", 0, marks=pytest.mark.prove),
+        ("spark.tables.written", 0),
+        ("lake.derived.prepared", 0),
     ],
 )
 def test_a_driver_that_is_killed_is_repeated_and_nothing_counts_twice(

@@ -31,6 +31,7 @@ STATUSES: Final[dict[type[LakebedError], int]] = {
     errors.TableNotFoundError: 404,
     errors.EntryNotFoundError: 404,
     errors.TopicExistsError: 409,
+    errors.PipelineRunningError: 409,
     errors.SchemaChangeError: 409,
     errors.FencedError: 409,
     errors.SequenceGapError: 409,
