@@ -220,7 +220,7 @@ def test_an_entry_that_flushes_nothing_does_not_use_up_the_budget_for_good() -> 
 def test_an_offset_beyond_64_bits_is_refused_as_bad_input() -> None:
     log = quiet()
     log.create_topic("t", 1)
-    with pytest.raises(InvalidArgumentError, match="whole number|no form on the wire"):
+    with pytest.raises(InvalidArgumentError, match=r"whole number|no form on the wire"):
         log.commit_offsets("g", {("t", 0): 2**70})
     assert log.groups() == []
 
