@@ -44,7 +44,7 @@ java: ## Make sure of a Java runtime, which Spark needs
 
 .PHONY: test
 test: lint java ## Everything that must pass before a change lands
-	$(BIN)/pytest -q -n 4 -m "not prove"
+	$(BIN)/pytest -q -n 2 -m "not prove"
 
 .PHONY: prove
 prove: setup ## The long proofs (hours); SEED=n repeats one
