@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,3 +112,21 @@ def test_a_stream_writes_each_batch_once_also_when_it_is_repeated(
         ended(complete.start())
     run()
     assert multiset(log, "out") == multiset(log, "in")
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "most"), [(40_000, 8, 32_768), (100, 1_000_000, 34)], ids=["many", "large"]
+)
+def test_rows_come_in_batches_that_are_large_and_bounded(
+    spark: SparkSession, rows: int, width: int, most: int
+) -> None:
+    """By settings of the session, which the sink's speed and memory rest on."""
+
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch({"rows": [batch.num_rows]})
+
+    frame = spark.range(0, rows, 1, 1).selectExpr(f"repeat('x', {width}) AS value")
+    found = frame.mapInArrow(counted, "rows long").toArrow().column("rows").to_pylist()
+    assert sum(found) == rows
+    assert most * 0.9 <= max(found) <= most

@@ -33,6 +33,10 @@ DAEMON: Final = {"spark.python.daemon.module": "lakebed.spark.daemon"}
 _SETTINGS: Final = {
     **DAEMON,
     "spark.python.authenticate.socketTimeout": "120s",  # 15 is short where cores are few
+    # Rows on their way to the sink: 10,000 at a time cost an eighth more, and without a limit in
+    # bytes a batch of large values would fill the memory.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "32768",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "33554432",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
