@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 from lakebed.errors import CorruptionError, FormatTooNewError
 from lakebed.lake.index import KEY, decode
+from lakebed.spark.stores import in_store
 
 _BATCH_ROWS: Final = 65_536
 """Rows of a batch that goes to Spark: enough to cost little each, few enough to be held."""
@@ -85,15 +86,3 @@ class SealedSegment:
                 raise CorruptionError(
                     "a column chunk is damaged", path=self._path, byte=start, length=length
                 )
-
-
-def in_store(location: str) -> Any:
-    """Open a file of an object store, with the settings that this process's environment has."""
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
-    from lakebed.config import LogConfig, resolved, with_environment
-
-    lake = with_environment(LogConfig(), os.environ).lake
-    if not lake.store or not location.startswith(lake.store.rstrip("/") + "/"):
-        raise FileNotFoundError("the environment has no settings of this object store")
-    return PyArrowFileIO(resolved(lake.store_options)).new_input(location).open()

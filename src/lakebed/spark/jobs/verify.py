@@ -229,7 +229,7 @@ def _local(location: str) -> Iterator[Path]:
         return
     import tempfile
 
-    from lakebed.spark.sealed import in_store
+    from lakebed.spark.stores import in_store
 
     with tempfile.NamedTemporaryFile(prefix="lakebed-verify-", suffix=".parquet") as copy:
         with in_store(location) as source:

@@ -15,10 +15,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from lakebed.client.config import ClientConfig
-from lakebed.host.table_files import TableFiles
 from lakebed.lake.derived_values import BUCKET, DATA
 from lakebed.spark.connection import connected
 from lakebed.spark.options import Target
+from lakebed.spark.stores import table_files
 from lakebed.spark.tables.bucket import deleted_positions
 from lakebed.spark.tables.rows import conformed, without
 from lakebed.spark.types import arrow_schema, fitted, plain
@@ -81,7 +81,7 @@ class TableReader(DataSourceReader):
     def read(self, _partition: Any) -> Iterator[pa.RecordBatch]:
         """Read the rows that live, of all files of one version."""
         derived = _log(self._log).derived
-        store = TableFiles(derived.store_options)
+        store = table_files(derived)
         files = derived.files(self._table).files
         gone = deleted_positions(files, store)
         wanted = arrow_schema(self._schema)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidArgumentError, TableChangedError
 from lakebed.host.table_files import TableFiles
 from lakebed.lake.derived_values import DATA, DerivedTable, Positions
+from lakebed.spark.stores import table_files
 from lakebed.spark.tables.bucket import INSERTED, REPORT
 from lakebed.spark.tables.merging import TableReport, committed, written
 from lakebed.spark.tables.rows import conformed
@@ -44,7 +45,7 @@ def append(
         raise InvalidArgumentError("the table has no such column", table=name, column=unknown[0])
     if number <= table.writers.get(writer, -1):
         return TableReport(name, table.version, duplicate=True)
-    task = _Task(table, log.derived.place(name), TableFiles(log.derived.store_options))
+    task = _Task(table, log.derived.place(name), table_files(log.derived))
     told = _run(rows, task)
     written()
     return commit_files(log, table, told, writer, number, positions)

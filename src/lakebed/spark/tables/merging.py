@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidArgumentError
 from lakebed.host import failpoints
-from lakebed.host.table_files import TableFiles
 from lakebed.lake.derived_values import (
     BUCKET,
     DATA,
@@ -29,6 +28,7 @@ from lakebed.lake.derived_values import (
     DerivedTable,
     Positions,
 )
+from lakebed.spark.stores import table_files
 from lakebed.spark.tables.bucket import (
     DELETED,
     GONE,
@@ -114,7 +114,7 @@ def apply(
         table=table,
         files=files,
         place=f"{table.location}/data/{uuid.uuid4().hex}",
-        store=TableFiles(log.derived.store_options),
+        store=table_files(log.derived),
         order=Order(order, tuple(order[each] for each in moved)),
         folded=folded(files, table.buckets),
     )

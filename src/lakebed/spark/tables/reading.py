@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lakebed.host.table_files import TableFiles
 from lakebed.lake.derived_values import BUCKET, DATA, DELETES, DerivedFiles
+from lakebed.spark.stores import table_files
 from lakebed.spark.tables.folding import by_bucket
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def read_table(
     elif reads_natively(spark, found.table.location):
         frame = _native(spark, found, schema)
     else:
-        frame = _by_workers(spark, found, schema, TableFiles(owner.derived.store_options))
+        frame = _by_workers(spark, found, schema, table_files(owner.derived))
     return frame if technical else frame.drop(BUCKET)
 
 
