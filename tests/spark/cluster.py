@@ -49,7 +49,9 @@ class Cluster:
 
     def kill_worker(self) -> None:
         """Kill the last worker with its executors, as a machine dies."""
-        os.killpg(self._processes.pop().pid, signal.SIGKILL)
+        process = self._processes.pop()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
 
     def stop(self) -> None:
         """Kill everything."""
