@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 from lakebed.errors import CorruptionError, FormatTooNewError
 from lakebed.lake.index import KEY, decode
+from lakebed.lake.opened import damaged_chunk
 from lakebed.spark.stores import in_store
 
 _BATCH_ROWS: Final = 65_536
@@ -83,6 +84,4 @@ class SealedSegment:
             if self._leaves[leaf] not in columns:
                 continue
             if crc32c(self._bytes[start : start + length]) != checksum:
-                raise CorruptionError(
-                    "a column chunk is damaged", path=self._path, byte=start, length=length
-                )
+                raise damaged_chunk(self._path, start, length, self._leaves[leaf], group)

@@ -18,9 +18,10 @@ import pyarrow as pa
 from lakebed.engine.compaction import CompactionPlan, PartitionCompaction, RewriteReport
 from lakebed.errors import StalePlanError
 from lakebed.spark.failures import told
-from lakebed.spark.jobs.progress import Progress, say_nothing, watched
+from lakebed.spark.jobs.progress import watched
 from lakebed.spark.jobs.survivors import BLOCK, Bits, first_block, survivors
 from lakebed.spark.jobs.target import AnyLog, reached
+from lakebed.types import Progress, say_nothing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from lakebed.engine.topics import TopicInfo
 from lakebed.errors import InvalidArgumentError
 from lakebed.spark.failures import told
-from lakebed.spark.jobs.progress import Progress, watched
+from lakebed.spark.jobs.progress import watched
 from lakebed.spark.jobs.ranges import Points, Time, chosen_ranges
 from lakebed.spark.jobs.storage import Destination
 from lakebed.spark.jobs.target import AnyLog, reached
+from lakebed.types import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -18,9 +18,9 @@ from lakebed.spark.failures import told
 from lakebed.spark.jobs.import_rows import BAD, LAYOUTS, Rows, columns_of, schema_for
 from lakebed.spark.jobs.import_sources import FORMATS, Source, source_of
 from lakebed.spark.jobs.plans import Plans, check_same, job_name
-from lakebed.spark.jobs.progress import Progress, say_nothing
 from lakebed.spark.jobs.storage import Found
 from lakebed.spark.jobs.target import AnyLog, reached
+from lakebed.types import Progress, say_nothing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
+
+from lakebed.types import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
 
 _LOOK_SECONDS: Final = 0.2
-
-
-def say_nothing(_doing: str, _done: int, _total: int) -> None:
-    """Keep progress to oneself."""
 
 
 @contextlib.contextmanager

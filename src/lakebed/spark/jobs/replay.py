@@ -16,9 +16,9 @@ from lakebed.engine.topics import TopicInfo
 from lakebed.errors import InvalidArgumentError, TopicNotFoundError
 from lakebed.spark.failures import told
 from lakebed.spark.jobs.plans import Plans, check_same, job_name
-from lakebed.spark.jobs.progress import Progress, say_nothing
 from lakebed.spark.jobs.ranges import Points, Ranges, Time, as_arguments, chosen_ranges, cut
 from lakebed.spark.jobs.target import AnyLog, reached
+from lakebed.types import Progress, say_nothing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

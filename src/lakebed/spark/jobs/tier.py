@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakebed.errors import InvalidArgumentError
-from lakebed.spark.jobs.progress import Progress
+from lakebed.types import Progress
 
 if TYPE_CHECKING:
     from lakebed.engine.log import Log

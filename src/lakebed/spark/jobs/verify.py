@@ -24,8 +24,9 @@ from lakebed.host import OsDisk
 from lakebed.lake.verify import verify_segment
 from lakebed.spark.connection import connected
 from lakebed.spark.failures import told
-from lakebed.spark.jobs.progress import Progress, watched
+from lakebed.spark.jobs.progress import watched
 from lakebed.spark.jobs.target import AnyLog, reached
+from lakebed.types import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
