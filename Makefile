@@ -40,7 +40,7 @@ check: lint ## Format, lint, types and the fast tests, in under a minute
 .PHONY: java
 java: ## Make sure of a Java runtime, which Spark needs
 	@command -v java > /dev/null || { command -v apt-get > /dev/null && apt-get install -y -q default-jre-headless; } || \
-		{ echo "the tests with Spark need Java 17 or newer: install a Java runtime, such as OpenJDK's"; exit 1; }
+		{ echo "Spark needs Java 17 or newer: install a Java runtime, such as OpenJDK's"; exit 1; }
 
 .PHONY: test
 test: lint java ## Everything that must pass before a change lands
@@ -68,8 +68,8 @@ constraints: $(VENV)/.bench-installed ## Write the versions that are installed i
 		$(BIN)/pip freeze --exclude-editable; } > constraints.txt
 
 .PHONY: demo
-demo: setup ## Write, get killed, reopen, and find everything acknowledged
-	$(BIN)/python examples/demo.py
+demo: setup java ## See the main job done, with kills, in two minutes; writes demo/report.html
+	@$(BIN)/lakebed demo
 
 .PHONY: clean
 clean: ## Remove .venv and caches

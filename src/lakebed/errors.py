@@ -441,6 +441,13 @@ class JavaMissingError(RejectedError):
     )
 
 
+class PackageMissingError(RejectedError):
+    """A Python package is not installed that this needs, and that not everybody does."""
+
+    code = "package_missing"
+    advice = "install it into the environment that runs this, then try again"
+
+
 class DataLossError(RejectedError):
     """Records that a query has to read are gone: retention, a purge or a deletion was quicker."""
 

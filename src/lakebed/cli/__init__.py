@@ -8,6 +8,7 @@ from lakebed.cli.access import access
 from lakebed.cli.backup import backup, restore
 from lakebed.cli.completion import completion
 from lakebed.cli.consume import consume
+from lakebed.cli.demo import demo
 from lakebed.cli.doctor import doctor
 from lakebed.cli.group import group
 from lakebed.cli.job import job
@@ -34,6 +35,7 @@ def cli() -> None:
 
 
 for command in (
+    demo,
     serve,
     topic,
     produce,

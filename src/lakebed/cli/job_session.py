@@ -14,6 +14,7 @@ import click
 import lakebed
 from lakebed.cli.data import Target, opened
 from lakebed.spark.java import check_java
+from lakebed.spark.packages import check_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +39,7 @@ def spark_on(
 
     Java is looked for first: without it nothing is opened.
     """
+    check_packages("spark", "pyspark")
     check_java()
     from pyspark.sql import SparkSession
 

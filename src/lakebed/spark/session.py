@@ -17,6 +17,7 @@ from lakebed.spark import naming
 from lakebed.spark.connection import reachable
 from lakebed.spark.java import check_java, end_children
 from lakebed.spark.options import Target
+from lakebed.spark.packages import check_packages
 from lakebed.spark.serving import url_of
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def session(
     settings, which win over ours. With `silent` its Java writes nothing: what it has to say, it
     says by exceptions.
     """
+    check_packages("spark", "pyspark")
     from pyspark.sql import SparkSession
 
     place = None if log is None else naming.place_of(log)

@@ -1,0 +1,79 @@
+"""DuckDB, which knows nothing of Lakebed, asks the Iceberg tables what the shop has sold."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import lakebed
+from lakebed.demo import pipeline
+from lakebed.demo.measures import Query
+from lakebed.demo.orders import Expected
+from lakebed.demo.till import TOPIC
+
+_REVENUE: Final = """\
+SELECT customer, count(*) AS orders, sum(amount) AS revenue
+FROM iceberg_scan('{table}')
+WHERE status = 'paid' AND amount > 0
+GROUP BY customer ORDER BY customer"""
+_TOPIC: Final = """\
+SELECT count(*) AS records, count(value) AS orders, count(*) - count(value) AS deletions
+FROM iceberg_scan('{table}')"""
+_PAID: Final = """\
+SELECT count(*) AS records, count(DISTINCT value.id) AS orders
+FROM iceberg_scan('{table}')"""
+
+
+def rows(log: lakebed.Log, table: str) -> list[tuple[Any, ...]]:
+    """Give the rows of the current-state table."""
+    place = log.derived.describe(table).metadata
+    with _duckdb() as connection:
+        sql = f"SELECT id, customer, amount, status FROM iceberg_scan('{place}')"  # noqa: S608
+        return list(connection.execute(sql).fetchall())
+
+
+def ask(log: lakebed.Log, folder: Path, expected: Expected) -> list[Query]:
+    """Ask each table, and compare the answers with what the till meant to write."""
+    every, current = len(expected.orders), len(expected.current)
+    revenue = [(name, *sums) for name, sums in expected.revenue().items()]
+    state = Path(log.derived.describe(pipeline.TABLE).metadata)
+    topic, paid = (_folder(log, name) for name in (TOPIC, pipeline.PAID))
+    asked = (
+        (f"paid orders by customer, of {pipeline.TABLE}", _REVENUE, state, revenue),
+        (f"the topic {TOPIC}, compacted", _TOPIC, topic, [(every, current, every - current)]),
+        (f"the topic {pipeline.PAID}", _PAID, paid, [(expected.paid, expected.ever_paid)]),
+    )
+    return [_asked(name, sql, place, folder, right) for name, sql, place, right in asked]
+
+
+def _folder(log: lakebed.Log, topic: str) -> Path:
+    """Give the folder of a topic's table, in which DuckDB finds the newest metadata."""
+    return Path(log.table(topic).iceberg().metadata_location.removeprefix("file://")).parents[1]
+
+
+def _asked(name: str, sql: str, table: Path, folder: Path, right: list[tuple[Any, ...]]) -> Query:
+    begun = time.monotonic()
+    with _duckdb() as connection:
+        answer = connection.execute(sql.format(table=table))
+        columns = tuple(each[0] for each in answer.description)
+        found = [tuple(row) for row in answer.fetchall()]
+    seconds = time.monotonic() - begun
+    shown = sql.format(table=table.resolve().relative_to(folder.resolve()))
+    return Query(name, shown, columns, found, seconds, found == right)
+
+
+@contextlib.contextmanager
+def _duckdb() -> Iterator[Any]:
+    """Connect, with the extension for Iceberg as its Python package has it."""
+    import duckdb
+
+    with duckdb.connect() as connection:
+        for name in ("avro", "iceberg"):
+            package = importlib.import_module(f"duckdb_extension_{name}")
+            (file,) = Path(str(package.__file__)).parent.glob("extensions/*/*.duckdb_extension")
+            connection.execute(f"LOAD '{file}'")
+        yield connection

@@ -1,0 +1,140 @@
+"""What the demonstration has measured, as plain data: times in seconds since its beginning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Ack(NamedTuple):
+    """A batch of the till that is on disk."""
+
+    at: float
+    records: int
+    latency_ms: float
+
+
+class Syncs(NamedTuple):
+    """How much a till has written by then, since it was started."""
+
+    at: float
+    entries: int
+    syncs: int
+
+
+class Flow(NamedTuple):
+    """How far a flow of the pipeline was."""
+
+    at: float
+    name: str
+    records: int
+
+
+@dataclass
+class Sale:
+    """The till's two lives."""
+
+    records: int
+    checkouts: int
+    acks: list[Ack] = field(default_factory=list)
+    syncs: list[list[Syncs]] = field(default_factory=list)
+    """For each life."""
+    killed_at: float = 0.0
+    acknowledged_before: int = 0
+    """Records, when the kill came."""
+    unacknowledged: int = 0
+    """Records that were on disk when the kill came, before the till was told."""
+    reopened_at: float = 0.0
+    opening_ms: float = 0.0
+    """What opening the log took after the kill."""
+    replayed_entries: int = 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found, beside what had to be there."""
+
+    expected: int
+    found: int
+    wrong: int
+    """Found, but not what it should be, or once too often."""
+
+    @property
+    def missing(self) -> int:
+        """Tell how much is not there."""
+        return self.expected - (self.found - self.wrong)
+
+    @property
+    def is_exact(self) -> bool:
+        """Tell whether everything is there, once, as it was meant."""
+        return self.wrong == 0 and self.missing == 0
+
+
+@dataclass
+class Piping:
+    """The pipeline's two lives."""
+
+    flows: list[Flow] = field(default_factory=list)
+    killed_at: float = 0.0
+    seconds: float = 0.0
+    paid: Comparison | None = None
+    dead: Comparison | None = None
+    table: Comparison | None = None
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """The topic, before and after."""
+
+    records_before: int
+    records_after: int
+    expected: int
+    seconds: float
+
+
+class Sizes(NamedTuple):
+    """How large the log's parts were after an act, in bytes."""
+
+    act: str
+    wal: int
+    segments: int
+    tables: int
+
+
+@dataclass(frozen=True)
+class Query:
+    """What DuckDB answered."""
+
+    name: str
+    sql: str
+    columns: tuple[str, ...]
+    rows: list[tuple[object, ...]]
+    seconds: float
+    is_right: bool
+
+
+@dataclass
+class Measures:
+    """Everything that the report shows."""
+
+    started: str
+    sale: Sale
+    check: Comparison | None = None
+    piping: Piping = field(default_factory=Piping)
+    compaction: Compaction | None = None
+    queries: list[Query] = field(default_factory=list)
+    sizes: list[Sizes] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def is_right(self) -> bool:
+        """Tell whether everything was as promised."""
+        compared = [self.check, self.piping.paid, self.piping.dead, self.piping.table]
+        compacted = self.compaction
+        return (
+            all(each is not None and each.is_exact for each in compared)
+            and compacted is not None
+            and compacted.records_after == compacted.expected
+            and bool(self.queries)
+            and all(each.is_right for each in self.queries)
+        )

@@ -1,0 +1,238 @@
+"""What the demonstration has measured, as one page that needs nothing else."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.metadata import version as installed
+from itertools import pairwise
+from typing import Final
+
+from lakebed.demo import pipeline, plots
+from lakebed.demo.measures import Comparison, Measures, Query, Sale, Syncs
+from lakebed.demo.plots import Mark, Series
+from lakebed.demo.story import entries_per_sync, percentiles
+from lakebed.version import __version__
+
+_BUCKET_SECONDS: Final = 0.25
+
+_STYLE: Final = """
+:root { --text: #1c2430; --soft: #667080; --line: #dfe3e8; --page: #fff; --box: #f5f7f9;
+  --c0: #2563ab; --c1: #d97706; --c2: #5b8c5a; --kill: #c0302b; }
+@media (prefers-color-scheme: dark) { :root { --text: #e6e9ee; --soft: #98a3b3; --line: #323a45;
+  --page: #14181d; --box: #1d232b; --c0: #6ea8e8; --c1: #f0a94a; --c2: #8fc78d; --kill: #ff7b72; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page);
+  max-width: 800px; margin: 2em auto; padding: 0 1em; }
+h1 { font-size: 1.5em; margin-bottom: 0; } h2 { font-size: 1.15em; margin: 2em 0 .3em; }
+p.soft, figcaption { color: var(--soft); } figure { margin: 1.2em 0; }
+p.verdict { font-size: 1.15em; } p.verdict b { color: var(--c2); } p.verdict b.bad { color: var(--kill); }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: .7em; }
+dl div { background: var(--box); border-radius: 8px; padding: .6em .9em; }
+dt { color: var(--soft); font-size: .85em; } dd { margin: 0; font-size: 1.35em; }
+svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; }
+svg text { fill: var(--soft); } svg text.end { text-anchor: end; } svg text.middle { text-anchor: middle; }
+svg .grid { stroke: var(--line); } svg .line { fill: none; stroke-width: 2; }
+svg .line.c0 { stroke: var(--c0); } svg .line.c1 { stroke: var(--c1); } svg .line.c2 { stroke: var(--c2); }
+svg .bar.c0 { fill: var(--c0); } svg .bar.c1 { fill: var(--c1); } svg .bar.c2 { fill: var(--c2); }
+svg path.kill { stroke: var(--kill); stroke-dasharray: 4 3; } svg text.kill { fill: var(--kill); }
+svg path.mark { stroke: var(--soft); stroke-dasharray: 2 4; }
+table { border-collapse: collapse; margin: .6em 0; } th, td { padding: .2em .9em .2em 0; text-align: left; }
+th { color: var(--soft); font-weight: normal; border-bottom: 1px solid var(--line); }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+pre { background: var(--box); border-radius: 8px; padding: .7em 1em; overflow-x: auto; font-size: 13px; }
+"""  # noqa: E501  # a style sheet
+
+
+def page(measures: Measures) -> str:
+    """Give the whole page."""
+    body = "\n".join(
+        [
+            *_head(measures),
+            *_till(measures.sale),
+            *_compared(measures),
+            *_piped(measures),
+            *_sized(measures),
+            *_asked(measures.queries),
+            *_further(),
+        ]
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>Lakebed: a demonstration</title><style>{_STYLE}</style></head>\n"
+        f"<body>\n{body}\n</body></html>\n"
+    )
+
+
+def _head(measures: Measures) -> Iterable[str]:
+    sale, check = measures.sale, measures.check
+    verdict = (
+        "<b>Everything acknowledged is there, once, as it was written.</b>"
+        if measures.is_right
+        else '<b class="bad">Not everything is as it should be: see below.</b>'
+    )
+    machine = (
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"Spark {installed('pyspark')}, DuckDB {installed('duckdb')}"
+    )
+    yield "<h1>Lakebed: a demonstration</h1>"
+    yield (
+        f'<p class="soft">Lakebed {__version__}, {escape(measures.started)}, '
+        f"{measures.seconds:.0f} seconds; {escape(machine)}. Every figure is of this run.</p>"
+    )
+    yield f'<p class="verdict">{verdict}</p>'
+    tiles = [
+        ("records acknowledged", f"{sale.records:,}"),
+        ("missing, wrong or twice", f"{check.missing + check.wrong:,}" if check else "-"),
+        ("processes killed", "2"),
+        ("entries per sync", f"{entries_per_sync(sale):.1f}"),
+        (
+            "acknowledged within, 99 %",
+            f"{percentiles([ack.latency_ms for ack in sale.acks])[99]:.1f} ms",
+        ),
+    ]
+    rows = (f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles)
+    yield f"<dl>{''.join(rows)}</dl>"
+
+
+def _till(sale: Sale) -> Iterable[str]:
+    marks = [Mark(sale.killed_at, "till killed (-9)", True), Mark(sale.reopened_at, "open", False)]
+    yield "<h2>The till</h2>"
+    yield (
+        f"<p>{sale.checkouts} checkouts write {sale.records:,} orders, corrections and deletions. "
+        f"The process was killed when {sale.acknowledged_before:,} were acknowledged. "
+        f"{sale.unacknowledged:,} more were on disk, which it had not been told; the next till "
+        "found them in the log and went on behind them. Opening the log again took "
+        f"{sale.opening_ms:.0f} ms.</p>"
+    )
+    rates = Series("acknowledged", _rates(sale))
+    yield plots.over_time(
+        "Records acknowledged, which is on disk", "per second", [rates], marks, stepped=True
+    )
+    shared = [Series("entries", _shares(life)) for life in sale.syncs]
+    yield plots.over_time("Entries that shared a sync", "entries per fdatasync", shared, marks)
+    latency = percentiles([ack.latency_ms for ack in sale.acks])
+    names = {50.0: "half of them", 100.0: "all of them"}
+    yield plots.bars(
+        "Acknowledged within, of all batches",
+        [(names.get(share, f"{share:g} %"), value) for share, value in latency.items()],
+        lambda value: f"{value:.1f} ms",
+    )
+
+
+def _rates(sale: Sale) -> list[tuple[float, float]]:
+    """Give records per second, for each part of a second from the first record to the last."""
+    found = defaultdict[int, int](int)
+    for ack in sale.acks:
+        found[int(ack.at / _BUCKET_SECONDS)] += ack.records
+    if not found:
+        return []
+    buckets = range(min(found), max(found) + 2)
+    return [(each * _BUCKET_SECONDS, found[each] / _BUCKET_SECONDS) for each in buckets]
+
+
+def _shares(life: list[Syncs]) -> list[tuple[float, float]]:
+    return [
+        (later.at, (later.entries - before.entries) / (later.syncs - before.syncs))
+        for before, later in pairwise(life)
+        if later.syncs > before.syncs
+    ]
+
+
+def _compared(measures: Measures) -> Iterable[str]:
+    piping = measures.piping
+    rows: list[tuple[str, Comparison | None]] = [
+        ("topic orders: every record, byte by byte", measures.check),
+        (f"topic {pipeline.PAID}", piping.paid),
+        (f"topic {pipeline.DEAD}", piping.dead),
+        (f"table {pipeline.TABLE}: every row", piping.table),
+    ]
+    yield "<h2>What is there, beside what has to be</h2>"
+    yield _table(
+        ("", "expected", "found", "missing", "wrong or twice"),
+        [
+            (name, each.expected, each.found, each.missing, each.wrong)
+            for name, each in rows
+            if each is not None
+        ],
+    )
+
+
+def _piped(measures: Measures) -> Iterable[str]:
+    piping = measures.piping
+    names = {"paid": f"topic {pipeline.PAID}", "now": f"table {pipeline.TABLE}"}
+    series = [
+        Series(label, [(each.at, each.records) for each in piping.flows if each.name == name])
+        for name, label in names.items()
+    ]
+    marks = [Mark(piping.killed_at, "pipeline killed (-9)", True)]
+    yield "<h2>The pipeline</h2>"
+    yield (
+        f"<p>Two runs of Spark, {piping.seconds:.0f} seconds with starting it twice. The second "
+        "went on where the first was killed: what it read, and what it wrote, counts once.</p>"
+    )
+    yield plots.over_time("Records read by the pipeline", "", series, marks, stepped=True)
+
+
+def _sized(measures: Measures) -> Iterable[str]:
+    acts = [each.act for each in measures.sizes]
+    lake = [
+        ("segments (Parquet)", [float(each.segments) for each in measures.sizes]),
+        ("tables (Iceberg)", [float(each.tables) for each in measures.sizes]),
+    ]
+    yield "<h2>Sizes</h2>"
+    yield plots.stacks("The lake, after each act", acts, lake, _bytes)
+    yield plots.bars(
+        "Files of the write-ahead log, which are made ahead of their use",
+        [(each.act, float(each.wal)) for each in measures.sizes],
+        _bytes,
+    )
+    if (done := measures.compaction) is not None:
+        yield (
+            f"<p>Compaction by Spark left {done.records_after:,} of {done.records_before:,} "
+            f"records ({done.expected:,} expected) in {done.seconds:.0f} seconds, with the start "
+            "of Spark. Files that snapshots of a table still need stay until those are dropped.</p>"
+        )
+
+
+def _bytes(value: float) -> str:
+    return f"{value / 2**20:,.1f} MiB"
+
+
+def _asked(queries: Sequence[Query]) -> Iterable[str]:
+    yield "<h2>Asked by DuckDB</h2>"
+    for query in queries:
+        right = "as the till meant it" if query.is_right else "not what the till meant"
+        yield f"<p>{escape(query.name)}: {right}, in {query.seconds * 1000:.0f} ms</p>"
+        yield f"<pre>{escape(query.sql)}</pre>"
+        yield _table(query.columns, query.rows)
+
+
+def _further() -> Iterable[str]:
+    yield "<h2>Go on</h2>"
+    yield "<p>The log is still there. In the folder of this page:</p>"
+    yield (
+        "<pre>lakebed topic list --data log\n"
+        "lakebed consume paid-orders --data log --max 3\n"
+        f"lakebed pipeline status {pipeline.NAME}\n"
+        "lakebed lake describe orders --data log</pre>"
+    )
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Give a table; its columns are aligned as what they hold."""
+    found = list(rows)
+    numbers = [isinstance(each, int | float) for each in found[0]] if found else []
+    kinds = [' class="number"' if each else "" for each in numbers] or [""] * len(columns)
+    head = (f"<th{kind}>{escape(name)}</th>" for name, kind in zip(columns, kinds, strict=True))
+    body = (f"<tr>{''.join(map(_cell, row))}</tr>" for row in found)
+    return f"<table><tr>{''.join(head)}</tr>{''.join(body)}</table>"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int | float):
+        return f'<td class="number">{value:,}</td>'
+    return f"<td>{escape(str(value))}</td>"

@@ -1,0 +1,300 @@
+"""The acts of the demonstration, in their order; each does its part with real processes.
+
+sell       a till writes to the log, is killed, is started again
+check      every record is compared with what the till meant to write
+derive     a Spark pipeline makes a topic and a table of it, is killed, is started again
+compact    Spark finds the last change of each order, the log keeps those
+ask        DuckDB reads the tables
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Protocol
+
+import lakebed
+from lakebed.demo import asking, comparing, pipeline
+from lakebed.demo.children import TEMPORARY, Child
+from lakebed.demo.measures import Ack, Compaction, Flow, Measures, Sale, Sizes, Syncs
+from lakebed.demo.orders import Expected
+from lakebed.demo.till import TOPIC
+from lakebed.errors import InvalidArgumentError
+from lakebed.spark.serving import url_of
+
+CHECKOUTS: Final = 8
+PARTITIONS: Final = 4
+
+_BATCHES: Final = 4
+"""Batches that the pipeline has for all of it, so that it can be killed in between."""
+_MARK: Final = ".lakebed-demo"
+"""Tells a folder of the demonstration from a folder that somebody needs."""
+
+
+class Teller(Protocol):
+    """Whoever tells the story while it happens."""
+
+    def act(self, text: str) -> None:
+        """Say what begins."""
+
+    def fact(self, text: str) -> None:
+        """Say what was found."""
+
+    def far(self, doing: str, done: int, total: int) -> None:
+        """Say how far work has come."""
+
+
+class Story:
+    """One run, in a folder of its own."""
+
+    def __init__(self, folder: Path, records: int, teller: Teller) -> None:
+        changes = records // CHECKOUTS
+        self.folder = folder
+        self._log_folder = folder / "log"
+        self._expected = Expected(CHECKOUTS, changes)
+        self._changes = changes
+        self._act, self._say, self._meter = teller.act, teller.fact, teller.far
+        self._begun = time.monotonic()
+        started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        self.measures = Measures(started, Sale(self._expected.changes, CHECKOUTS))
+
+    def run(self) -> Measures:
+        """Play all acts."""
+        with lakebed.open(self._log_folder) as log:
+            log.create_topic(TOPIC, partitions=PARTITIONS)
+        self._sell()
+        with lakebed.open(self._log_folder) as log:
+            self._check(log)
+            self._derive(log)
+            self._compact(log)
+            self._ask(log)
+        self.measures.seconds = self._now()
+        return self.measures
+
+    def _now(self) -> float:
+        return time.monotonic() - self._begun
+
+    def _since(self, nanoseconds: str) -> float:
+        """Give a time that a child has told, since the beginning."""
+        return int(nanoseconds) / 1e9 - self._begun
+
+    # The till
+
+    def _sell(self) -> None:
+        sale = self.measures.sale
+        self._act(
+            f"A till writes {sale.records:,} orders, corrections and deletions to "
+            f"{self._log_folder}, {CHECKOUTS} checkouts at once."
+        )
+        self._till(kill_at=sale.records // 2)
+        sale.acknowledged_before = self._acknowledged()
+        self._say(
+            f"killed with -9 when {sale.acknowledged_before:,} records were acknowledged, "
+            "and started again"
+        )
+        self._till(kill_at=None)
+        told = sale.acknowledged_before + sum(
+            ack.records for ack in sale.acks if ack.at > sale.reopened_at
+        )
+        sale.unacknowledged = sale.records - told
+        latency = percentiles([ack.latency_ms for ack in sale.acks])
+        self._say(
+            f"open again after {sale.opening_ms:.0f} ms, with {sale.replayed_entries:,} entries "
+            f"replayed; {sale.unacknowledged:,} records were on disk without the till knowing"
+        )
+        self._say(
+            f"half of the acknowledgements came within {latency[50]:.1f} ms, 99 % within "
+            f"{latency[99]:.1f} ms; {entries_per_sync(sale):.1f} entries shared a sync"
+        )
+
+    def _acknowledged(self) -> int:
+        return sum(ack.records for ack in self.measures.sale.acks)
+
+    def _till(self, *, kill_at: int | None) -> None:
+        """Let a till write, to its end or until so many records are acknowledged."""
+        sale, syncs, first = self.measures.sale, list[Syncs](), not self.measures.sale.syncs
+        sale.syncs.append(syncs)
+
+        def hear(line: str) -> None:
+            word, *numbers = line.split()
+            if word == "ack":
+                _, _, records, at, took = numbers
+                sale.acks.append(Ack(self._since(at), int(records), int(took) / 1e6))
+                if kill_at is not None and self._acknowledged() >= kill_at:
+                    child.kill()
+            elif word == "stats":
+                at, entries, done, _ = numbers
+                syncs.append(Syncs(self._since(at), int(entries), int(done)))
+            elif not first:
+                at, took, replayed = numbers
+                sale.reopened_at, sale.opening_ms = self._since(at), int(took) / 1e6
+                sale.replayed_entries = int(replayed)
+
+        arguments = [str(self._log_folder), str(CHECKOUTS), str(self._changes)]
+        child = Child("lakebed.demo.till", arguments, self.folder, hear)
+        with child:
+            child.wait(lambda: self._meter("selling", self._acknowledged(), sale.records))
+        if child.killed_at is not None:
+            sale.killed_at = child.killed_at - self._begun
+
+    def _check(self, log: lakebed.Log) -> None:
+        self._act("Every record is read and compared with what the till meant to write.")
+        done, total = 0, self._expected.changes
+
+        def told(records: int) -> None:
+            nonlocal done
+            done += records
+            self._meter("comparing", done, total)
+
+        found = comparing.orders(log, TOPIC, self._expected, told)
+        self.measures.check = found
+        self._say(
+            f"{found.expected:,} records expected, {found.found:,} found, {found.missing:,} "
+            f"missing, {found.wrong:,} changed, moved or twice"
+        )
+        self._measure("written")
+        log.checkpoint()
+        self._measure("checkpoint")
+
+    # The pipeline
+
+    def _derive(self, log: lakebed.Log) -> None:
+        file = self.folder / pipeline.NAME
+        file.write_text(pipeline.text(max(1, self._expected.changes // _BATCHES)), encoding="utf8")
+        self._act(
+            f"A Spark pipeline ({file}) makes the topic {pipeline.PAID} and the table "
+            f"{pipeline.TABLE} of it."
+        )
+        piping, begun = self.measures.piping, self._now()
+        self._pipeline(file, url_of(log), kill=True)
+        self._say(
+            "killed with -9, with all that it had started, after its first batches; run again"
+        )
+        self._pipeline(file, url_of(log), kill=False)
+        piping.seconds = self._now() - begun
+        self._meter("comparing", 0, 1)
+        piping.paid = comparing.paid(log, pipeline.PAID, self._expected)
+        piping.dead = comparing.dead(log, pipeline.DEAD, self._expected)
+        piping.table = comparing.table(asking.rows(log, pipeline.TABLE), self._expected)
+        self._meter("comparing", 1, 1)
+        for name, found in (
+            (f"topic {pipeline.PAID}", piping.paid),
+            (f"topic {pipeline.DEAD}, amounts that cannot be", piping.dead),
+            (f"table {pipeline.TABLE}, orders as they are now", piping.table),
+        ):
+            self._say(
+                f"{name}: {found.expected:,} expected, {found.found:,} found, "
+                f"{found.missing:,} missing, {found.wrong:,} wrong or twice"
+            )
+        log.checkpoint()
+        log.lake.sync()
+        self._measure("pipeline")
+
+    def _pipeline(self, file: Path, url: str, *, kill: bool) -> None:
+        """Run the pipeline over all there is, or until it has done a batch of each flow."""
+        piping, read = self.measures.piping, dict[str, int]()
+
+        def hear(line: str) -> None:
+            status = json.loads(line)
+            if status["type"] != "flow":
+                return
+            read[status["flow"]] = status["rows"]
+            piping.flows.append(Flow(self._now(), status["flow"], status["rows"]))
+            if kill and all(read.get(name) for name in ("paid", "now")):
+                child.kill()
+
+        def meanwhile() -> None:
+            name = "pipeline" if read else "starting Spark"
+            done = min((read.get(each, 0) for each in ("paid", "now")), default=0)
+            self._meter(name, done, self._expected.changes)
+
+        arguments = ["pipeline", "run", str(file), "--data", url, "--available-now", "--json"]
+        child = Child("lakebed.cli", arguments, self.folder, hear)
+        with child:
+            child.wait(meanwhile)
+        if child.killed_at is not None:
+            piping.killed_at = child.killed_at - self._begun
+
+    # The topic, and its tables
+
+    def _compact(self, log: lakebed.Log) -> None:
+        self._act(f"The topic {TOPIC} is compacted: the last change of each order stays.")
+        before, begun = _records(log), self._now()
+        log.alter_topic(TOPIC, config={"cleanup": "compact"})
+        arguments = ["job", "compact", TOPIC, "--data", url_of(log), "--force", "--json"]
+        with Child("lakebed.cli", arguments, self.folder, lambda _: None) as child:
+            child.wait(lambda: self._meter("compacting by Spark", 0, 1))
+        self._meter("compacting by Spark", 1, 1)
+        after, expected = _records(log), len(self._expected.orders)
+        self.measures.compaction = Compaction(before, after, expected, self._now() - begun)
+        log.lake.sync()
+        self._measure("compaction")
+        log.lake.gc(now=True)
+        self._measure("old files removed")
+        sizes = self.measures.sizes
+        self._say(
+            f"{before:,} records before, {after:,} after, {expected:,} expected; segments "
+            f"{sizes[-2].segments / 2**20:.1f} MiB, {sizes[-1].segments / 2**20:.1f} MiB when old "
+            "snapshots of the tables are dropped"
+        )
+
+    def _ask(self, log: lakebed.Log) -> None:
+        self._act("DuckDB reads the Iceberg tables.")
+        self.measures.queries = asking.ask(log, self.folder, self._expected)
+        for query in self.measures.queries:
+            answer = "as the till meant it" if query.is_right else "NOT what the till meant"
+            self._say(f"{query.name}: {answer}, in {query.seconds * 1000:.0f} ms")
+
+    def _measure(self, act: str) -> None:
+        """Note how large the log's parts are."""
+        wal, lake, *tables = (
+            _size(self._log_folder / name) for name in ("wal", "lake", "iceberg", "derived")
+        )
+        self.measures.sizes.append(Sizes(act, wal, lake, sum(tables)))
+
+
+def _records(log: lakebed.Log) -> int:
+    """Count the records of the topic: offsets would count those too that are compacted away."""
+    return sum(batch.num_rows for batch in log.table(TOPIC).scan(["offset"]))
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def percentiles(values: list[float]) -> dict[float, float]:
+    """Give the values below which so many per cent of all are."""
+    ordered = sorted(values) or [0.0]
+    last = len(ordered) - 1
+    return {share: ordered[round(share / 100 * last)] for share in (50.0, 90.0, 99.0, 99.9, 100.0)}
+
+
+def entries_per_sync(sale: Sale) -> float:
+    """Tell how many entries shared a sync, over both lives."""
+    lasts = [life[-1] for life in sale.syncs if life]
+    return sum(each.entries for each in lasts) / max(1, sum(each.syncs for each in lasts))
+
+
+@contextlib.contextmanager
+def stage(folder: Path) -> Iterator[None]:
+    """Clear a folder for a run; what a run that does not end has left there is removed again."""
+    mark = folder / _MARK
+    if folder.exists() and any(folder.iterdir()) and not mark.exists():
+        raise InvalidArgumentError(
+            "this folder is not empty, and not of an earlier demonstration: name another one",
+            folder=folder,
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    mark.touch()
+    try:
+        yield
+        shutil.rmtree(folder / TEMPORARY)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -1,0 +1,138 @@
+"""`lakebed demo`, as a newcomer runs it: to its end, twice, and stopped in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import lakebed
+from lakebed.demo.children import Child
+from lakebed.demo.story import stage
+from lakebed.demo.till import written
+from lakebed.errors import InvalidArgumentError, JobFailedError
+
+PROGRAM = [str(Path(sys.executable).with_name("lakebed")), "demo", "--records", "4000"]
+
+
+@pytest.mark.spark
+def test_the_demo_does_what_it_says(tmp_path: Path) -> None:
+    done = subprocess.run(
+        PROGRAM, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"killed with -9 when ([\d,]+) records were acknowledged", done.stdout)
+    assert "4,000 records expected, 4,000 found, 0 missing, 0 changed, moved" in done.stdout
+    assert "2,800 after, 2,800 expected" in done.stdout
+    assert done.stdout.count("as the till meant it") == 3
+    assert done.stdout.splitlines()[-1] == "demo/report.html"
+    assert "Everything acknowledged is there" in (tmp_path / "demo/report.html").read_text()
+    assert not (tmp_path / "demo/tmp").exists()
+    with lakebed.open(tmp_path / "demo/log") as log:
+        assert set(log.topics()) >= {"orders", "paid-orders", "orders-dead"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_in_the_middle_it_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Not the folder, not a process; also the folder of an earlier run is gone."""
+    with subprocess.Popen(
+        [*PROGRAM[:-1], "5000000", "--folder", "here/demo"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            for _ in range(600):
+                if (tmp_path / "here/demo/log/wal").exists() and tills(tmp_path):
+                    break
+                time.sleep(0.05)
+            assert tills(tmp_path)
+            process.send_signal(number)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, said.splitlines()[-1]) == (130, "interrupted")
+    assert not (tmp_path / "here/demo").exists()
+    assert tills(tmp_path) == []
+
+
+def tills(folder: Path) -> list[str]:
+    """Give the tills that write below a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().decode()
+            if "lakebed.demo.till" in command and os.readlink(process / "cwd") == str(folder):
+                found.append(command)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
+    return found
+
+
+def test_a_till_that_was_killed_goes_on_behind_what_is_in_the_log(tmp_path: Path) -> None:
+    with lakebed.open(tmp_path / "log") as log:
+        log.create_topic("orders", partitions=2)
+    arguments = [str(tmp_path / "log"), "2", "3000"]
+    heard: list[str] = []
+
+    def hear(line: str) -> None:
+        heard.append(line)
+        if len(heard) == 20:
+            child.kill()
+
+    child = Child("lakebed.demo.till", arguments, tmp_path, hear)
+    with child:
+        child.wait(lambda: None)
+    assert child.killed_at is not None
+    with Child("lakebed.demo.till", arguments, tmp_path, heard.append) as child:
+        child.wait(lambda: None)
+    with lakebed.open(tmp_path / "log") as log:
+        assert written(log) == {0: 3000, 1: 3000}
+
+
+def test_a_process_that_fails_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+    with (
+        pytest.raises(JobFailedError, match="ValueError"),
+        Child("lakebed.demo.till", ["x", "no number"], tmp_path, lambda _: None) as child,
+    ):
+        child.wait(lambda: None)
+
+
+def test_a_folder_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(InvalidArgumentError, match="name another"), stage(tmp_path):
+        pass
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_run_replaces_an_earlier_one(tmp_path: Path) -> None:
+    for _ in range(2):
+        with stage(tmp_path / "demo"):
+            (tmp_path / "demo/tmp").mkdir()
+            assert not (tmp_path / "demo/report.html").exists()
+            (tmp_path / "demo/report.html").touch()
+
+
+def test_without_its_packages_it_says_what_to_install(tmp_path: Path) -> None:
+    hidden = "import sys; sys.modules['duckdb'] = None; from lakebed.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, "demo", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    error = json.loads(done.stderr)
+    assert (error["code"], done.returncode) == ("package_missing", 1)
+    assert "pip install 'lakebed[demo]'" in error["message"]
+    assert not (tmp_path / "demo").exists()
