@@ -67,9 +67,17 @@ constraints: $(VENV)/.bench-installed ## Write the versions that are installed i
 	{ echo '# The versions that the tests run with. Regenerate: `make constraints`.'; \
 		$(BIN)/pip freeze --exclude-editable; } > constraints.txt
 
+.PHONY: reference
+reference: setup ## Write docs/python.md and the help texts of docs/cli.md from the code
+	$(BIN)/python -m tools.reference
+
 .PHONY: demo
 demo: setup java ## See the main job done, with kills, in two minutes; writes demo/report.html
 	@$(BIN)/lakebed demo
+
+.PHONY: fresh
+fresh: ## Try `make demo` and `make test` as on a fresh machine: a clone, an empty home, no caches
+	$(PYTHON) tools/fresh_machine.py
 
 .PHONY: clean
 clean: ## Remove .venv and caches

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -78,6 +80,7 @@ class _Teller:
     def __init__(self, *, silent: bool) -> None:
         self._silent = silent
         self._acts = 0
+        self._doing, self._since = "", 0.0
         self._meter = self._new_meter()
 
     def _new_meter(self) -> Meter:
@@ -107,13 +110,26 @@ class _Teller:
         """Say how far work has come."""
         self._meter(f"   {doing}", done, total)
 
+    def busy(self, doing: str) -> None:
+        """Say what is being done of which nobody knows how far it is."""
+        if doing != self._doing:
+            self._doing, self._since = doing, time.monotonic()
+            self._renew()
+            if not (self._silent or sys.stderr.isatty()):
+                click.echo(f"   {doing}", err=True)
+        if sys.stderr.isatty():
+            self._meter.tally(f"   {doing}: {time.monotonic() - self._since:.0f} s")
+
     def _say(self, text: str) -> None:
         if self._silent:
             return
-        self._meter.__exit__(None, None, None)  # a bar and a line would be in each other's way
-        self._meter = self._new_meter()
+        self._renew()  # a bar and a line would be in each other's way
         write_line(text)
         flush()
+
+    def _renew(self) -> None:
+        self._meter.__exit__(None, None, None)
+        self._meter = self._new_meter()
 
 
 def _conclude(measures: Measures) -> None:

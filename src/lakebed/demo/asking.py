@@ -30,7 +30,7 @@ FROM iceberg_scan('{table}')"""
 
 def rows(log: lakebed.Log, table: str) -> list[tuple[Any, ...]]:
     """Give the rows of the current-state table."""
-    place = log.derived.describe(table).metadata
+    place = _path(log.derived.describe(table).metadata)
     with _duckdb() as connection:
         sql = f"SELECT id, customer, amount, status FROM iceberg_scan('{place}')"  # noqa: S608
         return list(connection.execute(sql).fetchall())
@@ -40,8 +40,12 @@ def ask(log: lakebed.Log, folder: Path, expected: Expected) -> list[Query]:
     """Ask each table, and compare the answers with what the till meant to write."""
     every, current = len(expected.orders), len(expected.current)
     revenue = [(name, *sums) for name, sums in expected.revenue().items()]
-    state = Path(log.derived.describe(pipeline.TABLE).metadata)
-    topic, paid = (_folder(log, name) for name in (TOPIC, pipeline.PAID))
+    state = _path(log.derived.describe(pipeline.TABLE).metadata)
+    # In the folder of a topic's table DuckDB finds the newest metadata by itself.
+    topic, paid = (
+        _path(log.table(name).iceberg().metadata_location).parents[1]
+        for name in (TOPIC, pipeline.PAID)
+    )
     asked = (
         (f"paid orders by customer, of {pipeline.TABLE}", _REVENUE, state, revenue),
         (f"the topic {TOPIC}, compacted", _TOPIC, topic, [(every, current, every - current)]),
@@ -50,9 +54,8 @@ def ask(log: lakebed.Log, folder: Path, expected: Expected) -> list[Query]:
     return [_asked(name, sql, place, folder, right) for name, sql, place, right in asked]
 
 
-def _folder(log: lakebed.Log, topic: str) -> Path:
-    """Give the folder of a topic's table, in which DuckDB finds the newest metadata."""
-    return Path(log.table(topic).iceberg().metadata_location.removeprefix("file://")).parents[1]
+def _path(place: str) -> Path:
+    return Path(place.removeprefix("file://"))
 
 
 def _asked(name: str, sql: str, table: Path, folder: Path, right: list[tuple[Any, ...]]) -> Query:

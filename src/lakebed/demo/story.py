@@ -32,6 +32,8 @@ PARTITIONS: Final = 4
 
 _BATCHES: Final = 4
 """Batches that the pipeline has for all of it, so that it can be killed in between."""
+_FLOWS: Final = ("paid", "now")
+"""The flows of the pipeline that read every order."""
 _MARK: Final = ".lakebed-demo"
 """Tells a folder of the demonstration from a folder that somebody needs."""
 
@@ -48,6 +50,9 @@ class Teller(Protocol):
     def far(self, doing: str, done: int, total: int) -> None:
         """Say how far work has come."""
 
+    def busy(self, doing: str) -> None:
+        """Say what is being done of which nobody knows how far it is."""
+
 
 class Story:
     """One run, in a folder of its own."""
@@ -58,7 +63,8 @@ class Story:
         self._log_folder = folder / "log"
         self._expected = Expected(CHECKOUTS, changes)
         self._changes = changes
-        self._act, self._say, self._meter = teller.act, teller.fact, teller.far
+        self._act, self._say = teller.act, teller.fact
+        self._meter, self._busy = teller.far, teller.busy
         self._begun = time.monotonic()
         started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         self.measures = Measures(started, Sale(self._expected.changes, CHECKOUTS))
@@ -177,11 +183,10 @@ class Story:
         )
         self._pipeline(file, url_of(log), kill=False)
         piping.seconds = self._now() - begun
-        self._meter("comparing", 0, 1)
+        self._busy("comparing")
         piping.paid = comparing.paid(log, pipeline.PAID, self._expected)
         piping.dead = comparing.dead(log, pipeline.DEAD, self._expected)
         piping.table = comparing.table(asking.rows(log, pipeline.TABLE), self._expected)
-        self._meter("comparing", 1, 1)
         for name, found in (
             (f"topic {pipeline.PAID}", piping.paid),
             (f"topic {pipeline.DEAD}, amounts that cannot be", piping.dead),
@@ -205,13 +210,15 @@ class Story:
                 return
             read[status["flow"]] = status["rows"]
             piping.flows.append(Flow(self._now(), status["flow"], status["rows"]))
-            if kill and all(read.get(name) for name in ("paid", "now")):
+            if kill and all(read.get(name) for name in _FLOWS):
                 child.kill()
 
         def meanwhile() -> None:
-            name = "pipeline" if read else "starting Spark"
-            done = min((read.get(each, 0) for each in ("paid", "now")), default=0)
-            self._meter(name, done, self._expected.changes)
+            done = min(read.get(each, 0) for each in _FLOWS)
+            if done:
+                self._meter("pipeline", done, self._expected.changes)
+            else:
+                self._busy("starting Spark, and the pipeline")
 
         arguments = ["pipeline", "run", str(file), "--data", url, "--available-now", "--json"]
         child = Child("lakebed.cli", arguments, self.folder, hear)
@@ -228,8 +235,7 @@ class Story:
         log.alter_topic(TOPIC, config={"cleanup": "compact"})
         arguments = ["job", "compact", TOPIC, "--data", url_of(log), "--force", "--json"]
         with Child("lakebed.cli", arguments, self.folder, lambda _: None) as child:
-            child.wait(lambda: self._meter("compacting by Spark", 0, 1))
-        self._meter("compacting by Spark", 1, 1)
+            child.wait(lambda: self._busy("starting Spark, and compacting"))
         after, expected = _records(log), len(self._expected.orders)
         self.measures.compaction = Compaction(before, after, expected, self._now() - begun)
         log.lake.sync()
