@@ -3,11 +3,11 @@
     version u8 | kind u8 | reserved u16 | envelope length u32 | envelope, msgpack | zeros to 64 |
     body 0 | zeros to 64 | body 1 | ...
 
-The envelope is the command's fields in order, all little-endian numbers, text, bytes and lists of
-these. Bodies are Arrow IPC messages of one record batch each; the envelope's parts say how long
-each is. Everything that a command needs to be applied comes with it: times and names are chosen by
-whoever writes it, ids and offsets follow from the state. Bodies begin at multiples of 64 bytes, so
-that Arrow's buffers can be used where they lie.
+Numbers of the head are little endian. The envelope is a msgpack array of the command's fields in
+order: whole numbers, text, bytes and arrays of these. Bodies are Arrow IPC messages of one record
+batch each; the envelope's parts say how long each is. Everything that a command needs to be applied
+comes with it: times and names are chosen by whoever writes it, ids and offsets follow from the
+state. Bodies begin at multiples of 64 bytes, so that Arrow's buffers can be used where they lie.
 """
 
 from __future__ import annotations
