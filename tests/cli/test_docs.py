@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import os
 import re
 import shlex
 import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from lakebed import LakeConfig, Log, LogConfig, ServeConfig, WalConfig
 from lakebed.cli import cli
+from lakebed.serve.server import Server
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf8")
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src" / "lakebed"
+SETTINGS = (ROOT / "docs" / "settings.md").read_text(encoding="utf8")
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf8")
+PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf8")
 LIVE, _, _ = PAGE.partition("\n## `lakebed wal`")
 """The part of the page whose examples are run one after another, in one folder."""
 
@@ -37,6 +49,9 @@ FILES = {
 
 TOKEN = r"lkb_([0-9a-f]{16})_[A-Za-z0-9_-]{43}"
 MASKS = [
+    (r"(?m)^[a-z ]+: \d+ % of .*$", ""),
+    (r"pid=\d+ host=\S+", "OWNER"),
+    (r"\b[0-9a-f]{16}(?=  )", "TOKEN"),
     (TOKEN, r"lkb_\1_SECRET"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
     (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
@@ -163,3 +178,170 @@ def test_the_examples_show_what_happens(tmp_path: Path, monkeypatch: pytest.Monk
     terminal = Terminal()
     for example in examples(LIVE):
         assert masked(terminal.shows(example)) == masked(example.shown), example.command
+
+
+# Nothing that the code has is left out
+
+
+def test_every_option_and_argument_says_what_it_is_for() -> None:
+    """Its help text is on the page too: the page has the help of each command, word for word."""
+    silent = [
+        (*path, option.opts[-1])
+        for path in commands(cli)
+        for option in _found(path).params
+        if isinstance(option, click.Option) and not option.help
+    ]
+    assert silent == []
+
+
+def test_every_exit_code_is_on_the_page_and_no_other() -> None:
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \| .+ \|$", PAGE, re.M)}
+    used = {2}  # click's own, for a wrong call
+    for path in (SOURCES / "cli").glob("*.py"):
+        module = importlib.import_module(f"lakebed.cli.{path.stem}")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "exit":
+                used |= set(_codes(node.args[0], vars(module)))
+    assert listed == used
+
+
+def _codes(node: ast.expr, scope: dict[str, Any]) -> Iterator[int]:
+    """Give every number that an expression can be."""
+    if isinstance(node, ast.IfExp):
+        yield from _codes(node.body, scope)
+        yield from _codes(node.orelse, scope)
+    elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        yield from scope[node.value.id].values()
+    else:
+        yield eval(ast.unparse(node), dict(scope))
+
+
+def test_every_kind_of_json_line_is_on_the_page() -> None:
+    _, _, below = PAGE.partition("| `type` |")
+    listed = set(re.findall(r"`(\w+)`", below.partition("\n\n")[0]))
+    written: set[str] = {"record", "error"}
+    for path in (SOURCES / "cli").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "write_json":
+                written |= {
+                    str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)
+                }
+    assert written <= listed
+
+
+def test_every_variable_that_the_code_asks_for_is_on_the_page() -> None:
+    sections = {"LOG": LogConfig, "WAL": WalConfig, "LAKE": LakeConfig, "SERVE": ServeConfig}
+    settings = {
+        f"LAKEBED_{section}_{field.name.upper()}"
+        for section, kind in sections.items()
+        for field in fields(kind)
+    }
+    asked: set[str] = set()
+    for path in SOURCES.rglob("*.py"):
+        asked |= set(re.findall(r"\bLAKEBED_[A-Z_]*[A-Z]\b", path.read_text(encoding="utf8")))
+    asked -= {"LAKEBED_SECTION_SETTING"} | settings
+    assert (
+        asked
+        == set(re.findall(r"`(LAKEBED_\w+)`", SETTINGS.partition("## Environment")[2])) - settings
+    )
+
+
+# Operations
+
+
+def _metrics(tmp_path: Path) -> str:
+    """Give the metrics of a server whose log has done something of everything."""
+    log = Log.open(tmp_path / "log")
+    log.create_topic("orders")
+    log.append("orders", b"one")
+    log.commit_offsets("billing", {("orders", 0): 1})
+    log.checkpoint()
+    with Server(log, ServeConfig(port=0, http_port=0)) as server:
+        return _fetched(f"http://127.0.0.1:{server.http_port}/metrics")
+
+
+def _fetched(url: str) -> str:
+    with urllib.request.urlopen(url) as answer:
+        return str(answer.read().decode())
+
+
+def test_every_metric_that_the_operations_page_names_exists(tmp_path: Path) -> None:
+    there = set(re.findall(r"^# TYPE (\w+) ", _metrics(tmp_path), re.M))
+    named = set(re.findall(r"\b(lakebed_\w+)", OPERATIONS))
+    assert len(named) > 15
+    assert named <= there
+
+
+class Shell(Terminal):
+    """Runs a page's commands as a shell does; ours, where nothing else is asked for, in here."""
+
+    def shows(self, example: Example) -> str:
+        """Run a command; give what it writes."""
+        plain = re.fullmatch(
+            r"(?:(seq \d+) \| )?lakebed ([^|&;()<>]*?)(?: >(\S+))?(?: \| (tail [-n \d]+))?",
+            example.command,
+        )
+        if plain is None:
+            return _bash(example.command)
+        given = _shell(plain[1]) if plain[1] else ""
+        arguments = shlex.split(plain[2])
+        result = CliRunner().invoke(cli, arguments, input=given, prog_name="lakebed")
+        assert result.exception is None or isinstance(result.exception, SystemExit), example
+        if plain[3]:
+            Path(plain[3]).write_text(result.stdout)
+            return result.stderr
+        return _shell(plain[4], result.output) if plain[4] else result.output
+
+
+def _bash(command: str) -> str:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        env={**os.environ, "PATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.stdout
+
+
+def test_the_operations_page_shows_what_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command of "What to do when", in the order of the page, in one folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAKEBED_DATA", raising=False)
+    _, _, chapter = OPERATIONS.partition("\n## What to do when\n")
+    shell = Shell()
+    found = list(examples(chapter))
+    assert len(found) > 30
+    for example in found:
+        assert masked(shell.shows(example)) == masked(example.shown), example.command
+
+
+def test_a_line_of_the_servers_log_is_as_the_operations_page_shows_it(tmp_path: Path) -> None:
+    """Time, level, logger, a message, and what is known."""
+    (block,) = re.findall(r"^```text\n(.*?)^```$", OPERATIONS, re.M | re.S)
+    form = re.compile(r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}Z (info|warning|error) lakebed\.\w+ \S.*")
+    for line in block.splitlines():
+        assert form.fullmatch(line), line
+    folder = tmp_path / "shop"
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f"{Path(sys.executable).parent}/lakebed serve --data {folder} --port 0 --http-port 0 &"
+            f" until grep -qs url {folder}/lock; do sleep 0.05; done; kill $!; wait $!",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    said = [line for line in done.stderr.splitlines() if form.fullmatch(line)]
+    shown = {" ".join(line.split()[1:4]) for line in block.splitlines()}
+    assert {" ".join(line.split()[1:4]) for line in said} <= shown
+    assert said[0].split()[4].startswith("url=lakebed://127.0.0.1:")

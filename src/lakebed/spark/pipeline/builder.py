@@ -23,13 +23,15 @@ Expect = Mapping[str, str | tuple[str, str]]
 
 
 class Pipeline:
-    """A pipeline, put together part by part and then run. `docs/pipelines.md` explains each key.
+    """A pipeline, put together part by part and then run.
 
-    Pipeline("orders", log="data", dead_letter="orders-dead")
-        .source("orders", topic="orders", decode="json", schema="id LONG, status STRING")
-        .step("paid", sql="SELECT id FROM orders WHERE status = 'paid'")
-        .sink("paid", "paid", topic="paid-orders", key="id")
-        .run()
+    `docs/pipelines.md` explains each key.
+
+        Pipeline("orders", log="data", dead_letter="orders-dead")
+            .source("orders", topic="orders", decode="json", schema="id LONG, status STRING")
+            .step("paid", sql="SELECT id FROM orders WHERE status = 'paid'")
+            .sink("paid", "paid", topic="paid-orders", key="id")
+            .run()
     """
 
     def __init__(

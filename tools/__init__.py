@@ -1,0 +1,1 @@
+"""Programs that look after the repository."""
