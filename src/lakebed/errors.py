@@ -46,6 +46,7 @@
     │   ├── TlsError               server and client do not agree on TLS or its certificates
     │   ├── ProtocolError          a request or an answer does not follow the protocol
     │   ├── JavaMissingError       Spark has no Java that it can run on
+    │   ├── PackageMissingError    a Python package is not installed that this needs
     │   ├── DataLossError          records that a query has to read are gone
     │   ├── PipelineChangedError   a flow is not the one that its checkpoint is of
     │   ├── PipelineRunningError   somebody runs the pipeline already
@@ -133,7 +134,7 @@ class PipelineFileError(InvalidArgumentError):
     """The file of a pipeline has mistakes in it; the message names each with its line."""
 
     code = "pipeline_file"
-    advice = "correct the named lines; docs/pipelines.md explains every key"
+    advice = "correct the named lines; the page `pipelines` of the documentation explains every key"
 
 
 class TopicNotFoundError(RejectedError):
@@ -419,8 +420,8 @@ class TlsError(RejectedError):
 
     code = "tls"
     advice = (
-        "check the URL's scheme and port, LAKEBED_CA, LAKEBED_CERT and LAKEBED_KEY; docs/server.md "
-        "shows how certificates are made"
+        "check the URL's scheme and port, LAKEBED_CA, LAKEBED_CERT and LAKEBED_KEY; the page "
+        "`server` of the documentation shows how certificates are made"
     )
 
 
@@ -428,7 +429,10 @@ class ProtocolError(RejectedError):
     """A request or an answer does not follow the protocol."""
 
     code = "protocol"
-    advice = "use the same version of lakebed on both sides; docs/protocol.md describes messages"
+    advice = (
+        "use the same version of lakebed on both sides; the page `protocol` of the documentation "
+        "describes messages"
+    )
 
 
 class JavaMissingError(RejectedError):
@@ -547,7 +551,10 @@ class CorruptionError(StopError):
     """Bytes on disk are not what was written."""
 
     code = "corruption"
-    advice = "run `lakebed wal verify DIR`; restore a copy, or `lakebed wal salvage DIR --to NEW`"
+    advice = (
+        "`lakebed doctor --data DIR` shows all damage; restore a backup, or save what is left of a "
+        "WAL by `lakebed wal salvage DIR --to NEW`"
+    )
 
 
 class ForeignFileError(CorruptionError):

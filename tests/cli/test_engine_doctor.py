@@ -165,6 +165,13 @@ def test_a_damaged_wal_is_a_problem(shell: Shell) -> None:
     assert "segments" not in found  # nobody knows which there should be
 
 
+def test_a_snapshot_behind_the_damage_of_a_wal_is_spoken_of(shell: Shell) -> None:
+    flip(sorted((shell.folder / "wal").glob("*.wal"))[0], 64 + 70)
+    found = checks(shell, 1)
+    assert verdicts(found)["WAL"] == "problem"
+    assert "the WAL can be read up to entry" in found["snapshot"]["found"]
+
+
 def test_a_torn_tail_is_a_warning_and_opening_makes_it_well(shell: Shell) -> None:
     last = sorted((shell.folder / "wal").glob("*.wal"))[-1]
     data = last.read_bytes()

@@ -100,7 +100,7 @@ def numbers(values: dict[str, object]) -> Iterator[str]:
         if isinstance(value, dict):
             yield from (f"{name}_{each}" for each in numbers(value))
         elif isinstance(value, int | float) and name != "throttled_ms":
-            yield name
+            yield name.replace("age_ms", "age_seconds")
 
 
 def test_every_number_of_the_logs_statistics_is_told(log: Log) -> None:

@@ -117,7 +117,9 @@ def _values(info: GroupInfo) -> dict[str, object]:
 @group.command("reset", short_help="Let a group go on from elsewhere.")
 @_name
 @data_option
-@click.option("--topic", required=True, shell_complete=complete_topic, help="Of this topic.")
+@click.option(
+    "--topic", metavar="NAME", required=True, shell_complete=complete_topic, help="Of this topic."
+)
 @click.option("--to", "target", required=True, type=PositionType(), help="Where to go on.")
 @click.option(
     "--partition",

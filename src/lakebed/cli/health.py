@@ -125,7 +125,7 @@ class Examination:
         survey, folder = self._survey, SnapshotFolder(self.disk, self.folder)
         if survey is None:
             return
-        mark, bad = survey.state.mark.index, 0
+        mark, last, bad = survey.state.mark.index, survey.state.last_index, 0
         for index in reversed(folder.indexes()):
             try:
                 state = decode_state(folder.load(index), folder.path(index))
@@ -134,9 +134,13 @@ class Examination:
                 advice = "opening passes it over if it can; `lakebed checkpoint` writes a new one"
                 yield Check("snapshot", WARNING, str(error), advice)
                 continue
-            if mark <= index <= survey.state.last_index:
+            if mark <= index <= last:
                 self.state = state
                 yield Check("snapshot", OK, f"at entry {index}")
+                return
+            if self.findings is not None and self.findings.error is not None:
+                found = f"at entry {index}; the WAL can be read up to entry {last} only"
+                yield Check("snapshot", WARNING, found, "see to the WAL first")
                 return
             break
         if mark:

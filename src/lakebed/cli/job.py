@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 _topic = click.argument("topic", shell_complete=complete_topic)
 _name = click.option(
-    "--name", help="What the job is called; the same name again writes nothing twice."
+    "--name",
+    metavar="NAME",
+    help="What the job is called; the same name again writes nothing twice.",
 )
 
 
@@ -212,7 +214,7 @@ def _show_verified(report: VerifyReport, *, as_json: bool) -> None:
 @click.argument("target", shell_complete=complete_topic)
 @data_option
 @range_options
-@click.option("--key", "keys", metavar="KEY", multiple=True, help="Only this key; repeatable.")
+@click.option("--key", "keys", metavar="KEY", multiple=True, help="Only this key; may be repeated.")
 @click.option("--new-timestamps", is_flag=True, help="Let records have the time of the copy.")
 @click.option("--keep-partitions", is_flag=True, help="Let records stay in their partitions.")
 @_name

@@ -153,6 +153,9 @@ def _sections(stats: LogStats, problems: Mapping[str, str]) -> Iterator[tuple[st
             ("memtables", f"{size(stats.memtable_bytes)} of {budget}"),
         ],
     )
+    troubles = list(_maintenance(stats))
+    if troubles:
+        yield "maintenance", troubles
     yield (
         "WAL",
         [
@@ -183,6 +186,17 @@ def _sections(stats: LogStats, problems: Mapping[str, str]) -> Iterator[tuple[st
             ("files put aside", str(stats.files_quarantined)),
         ],
     )
+
+
+def _maintenance(stats: LogStats) -> Iterator[tuple[str, str]]:
+    """Say what checkpoints, retention and short memory have cost since the log was opened."""
+    if stats.maintenance_failures:
+        yield "failures", str(stats.maintenance_failures)
+        yield "last failure", stats.last_failure or "-"
+    if stats.throttled_ms:
+        yield "writers waited", f"{stats.throttled_ms / 1000:.1f} s"
+    if stats.rejected_writes:
+        yield "writes refused", str(stats.rejected_writes)
 
 
 def _troubles(lake: LakeStats, problems: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -60,7 +60,7 @@ def pipeline() -> None:
 @click.option("--available-now", is_flag=True, help="Work off what there is, and end.")
 @click.option("--reset", metavar="FLOW", multiple=True, help="Begin this flow anew.")
 @yes_option
-@click.option("--verbose", is_flag=True, help="Show what Spark says, traces included.")
+@click.option("--verbose", is_flag=True, help="Show what Spark says, stack traces included.")
 @json_option
 def run_command(
     file: Path,

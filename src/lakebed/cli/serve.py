@@ -47,11 +47,16 @@ _LOOK_SECONDS: Final = 0.2
     type=Folder(),
     help="The log's folder; it is made if there is none.",
 )
-@click.option("--host", help="The address to listen on.  [default: 127.0.0.1]")
+@click.option("--host", metavar="HOST", help="The address to listen on: 127.0.0.1, if not set.")
 @click.option(
-    "--port", type=int, help="The port of Arrow Flight; 0 for a free one.  [default: 4747]"
+    "--port",
+    metavar="N",
+    type=int,
+    help="The port of Arrow Flight: 4747, if not set; 0 for a free one.",
 )
-@click.option("--http-port", type=int, help="The port of HTTP; -1 for none.  [default: 4748]")
+@click.option(
+    "--http-port", metavar="N", type=int, help="The port of HTTP: 4748, if not set; -1 for none."
+)
 @click.option("--tls-cert", metavar="FILE", help="The certificate to show, PEM.")
 @click.option("--tls-key", metavar="FILE", help="Its key, PEM.")
 @click.option("--tls-client-ca", metavar="FILE", help="Ask clients for a certificate of these.")

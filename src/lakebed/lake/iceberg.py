@@ -379,7 +379,7 @@ class Tables:
         A table that is ahead of the position, or that of another folder, is not for us to drop: it
         is that of a log whose older copy this is.
         """
-        with self._swaps.asking("listing tables", ""):
+        with self._swaps.asking("listing tables", "all"):
             others = [name for name in self._catalog.names() if name not in living]
         return [name for name in others if self._drop_other(name, position)]
 

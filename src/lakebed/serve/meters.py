@@ -226,6 +226,8 @@ def _tell_stats(text: _Text, log: Log) -> None:
     meaning = "Whether a failed write or sync has ended writing."
     text.family("lakebed_wal_poisoned", "gauge", meaning, [({}, poisoned)])
     stats["throttled_seconds"] = stats.pop("throttled_ms") / 1000
+    age_ms = stats.pop("checkpoint_age_ms")
+    stats["checkpoint_age_seconds"] = None if age_ms is None else age_ms / 1000
     counts = wal["counters"].pop("entries_per_sync")
     for name, value in _numbers("", stats):
         counter = name in _COUNTERS or name.startswith("wal_counters_")
