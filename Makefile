@@ -58,6 +58,10 @@ bench: $(VENV)/.bench-installed ## Measure against the disk and against peers; w
 	$(BIN)/python -m bench.serve
 	$(BIN)/python -m bench.spark
 
+.PHONY: compare
+compare: $(VENV)/.bench-installed java ## Compare with what you might pick instead; writes docs/comparison.md
+	$(BIN)/python -m bench.compare
+
 $(VENV)/.bench-installed: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@

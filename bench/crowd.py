@@ -1,4 +1,4 @@
-"""A thousand connections, each with one record on its way at a time: in a process of its own.
+"""Many connections, each with one record on its way at a time: in a process of its own.
 
 What is measured shares two cores with this, so this does little: one thread, sockets that do not
 block, and of each protocol only what one record needs. Of gRPC that is an HTTP/2 stream with a
@@ -16,15 +16,18 @@ import json
 import os
 import selectors
 import socket
+import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import msgpack
 import numpy as np
 import pyarrow as pa
 
+from bench import rabbit
 from bench.peers import RECORD_BYTES
 from lakebed.topic.schema import storage_schema
 
@@ -270,7 +273,49 @@ class NatsPublish(Caller):
         return count
 
 
+class AmqpPublish(Caller):
+    """A publish of one record to a queue of RabbitMQ, confirmed."""
+
+    queue = ""
+
+    def __init__(self, port: int, _number: int) -> None:
+        super().__init__(port)
+        rabbit.Connection(port, self.socket)
+        self._command = rabbit.publisher(self.queue)(b"v" * RECORD_BYTES)
+
+    def record(self, _number: int) -> bytes:
+        """Give the frames."""
+        return self._command
+
+    def acknowledged(self) -> int:
+        """Count the confirmations."""
+        frames, self._buffer = rabbit.split(self._buffer)
+        return sum(1 for frame in frames if rabbit.confirmed(*frame))
+
+
+class ToQuorum(AmqpPublish):
+    """To a quorum queue."""
+
+    queue = "quorum"
+
+
+class ToStream(AmqpPublish):
+    """To a stream."""
+
+    queue = "stream"
+
+
 # The crowd
+
+
+def in_a_process(kind: str, port: int, count: int, seconds: float) -> Mapping[str, float]:
+    """Run the connections in a process of their own; give what it found."""
+    command = [sys.executable, "-m", "bench.crowd", kind, *map(str, (port, count, seconds))]
+    done = subprocess.run(command, input="begin\n", capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 _KINDS: dict[str, Any] = {
@@ -278,6 +323,8 @@ _KINDS: dict[str, Any] = {
     "record": Flight,
     "redis": RedisAdd,
     "nats": NatsPublish,
+    "rabbit-quorum": ToQuorum,
+    "rabbit-stream": ToStream,
 }
 
 

@@ -7,6 +7,9 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from bench.load import seconds
 from bench.logs import BATCH, TOPIC, settings, table
@@ -93,15 +96,21 @@ def _through_the_log(folder: Path) -> tuple[Callable[[], None], Callable[[], Non
     return append, log.close
 
 
-def _pyiceberg(folder: Path) -> Callable[[], None]:
+def iceberg_table(folder: Path, schema: pa.Schema) -> Any:
+    """Make a table of pyiceberg's, in a catalog of its own in SQLite."""
     from pyiceberg.catalog.sql import SqlCatalog
 
-    place = folder.resolve() / "pyiceberg"
-    place.mkdir()
+    place = folder.resolve()
     catalog = SqlCatalog("bench", uri=f"sqlite:///{place}/catalog.db", warehouse=f"file://{place}")
     catalog.create_namespace("bench")
+    return catalog.create_table("bench.events", schema)
+
+
+def _pyiceberg(folder: Path) -> Callable[[], None]:
+    place = folder / "pyiceberg"
+    place.mkdir()
     given = table(keys=True)
-    made = catalog.create_table("bench.events", given.schema)
+    made = iceberg_table(place, given.schema)
     made.append(given)
     return lambda: made.append(given)
 

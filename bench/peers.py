@@ -1,17 +1,18 @@
 """What a log is measured against.
 
-The disk itself, and other stores that a Python program could use.
+The disk itself, and other stores that a Python program could use. All may be appended to from many
+threads. A store's package is imported when the store is opened: not every machine has all of them.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
-
-import lmdb
-import rocksdict
+from typing import Any, Protocol
 
 RECORD_BYTES = 100
 
@@ -38,6 +39,7 @@ class Raw:
     def __init__(self, path: Path, size_bytes: int, *, filled: bool) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         self._position = 0
+        self._one_at_a_time = threading.Lock()
         self._limit = size_bytes if filled else 0
         if filled:
             zeros = bytes(1 << 20)
@@ -50,31 +52,62 @@ class Raw:
 
         A filled file is used from its start again when it ends.
         """
-        if self._limit and self._position + len(data) > self._limit:
-            self._position = 0
-        os.pwrite(self._descriptor, data, self._position)
-        os.fdatasync(self._descriptor)
-        self._position += len(data)
+        with self._one_at_a_time:
+            if self._limit and self._position + len(data) > self._limit:
+                self._position = 0
+            os.pwrite(self._descriptor, data, self._position)
+            os.fdatasync(self._descriptor)
+            self._position += len(data)
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
 
 
+def open_sqlite(folder: Path) -> sqlite3.Connection:
+    """Open a database that syncs every transaction, for any thread."""
+    path = folder / "peer.sqlite"
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    database.execute("pragma journal_mode=wal")
+    database.execute("pragma synchronous=full")
+    return database
+
+
+def open_rocks(folder: Path) -> tuple[Any, Callable[[Iterable[tuple[bytes, bytes]]], None]]:
+    """Open a RocksDB; give it, and what writes keys and values in one synced batch."""
+    import rocksdict
+
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    database = rocksdict.Rdict(str(folder / "peer.rocks"), options)
+    synced = rocksdict.WriteOptions()
+    synced.sync = True
+
+    def write(pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        for key, value in pairs:
+            batch.put(key, value)
+        database.write(batch, synced)
+
+    return database, write
+
+
 class Sqlite:
     """SQLite in WAL mode with synchronous=FULL: a transaction per batch."""
 
     def __init__(self, folder: Path) -> None:
-        self._db = sqlite3.connect(folder / "peer.sqlite", isolation_level=None)
-        self._db.execute("pragma journal_mode=wal")
-        self._db.execute("pragma synchronous=full")
+        # One connection for all threads: SQLite has one writer, and waiting here costs least.
+        self._one_at_a_time = threading.Lock()
+        self._db = open_sqlite(folder)
         self._db.execute("create table if not exists log (i integer primary key, v blob)")
 
     def append(self, records: list[bytes]) -> None:
         """Insert a batch and commit it."""
-        self._db.execute("begin")
-        self._db.executemany("insert into log (v) values (?)", [(each,) for each in records])
-        self._db.execute("commit")
+        rows = [(each,) for each in records]
+        with self._one_at_a_time:
+            self._db.execute("begin")
+            self._db.executemany("insert into log (v) values (?)", rows)
+            self._db.execute("commit")
 
     def scan(self) -> int:
         """Select every record in the order of the primary key."""
@@ -93,20 +126,12 @@ class Rocks:
     """RocksDB through rocksdict: a write batch with a synced write-ahead log."""
 
     def __init__(self, folder: Path) -> None:
-        options = rocksdict.Options(raw_mode=True)
-        options.create_if_missing(True)
-        self._db = rocksdict.Rdict(str(folder / "peer.rocks"), options)
-        self._options = rocksdict.WriteOptions()
-        self._options.sync = True
-        self._next = 0
+        self._db, self._write = open_rocks(folder)
+        self._numbers = itertools.count(1)
 
     def append(self, records: list[bytes]) -> None:
-        """Put a batch under consecutive keys."""
-        batch = rocksdict.WriteBatch(raw_mode=True)
-        for record in records:
-            self._next += 1
-            batch.put(self._next.to_bytes(8, "big"), record)
-        self._db.write(batch, self._options)
+        """Put a batch under ascending keys."""
+        self._write((next(self._numbers).to_bytes(8, "big"), record) for record in records)
 
     def scan(self) -> int:
         """Iterate over keys and values."""
@@ -121,6 +146,8 @@ class Lmdb:
     """LMDB with its default syncing: a transaction per batch."""
 
     def __init__(self, folder: Path) -> None:
+        import lmdb
+
         self._env = lmdb.open(str(folder / "peer.lmdb"), map_size=8 << 30)
         self._next = 0
 

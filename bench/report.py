@@ -14,7 +14,7 @@ import os
 import platform
 import shutil
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -165,25 +165,31 @@ def _measured(
 ) -> tuple[Rows, dict[str, object]]:
     rows = Rows()
     folder = options.folder
+    with own_folder(folder), Progress(console=Console(stderr=True), transient=True) as progress:
+        chosen = options.names or list(measures)
+        task = progress.add_task("measuring", total=len(chosen))
+        for each in chosen:
+            progress.update(task, description=each.replace("_", " "))
+            # A folder for each, gone before the next one needs the space.
+            options.folder = folder / each
+            options.folder.mkdir()
+            measures[each](options, rows)
+            shutil.rmtree(options.folder)
+            progress.advance(task)
+        return rows, machine(folder)
+
+
+@contextlib.contextmanager
+def own_folder(folder: Path) -> Iterator[None]:
+    """Make a folder anew and remove it in the end, and the one above it if it is empty then."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            chosen = options.names or list(measures)
-            task = progress.add_task("measuring", total=len(chosen))
-            for each in chosen:
-                progress.update(task, description=each.replace("_", " "))
-                # A folder for each, gone before the next one needs the space.
-                options.folder = folder / each
-                options.folder.mkdir()
-                measures[each](options, rows)
-                shutil.rmtree(options.folder)
-                progress.advance(task)
-        return rows, _machine(folder)
+        yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # somebody else's files are in it
-            options.dir.rmdir()
+            folder.parent.rmdir()
 
 
 def _show(rows: Rows, console: Console) -> None:
@@ -195,23 +201,32 @@ def _show(rows: Rows, console: Console) -> None:
     console.print(table)
 
 
-def _markdown(rows: Sequence[Row]) -> str:
-    lines = [HEADINGS, ["---"] * len(HEADINGS), *(row.cells() for row in rows)]
-    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+def grid(lines: Sequence[Sequence[str]]) -> str:
+    """Give lines as a table of Markdown; the first one is its heading."""
+    head, *rest = lines
+    return "".join(
+        "| " + " | ".join(cells) + " |\n" for cells in (head, ["---"] * len(head), *rest)
+    )
+
+
+def placed(text: str, name: str, content: str) -> str:
+    """Give a page's text with other content between the two marks of a name."""
+    begin, end = f"<!-- table: {name} -->\n", f"<!-- end of table: {name} -->\n"
+    before, found_begin, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found_begin or not found_end:
+        raise SystemExit(f"the page has no place for: {begin.strip()} … {end.strip()}")
+    return f"{before}{begin}{content}{end}{after}"
 
 
 def publish(name: str, rows: Sequence[Row], page: Path) -> None:
     """Put a table into the page, between its two marks."""
-    begin, end = f"<!-- table: {name} -->\n", f"<!-- end of table: {name} -->\n"
-    text = page.read_text(encoding="utf8")
-    before, found_begin, rest = text.partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not found_begin or not found_end:
-        raise SystemExit(f"{page} has no place for the table: {begin.strip()} … {end.strip()}")
-    page.write_text(f"{before}{begin}{_markdown(rows)}{end}{after}", encoding="utf8")
+    table = grid([HEADINGS, *(row.cells() for row in rows)])
+    page.write_text(placed(page.read_text(encoding="utf8"), name, table), encoding="utf8")
 
 
-def _machine(folder: Path) -> dict[str, object]:
+def machine(folder: Path) -> dict[str, object]:
+    """Tell what the figures come from."""
     return {
         "cores": os.cpu_count(),
         "python": platform.python_version(),

@@ -13,9 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import nats
-import redis
-
 import lakebed
 from bench.logs import TOPIC
 from bench.peers import RECORD_BYTES
@@ -29,11 +26,15 @@ def _lakebed(url: str) -> Send:
 
 
 def _redis(port: str) -> Send:
+    import redis
+
     client = redis.Redis(port=int(port))
     return lambda record: client.xadd("log", {"v": record})
 
 
 def _nats(port: str) -> Send:
+    import nats
+
     loop = asyncio.Runner()
     client: Any = loop.run(nats.connect(f"nats://127.0.0.1:{port}"))
     stream = client.jetstream(timeout=60)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Mapping
 from functools import partial
 
+from bench.crowd import in_a_process
 from bench.load import pipelined, rate
 from bench.logs import TOPIC, settle, table, values, warm_log
 from bench.report import Rows
@@ -68,7 +66,7 @@ def connections(options: argparse.Namespace, rows: Rows) -> None:
     found: dict[str, list[Mapping[str, float]]] = {kind: [] for kind in ports}
     for _ in range(options.rounds):
         for kind, port in ports.items():
-            found[kind].append(_crowd(kind, port, options.connections, options.seconds))
+            found[kind].append(in_a_process(kind, port, options.connections, options.seconds))
             settle(served.log)
     served.close()
     for peer in peers.values():
@@ -87,13 +85,3 @@ def connections(options: argparse.Namespace, rows: Rows) -> None:
 
 def _kind(peer: object) -> str:
     return "nats" if isinstance(peer, JetStream) else "redis"
-
-
-def _crowd(kind: str, port: int, count: int, seconds: float) -> Mapping[str, float]:
-    """Run the connections in a process of their own; give what it found."""
-    command = [sys.executable, "-m", "bench.crowd", kind, *map(str, (port, count, seconds))]
-    done = subprocess.run(command, input="begin\n", capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found

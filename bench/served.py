@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lakebed
-from bench.logs import settings, warm_log
+from bench.logs import TOPIC, settings, warm_log
 from bench.servers import JetStream, RedisStream, say_once
 from lakebed.types import Closing
 
@@ -18,11 +18,15 @@ _STOPS_WITHIN = 60.0
 
 
 class Served(Closing):
-    """A server of a log in its steady state, and a client of it."""
+    """A server of a log, and a client of it.
 
-    def __init__(self, folder: Path, partitions: int) -> None:
-        warm_log(folder, partitions).close()
-        (folder / "lakebed.toml").write_text(_settings(), encoding="utf8")
+    The log is in its steady state and does nothing by itself, or it is a new one with defaults.
+    """
+
+    def __init__(self, folder: Path, partitions: int, *, steady: bool = True) -> None:
+        if steady:
+            warm_log(folder, partitions).close()
+            (folder / "lakebed.toml").write_text(_settings(), encoding="utf8")
         command = [sys.executable, "-m", "lakebed.cli", "serve", "--data", str(folder)]
         command += ["--port", "0", "--http-port", "0"]
         with (folder.parent / f"{folder.name}-serve.log").open("wb") as errors:
@@ -38,6 +42,8 @@ class Served(Closing):
         self.url, http = said.partition(" at ")[2].strip().split(", and ")
         self.port, self.http_port = (int(each.rpartition(":")[2]) for each in (self.url, http))
         self.log = lakebed.open(self.url)
+        if not steady:
+            self.log.get_or_create_topic(TOPIC, partitions=partitions)
 
     def close(self) -> None:
         """Stop the server in good order."""

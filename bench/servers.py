@@ -1,6 +1,7 @@
 """Redis Streams and NATS JetStream as peers: servers of their own, in a folder, on loopback.
 
-They are measured where their programs are installed (Debian: `redis-server`, `nats-server`).
+They are measured where their programs are installed (Debian: `redis-server`, `nats-server`). A
+client's package is imported when one is made.
 """
 
 from __future__ import annotations
@@ -12,12 +13,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
-
-import nats
-import redis
 
 from bench.peers import Peer
 
@@ -29,17 +27,14 @@ Records = Generator[bytes, None, None]
 """First nothing, when whoever gives them waits; then each record as it comes."""
 
 
-class RedisStream:
-    """A Redis stream with `appendfsync always`: XADD, pipelined so many at a time."""
+class RedisClient:
+    """A client of a Redis stream: XADD, pipelined so many at a time."""
 
-    def __init__(self, folder: Path, together: int = _TOGETHER) -> None:
-        folder.mkdir()
+    def __init__(self, port: int, together: int = _TOGETHER) -> None:
+        import redis
+
+        self.port = port
         self._together = together
-        self.port = port = _free_port()
-        settings = f"bind 127.0.0.1\nport {port}\ndir {folder.absolute()}\nappendonly yes\n"
-        settings += 'appendfsync always\nsave ""\nlogfile redis.log\n'
-        (folder / "redis.conf").write_text(settings, encoding="utf8")
-        self._server = _started("redis-server", str(folder / "redis.conf"), port=port)
         self._client = redis.Redis(port=port)
 
     def append(self, records: list[bytes]) -> None:
@@ -72,25 +67,35 @@ class RedisStream:
         return bool(self._client.exists("log"))
 
     def close(self) -> None:
-        """Stop the server."""
+        """Close the connection."""
         self._client.close()
-        _stop(self._server)
 
 
-class JetStream:
-    """A NATS JetStream in files with `sync_interval: always`: so many publishes on their way."""
+class RedisStream(RedisClient):
+    """A Redis of its own, with `appendfsync always`, and a client of its stream."""
 
     def __init__(self, folder: Path, together: int = _TOGETHER) -> None:
         folder.mkdir()
-        self.durable = True
-        self.port = port = _free_port()
-        path = folder / "nats.conf"
-        path.write_text(_nats_settings(folder, port, "sync_interval: always"), encoding="utf8")
-        if subprocess.run(["nats-server", "-t", "-c", path], capture_output=True).returncode:
-            # Before 2.10 a server syncs every two minutes, and nothing can change that.
-            self.durable = False
-            path.write_text(_nats_settings(folder, port, ""), encoding="utf8")
-        self._server = _started("nats-server", "-c", str(path), port=port)
+        port = free_port()
+        settings = f"bind 127.0.0.1\nport {port}\ndir {folder.absolute()}\nappendonly yes\n"
+        settings += 'appendfsync always\nsave ""\nlogfile redis.log\n'
+        (folder / "redis.conf").write_text(settings, encoding="utf8")
+        self._server = started("redis-server", str(folder / "redis.conf"), port=port)
+        super().__init__(port, together)
+
+    def close(self) -> None:
+        """Stop the server."""
+        super().close()
+        stop(self._server)
+
+
+class JetClient:
+    """A client of a NATS JetStream: so many publishes on their way."""
+
+    def __init__(self, port: int, together: int = _TOGETHER) -> None:
+        import nats
+
+        self.port = port
         self._loop = asyncio.Runner()
         self._client: Any = self._loop.run(nats.connect(f"nats://127.0.0.1:{port}"))
         self._stream: Any = self._client.jetstream(timeout=60, publish_async_max_pending=together)
@@ -109,8 +114,10 @@ class JetStream:
         return self._loop.run(self._fetch())
 
     async def _fetch(self) -> int:
+        from nats.js import api
+
         total = (await self._stream.stream_info("log")).state.messages
-        config = nats.js.api.ConsumerConfig(ack_policy=nats.js.api.AckPolicy.NONE)
+        config = api.ConsumerConfig(ack_policy=api.AckPolicy.NONE)
         consumer = await self._stream.pull_subscribe("log", config=config)
         count = 0
         while count < total:
@@ -120,7 +127,8 @@ class JetStream:
 
     def follow(self) -> Records:
         """Give what comes from now on."""
-        api = nats.js.api
+        from nats.js import api
+
         config = api.ConsumerConfig(
             ack_policy=api.AckPolicy.NONE, deliver_policy=api.DeliverPolicy.NEW
         )
@@ -131,10 +139,31 @@ class JetStream:
                 yield message.data
 
     def close(self) -> None:
-        """Stop the server."""
+        """Close the connection."""
         self._loop.run(self._client.close())
         self._loop.close()
-        _stop(self._server)
+
+
+class JetStream(JetClient):
+    """A NATS of its own with `sync_interval: always`, where it knows that, and a client of it."""
+
+    def __init__(self, folder: Path, together: int = _TOGETHER) -> None:
+        folder.mkdir()
+        self.durable = True
+        port = free_port()
+        path = folder / "nats.conf"
+        path.write_text(_nats_settings(folder, port, "sync_interval: always"), encoding="utf8")
+        if subprocess.run(["nats-server", "-t", "-c", path], capture_output=True).returncode:
+            # Before 2.10 a server syncs every two minutes, and nothing can change that.
+            self.durable = False
+            path.write_text(_nats_settings(folder, port, ""), encoding="utf8")
+        self._server = started("nats-server", "-c", str(path), port=port)
+        super().__init__(port, together)
+
+    def close(self) -> None:
+        """Stop the server."""
+        super().close()
+        stop(self._server)
 
 
 def installed(folder: Path) -> dict[str, Peer]:
@@ -169,30 +198,39 @@ def _nats_settings(folder: Path, port: int, extra: str) -> str:
     )
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Give a port of loopback that nobody has."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-def _started(*command: str, port: int) -> subprocess.Popen[bytes]:
+def started(
+    *command: str,
+    port: int,
+    within: float = _STARTS_WITHIN,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
     """Start a server and wait until it takes connections."""
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
     atexit.register(server.kill)  # a benchmark that fails leaves nothing running
-    deadline = time.monotonic() + _STARTS_WITHIN
+    deadline = time.monotonic() + within
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
             return server
         except OSError:
             if server.poll() is not None or time.monotonic() > deadline:
-                _stop(server)
+                stop(server)
                 raise RuntimeError(f"{command[0]} did not start") from None
             time.sleep(0.05)
 
 
-def _stop(server: subprocess.Popen[bytes]) -> None:
+def stop(server: subprocess.Popen[bytes]) -> None:
+    """End a server, in good order if it can."""
     server.terminate()
     try:
         server.wait(10)

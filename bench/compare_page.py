@@ -1,0 +1,155 @@
+"""A comparison as a page: tables and charts put between the page's marks, out of the results."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+from bench.compare_results import Found, Line, Measure, Results
+from bench.report import grid, placed
+from bench.svg import Dot, Panel, chart
+
+PAGE = Path(__file__).parents[1] / "docs" / "comparison.md"
+CHARTS = "comparison"
+"""The folder of the charts, beside the page."""
+NONE = "\u2013"
+_NOTE = (
+    "dot: median, line: least to most of the rounds; hollow: not synced before it is acknowledged"
+)
+
+
+def render(text: str, results: Results) -> str:
+    """Give the page with what the results say between its marks."""
+    text = placed(text, "run", _run(results))
+    text = placed(text, "behind", _behind(results))
+    for found in results.workloads:
+        text = placed(text, found.name, table(found) + f"\n{_image(found)}\n")
+    return text
+
+
+def charts(results: Results) -> dict[str, str]:
+    """Give every chart by the name of its file."""
+    return {f"{found.name}.svg": _chart(found) for found in results.workloads}
+
+
+def publish(results: Results, page: Path) -> None:
+    """Write the page and its charts."""
+    page.write_text(render(page.read_text(encoding="utf8"), results), encoding="utf8")
+    folder = page.parent / CHARTS
+    folder.mkdir(exist_ok=True)
+    for name, drawn in charts(results).items():
+        (folder / name).write_text(drawn, encoding="utf8")
+
+
+# Tables
+
+
+def table(found: Found) -> str:
+    """Give a workload as a table: a line for each peer, and why some have no figures."""
+    return grid([headings(found), *(cells(found, line) for line in found.lines)])
+
+
+def headings(found: Found) -> list[str]:
+    """Give what stands above the columns."""
+    names = ["", "how"]
+    for measure in found.measures:
+        names.append(measure.name)
+        if measure.compared:
+            names.append("Lakebed is")
+    return [*names, f"of {found.reference}"] if found.reference else names
+
+
+def cells(found: Found, line: Line) -> list[str]:
+    """Give a peer's row."""
+    how = line.how if line.synced else f"{line.how}; **not synced**"
+    row = [f"**{line.peer}**" if line.ours else line.peer, line.reason or how]
+    for measure in found.measures:
+        row.append(_figure(line, measure))
+        if measure.compared:
+            row.append(_times(found.times_as_fast(line, measure)))
+    if found.reference:
+        share = found.share(line, found.measures[0])
+        row.append(NONE if share is None else f"{_digits(share)}")
+    return row
+
+
+def _figure(line: Line, measure: Measure) -> str:
+    rounds = line.figures.get(measure.name)
+    if not rounds:
+        return NONE
+    middle = f"{_digits(statistics.median(rounds))} {measure.unit}".rstrip()
+    return f"{middle} ({_digits(min(rounds))} to {_digits(max(rounds))})"
+
+
+def _times(value: float | None) -> str:
+    return NONE if value is None else f"{_digits(value)} x as fast"
+
+
+def _digits(value: float) -> str:
+    """Write three digits or so, and no power of ten."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if abs(value) >= 0.1 or not value else f"{value:.2g}"
+
+
+def _run(results: Results) -> str:
+    cores, python, system = (results.machine[name] for name in ("cores", "python", "system"))
+    versions = ", ".join(f"{name} {value}" for name, value in sorted(results.versions.items()))
+    small = f" at the scale `{results.scale}`, which is for trying out"
+    kind = "" if results.scale == "full" else small
+    return (
+        f"* **Run**: {results.rounds} round{'s' if results.rounds > 1 else ''}{kind}.\n"
+        f"* **Machine**: {cores} cores, {system}, CPython {python}.\n"
+        f"* **Versions**: {versions}.\n"
+    )
+
+
+def _behind(results: Results) -> str:
+    """List every figure in which somebody else is ahead."""
+    lines = []
+    for found in results.workloads:
+        for measure in found.measures:
+            for ours, ahead in _ahead(found, measure).items():
+                names = ", ".join(ahead)
+                lines.append(f"* {found.title}, **{measure.name}**, beside {ours}: {names}.\n")
+    return "".join(lines) or "In this run nobody was ahead of Lakebed.\n"
+
+
+def _ahead(found: Found, measure: Measure) -> dict[str, list[str]]:
+    """Give who is ahead of which line of Lakebed, and by how much."""
+    ahead: dict[str, list[str]] = {}
+    for line in found.lines:
+        times = found.times_as_fast(line, measure)
+        if times is not None and times < 1 and not line.limit:
+            note = "" if line.synced else " (not synced)"
+            name = f"{line.peer} {_digits(1 / times)} x as fast{note}"
+            ahead.setdefault(line.against, []).append(name)
+    return ahead
+
+
+# Charts
+
+
+def _image(found: Found) -> str:
+    return f"![{found.title}]({CHARTS}/{found.name}.svg)"
+
+
+def _chart(found: Found) -> str:
+    panels = [
+        Panel(
+            measure.name,
+            measure.unit + (", more is better" if measure.more_is_better else ", less is better"),
+            [_dot(line, measure) for line in found.lines],
+        )
+        for measure in found.measures
+        if measure.compared
+    ]
+    return chart(found.title, panels, _NOTE)
+
+
+def _dot(line: Line, measure: Measure) -> Dot:
+    rounds = line.figures.get(measure.name, [])
+    remark = line.reason if len(line.reason) <= 80 else line.reason[:79] + "\u2026"
+    return Dot(line.peer, rounds, ours=line.ours, hollow=not line.synced, remark=remark)
