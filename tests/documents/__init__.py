@@ -1,0 +1,1 @@
+"""Tests of the pages: every block of them is run or compared, every link leads somewhere."""

@@ -1,0 +1,19 @@
+"""The page for beginners: every step of it, as printed, in one folder from top to bottom."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.documents.pages import blocks_of
+from tests.documents.terminal import check
+
+PAGE = "docs/getting-started.md"
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java, which is missing")
+def test_the_page_works_as_printed(tmp_path: Path) -> None:
+    check(blocks_of(PAGE), tmp_path, timeout_seconds=280)
