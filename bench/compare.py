@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bench.compare_page import PAGE, cells, headings, publish
+from bench.compare_page import PAGE, cells, headings, publish, publish_summary
 from bench.compare_results import Found, Results
 from bench.compare_tables import FRESHNESS
 from bench.compare_updates import UPDATES
@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _show(results)
     if options.publish:
         publish(results, options.page)
+        if options.page == PAGE:
+            publish_summary(results)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -10,9 +10,21 @@ from bench.report import grid, placed
 from bench.svg import Dot, Panel, chart
 
 PAGE = Path(__file__).parents[1] / "docs" / "comparison.md"
+README = Path(__file__).parents[1] / "README.md"
 CHARTS = "comparison"
 """The folder of the charts, beside the page."""
 NONE = "\u2013"
+_SUMMARY = [
+    ("durable_writes", "records per second"),
+    ("fan_in", "records per second"),
+    ("tail_latency", "p99"),
+    ("replay", "records per second"),
+    ("freshness", "seen by DuckDB after"),
+    ("freshness", "batches per second"),
+    ("updates", "a round of updates takes"),
+    ("updates", "reading every row takes"),
+]
+"""What the front page shows: workloads, and one measure of each at a time."""
 _NOTE = (
     "dot: median, line: least to most of the rounds; hollow: not synced before it is acknowledged"
 )
@@ -39,6 +51,39 @@ def publish(results: Results, page: Path) -> None:
     folder.mkdir(exist_ok=True)
     for name, drawn in charts(results).items():
         (folder / name).write_text(drawn, encoding="utf8")
+
+
+def publish_summary(results: Results) -> None:
+    """Write the table of the front page."""
+    text = placed(README.read_text(encoding="utf8"), "comparison", summary(results))
+    README.write_text(text, encoding="utf8")
+
+
+def summary(results: Results) -> str:
+    """Give a row for each line of Lakebed that others are compared with."""
+    rows = [["", "Lakebed", "times as fast as others"]]
+    for found in results.workloads:
+        for measure in found.measures:
+            if (found.name, measure.name) in _SUMMARY:
+                rows += _summed(found, measure)
+    return grid(rows)
+
+
+def _summed(found: Found, measure: Measure) -> list[list[str]]:
+    beside: dict[str, list[str]] = {}
+    for line in found.lines:
+        times = found.times_as_fast(line, measure)
+        if times is not None and not line.limit:
+            name = line.peer if line.synced else f"{line.peer}\\*"
+            beside.setdefault(line.against, []).append(f"{name} {_digits(times)}")
+    return [
+        [
+            f"{found.title}{', served' if 'served' in ours else ''}: {measure.name}",
+            _figure(found.line(ours), measure).partition(" (")[0],
+            "; ".join(others),
+        ]
+        for ours, others in beside.items()
+    ]
 
 
 # Tables

@@ -88,6 +88,13 @@ def test_the_page_is_what_the_results_render_to() -> None:
     assert there == compare_page.charts(results)
 
 
+def test_the_front_page_has_what_the_results_say() -> None:
+    results = Results.load(KEPT)
+    text = compare_page.README.read_text(encoding="utf8")
+    assert compare_page.summary(results) in text
+    assert len(compare_page.summary(results).splitlines()) >= 12
+
+
 def test_a_peer_that_is_not_installed_is_named_with_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -441,7 +441,7 @@ class JavaMissingError(RejectedError):
     code = "java_missing"
     advice = (
         "install a Java 17 or newer runtime (Debian, Ubuntu: `apt-get install "
-        "openjdk-17-jre-headless`; macOS: `brew install openjdk@17`), or let JAVA_HOME name one"
+        "default-jre-headless`), or let JAVA_HOME name one"
     )
 
 

@@ -322,6 +322,7 @@ def test_verify_names_a_missing_middle_file(log: Built) -> None:
     assert error["facts"]["missing_files"] == "3"
     assert error["facts"]["first_index_lost"] == gone[0]
     assert error["facts"]["last_index_lost"] == gone[-1]
+    assert "before the log was salvaged" not in run("wal", "verify", log.folder).stdout
 
 
 def test_verify_names_a_missing_first_file(log: Built) -> None:

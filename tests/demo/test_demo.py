@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tools.fresh_machine import shape
 
 import lakebed
 from lakebed.demo.children import Child
@@ -19,6 +20,7 @@ from lakebed.demo.story import stage
 from lakebed.demo.till import written
 from lakebed.errors import InvalidArgumentError, JobFailedError
 
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf8")
 PROGRAM = [str(Path(sys.executable).with_name("lakebed")), "demo", "--records", "4000"]
 
 
@@ -33,6 +35,8 @@ def test_the_demo_does_what_it_says(tmp_path: Path) -> None:
     assert "2,800 after, 2,800 expected" in done.stdout
     assert done.stdout.count("as the till meant it") == 3
     assert done.stdout.splitlines()[-1] == "demo/report.html"
+    shown = README.partition("$ make demo\n")[2].partition("```")[0]
+    assert shape(done.stdout) == shape(shown)
     assert "Everything acknowledged is there" in (tmp_path / "demo/report.html").read_text()
     assert not (tmp_path / "demo/tmp").exists()
     with lakebed.open(tmp_path / "demo/log") as log:

@@ -20,6 +20,8 @@ _FURTHER = [
     (r"\bpid=\d+ host=\S+", "pid=PID host=HOST"),
     (r"\btook +[\d.]+ s\b", "took SECONDS"),
     (r"\b\d+ ms\b", "TIME"),
+    (r"(?m)^[\w.-]+: batch \S+, \d+ records read, lag \S+\n", ""),  # said if it takes long
+    (r"(?m)^([\w.-]+ +\d+ +\d+ +)\d+( +\d+  \S)", r"\1RATE\2"),  # a flow: records per second
     (r"\b(replay|import)-[0-9a-f]{16}\b", r"\1-ID"),
 ]
 """What differs from run to run in pages beside that of the command line."""

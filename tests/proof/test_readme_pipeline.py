@@ -19,10 +19,12 @@ import duckdb
 import pytest
 
 import lakebed
+from tests.documents.pages import blocks_of
+from tests.documents.terminal import check
 from tests.foreign.readers import duckdb_connection
 from tests.proof.scale import kept_on_failure, rng
 from tests.serve.support import ServerProcess
-from tests.test_documents import README, terminals
+from tests.test_documents import README
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 
@@ -34,20 +36,10 @@ LIFE_SECONDS = 240
 
 
 def test_the_readmes_pipeline_runs_as_printed(tmp_path: Path) -> None:
-    (tmp_path / "orders.toml").write_text(PIPELINE)
-    (commands,) = terminals(SECTION)
-    done = subprocess.run(
-        ["bash", "-ec", "\n".join(command for command, _ in commands)],
-        cwd=tmp_path,
-        env=spark_environment(tmp_path),
-        timeout=280,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = done.stderr + (tmp_path / "progress").read_text()
-    assert (done.stdout, done.returncode) == ("".join(shown for _, shown in commands), 0), said
-    with lakebed.open(tmp_path / "data") as log:
+    blocks = [block for block in blocks_of("README.md") if block.chapter == "A pipeline"]
+    assert [block.language for block in blocks] == ["toml", "console"]
+    check(blocks, tmp_path)
+    with lakebed.open(tmp_path / "here" / "sales") as log:
         assert _totals(log) == {"ann": (2, 7.0)}
 
 
@@ -58,7 +50,7 @@ def test_a_pipeline_that_is_killed_again_and_again_writes_every_order_once(tmp_p
     (tmp_path / "orders.toml").write_text(PIPELINE)
     random = rng("readme pipeline")
     kills = 10
-    folder = tmp_path / "data"
+    folder = tmp_path / "sales"
     with (
         kept_on_failure(tmp_path, "tests/proof/test_readme_pipeline.py"),
         ServerProcess(folder) as server,

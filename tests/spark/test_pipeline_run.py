@@ -61,6 +61,20 @@ def table(log: lakebed.Log, name: str) -> list[dict[str, Any]]:
     return sorted(rows, key=str)
 
 
+def test_without_a_session_it_takes_the_one_that_runs(
+    spark: SparkSession, log: lakebed.Log
+) -> None:
+    write(log, (1, "ann", 4.5))
+    pipeline = (
+        Pipeline("beside", log=log)
+        .source("orders", topic="orders", decode="json", schema=SCHEMA)
+        .sink("copy", "orders", topic="copies")
+    )
+    (status,) = pipeline.run(available_now=True)
+    assert (status.state, status.rows) == ("stopped", 1)
+    assert spark.range(3).count() == 3  # it was not stopped
+
+
 def orders(log: lakebed.Log, **more: Any) -> Pipeline:
     return Pipeline("shop", log=log, dead_letter="dead", checkpoint="state").source(
         "orders", topic="orders", decode="json", schema=SCHEMA, **more

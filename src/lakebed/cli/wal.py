@@ -223,7 +223,7 @@ def _log_values(findings: Findings) -> dict[str, object]:
         "verdict": findings.verdict.value,
         "first_index": found and found.state.mark.index + 1,
         "last_index": found and found.state.last_index,
-        "lost": found and found.state.gaps(),
+        "lost": found and _gaps(findings),
         "last_term": found and found.state.last_term,
         "hard_state": found and asdict(found.state.hard_state),
         "mark": found and _mark_values(found.state.mark),
@@ -242,6 +242,13 @@ def _mark_values(mark: Mark) -> dict[str, object]:
     return {"index": mark.index, "term": mark.term, "note": mark.note.hex()}
 
 
+def _gaps(findings: Findings) -> list[tuple[int, int]]:
+    """Give the holes of a salvaged log; of a damaged one nobody knows what was there."""
+    if findings.survey is None or findings.error is not None:
+        return []
+    return list(findings.survey.state.gaps())
+
+
 def _log_facts(findings: Findings) -> Iterator[tuple[str, str]]:
     """Give what is known of the log for people."""
     found = findings.survey
@@ -252,8 +259,8 @@ def _log_facts(findings: Findings) -> Iterator[tuple[str, str]]:
         empty = "none, the next is " + str(last + 1)
         through = "" if findings.error is None else ", as far as it can be read"
         yield "entries", (f"{first} to {last}" if first <= last else empty) + through
-        if state.gaps():
-            yield "lost", f"{ranges(state.gaps())}, before the log was salvaged"
+        if gaps := _gaps(findings):
+            yield "lost", f"{ranges(gaps)}, before the log was salvaged"
         yield "hard state", f"term {state.hard_state.term}, vote {number(state.hard_state.vote)}"
         if state.mark.index:
             yield "released", f"through {state.mark.index}, note of {len(state.mark.note)} bytes"

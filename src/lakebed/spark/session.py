@@ -71,11 +71,8 @@ def session(
     settings, which win over ours. With `silent` its Java writes nothing: what it has to say, it
     says by exceptions.
     """
-    check_packages("spark", "pyspark")
-    from pyspark.sql import SparkSession
-
+    running = active()
     place = None if log is None else naming.place_of(log)
-    running = SparkSession.getActiveSession()
     if running is None:
         check_java()
         naming.prepare()
@@ -89,6 +86,14 @@ def session(
         naming.name(place)
         running.conf.set(LOG_SETTING, place)
     return running
+
+
+def active() -> SparkSession | None:
+    """Give the session that runs in this process, if there is one."""
+    check_packages("spark", "pyspark")
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
 
 
 def target_of(
