@@ -39,7 +39,9 @@ check: lint ## Format, lint, types and the fast tests, in under a minute
 
 .PHONY: java
 java: ## Make sure of a Java runtime, which Spark needs
-	@command -v java > /dev/null || { command -v apt-get > /dev/null && apt-get install -y -q default-jre-headless; } || \
+	@[ -n "$$JAVA_HOME" ] || command -v java > /dev/null || \
+		{ command -v apt-get > /dev/null && { apt-get install -y -q default-jre-headless || \
+			{ apt-get update -q && apt-get install -y -q default-jre-headless; }; }; } || \
 		{ echo "Spark needs Java 17 or newer: install a Java runtime, such as OpenJDK's"; exit 1; }
 
 .PHONY: test
@@ -84,5 +86,5 @@ fresh: ## Try `make demo` and `make test` as on a fresh machine: a clone, an emp
 	$(PYTHON) tools/fresh_machine.py
 
 .PHONY: clean
-clean: ## Remove .venv and caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info
+clean: ## Remove .venv, caches and what the demonstration has made
+	rm -rf $(VENV) demo .bench-data .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info

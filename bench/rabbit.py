@@ -145,9 +145,13 @@ class Connection:
         from pika import frame
 
         while True:
-            self._buffer += self.socket.recv(_RECV_BYTES)
             used, found = frame.decode_frame(self._buffer)
-            if found is not None:
+            if found is None:
+                received = self.socket.recv(_RECV_BYTES)
+                if not received:
+                    raise ConnectionError("the broker has hung up")
+                self._buffer += received
+            else:
                 self._buffer = self._buffer[used:]
                 if not isinstance(found.method, kind) or found.channel_number != channel:
                     raise RuntimeError(f"RabbitMQ refused: {found.method}")

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from lakebed.demo.plots import short
+
 _WIDTH = 860
 _LEFT = 250
 _RIGHT = 150
@@ -118,14 +120,6 @@ class _Scale:
 
     def ticks(self) -> list[float]:
         return [10.0**power for power in range(self._low, self._high + 1)]
-
-
-def short(value: float) -> str:
-    """Write a figure in three digits or so."""
-    for least, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= least:
-            return f"{value / least:.3g}{name}"
-    return f"{value:.3g}"
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str, *, width: int = 1) -> str:

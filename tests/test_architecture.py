@@ -119,7 +119,8 @@ def test_every_failpoint_is_listed_in_the_docs() -> None:
 def test_the_project_speaks_of_the_project_alone() -> None:
     """No path of a machine and no registry's address in what is published."""
     banned = re.compile(r"/work/|/root/|/home/[a-z]|pypi\.org|files\.pythonhosted|registry\.npmjs")
-    places = [ROOT / "src", ROOT / "docs", ROOT / "bench", ROOT / "examples"]
+    names = ("src", "docs", "bench", "examples", "tools", "deploy")
+    places = [ROOT / name for name in names]
     files = [path for place in places for path in place.rglob("*") if path.is_file()]
     files += [path for path in ROOT.iterdir() if path.is_file()]
     for path in files:

@@ -61,8 +61,8 @@ def check_demo(said: str, clone: Path) -> None:
     """Compare what the demonstration says with what the README shows, but for the figures."""
     readme = (clone / "README.md").read_text(encoding="utf8")
     shown = readme.partition("$ make demo\n")[2].partition("```")[0]
-    lines = said[said.index("1. ") :]
-    if shape(lines) != shape(shown):
+    begun = re.search(r"^1\. ", said, re.MULTILINE)
+    if begun is None or shape(said[begun.start() :]) != shape(shown):
         sys.exit(f"make demo does not say what the README shows, which is:\n{shown}")
     report = clone / said.splitlines()[-1]
     if "Everything acknowledged is there" not in report.read_text(encoding="utf8"):

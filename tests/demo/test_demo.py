@@ -15,10 +15,11 @@ import pytest
 from tools.fresh_machine import shape
 
 import lakebed
-from lakebed.demo.children import Child
+from lakebed.demo.asking import _quoted
+from lakebed.demo.children import Child, _environment
 from lakebed.demo.story import stage
 from lakebed.demo.till import written
-from lakebed.errors import InvalidArgumentError, JobFailedError
+from lakebed.errors import DemoFailedError, InvalidArgumentError
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf8")
 PROGRAM = [str(Path(sys.executable).with_name("lakebed")), "demo", "--records", "4000"]
@@ -31,6 +32,7 @@ def test_the_demo_does_what_it_says(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"killed with -9 when ([\d,]+) records were acknowledged", done.stdout)
+    assert "killed with -9, with its Java" in done.stdout
     assert "4,000 records expected, 4,000 found, 0 missing, 0 changed, moved" in done.stdout
     assert "2,800 after, 2,800 expected" in done.stdout
     assert done.stdout.count("as the till meant it") == 3
@@ -89,27 +91,54 @@ def test_a_till_that_was_killed_goes_on_behind_what_is_in_the_log(tmp_path: Path
     arguments = [str(tmp_path / "log"), "2", "3000"]
     heard: list[str] = []
 
-    def hear(line: str) -> None:
+    def hear(child: Child, line: str) -> None:
         heard.append(line)
         if len(heard) == 20:
             child.kill()
 
-    child = Child("lakebed.demo.till", arguments, tmp_path, hear)
-    with child:
+    with Child("lakebed.demo.till", arguments, tmp_path, hear) as child:
         child.wait(lambda: None)
-    assert child.killed_at is not None
-    with Child("lakebed.demo.till", arguments, tmp_path, heard.append) as child:
+    assert child.was_killed
+    with Child("lakebed.demo.till", arguments, tmp_path, lambda *_: None) as child:
         child.wait(lambda: None)
+    assert not child.was_killed
     with lakebed.open(tmp_path / "log") as log:
         assert written(log) == {0: 3000, 1: 3000}
 
 
 def test_a_process_that_fails_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     with (
-        pytest.raises(JobFailedError, match="ValueError"),
-        Child("lakebed.demo.till", ["x", "no number"], tmp_path, lambda _: None) as child,
+        pytest.raises(DemoFailedError, match="ValueError"),
+        Child("lakebed.demo.till", ["x", "no number"], tmp_path, lambda *_: None) as child,
     ):
         child.wait(lambda: None)
+
+
+def test_whoever_cannot_listen_ends_the_process_and_says_why(tmp_path: Path) -> None:
+    with lakebed.open(tmp_path / "log") as log:
+        log.create_topic("orders")
+
+    def hear(_: Child, line: str) -> None:
+        raise ValueError(line)
+
+    arguments = [str(tmp_path / "log"), "1", "100000000"]
+    with (
+        pytest.raises(ValueError, match="opened"),
+        Child("lakebed.demo.till", arguments, tmp_path, hear) as child,
+    ):
+        child.wait(lambda: None)
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling", "below a file"])
+def test_what_is_no_folder_is_left_alone(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "file").write_text("years of work")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    place = tmp_path / "file" / "demo" if kind == "below a file" else tmp_path / kind
+    with pytest.raises(lakebed.LakebedError), stage(place):
+        pass
+    assert (tmp_path / "file").read_text() == "years of work"
 
 
 def test_a_folder_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:
@@ -117,6 +146,12 @@ def test_a_folder_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="name another"), stage(tmp_path):
         pass
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_paths_may_have_spaces_and_quotes(tmp_path: Path) -> None:
+    java = _environment(tmp_path / "a b")["JDK_JAVA_OPTIONS"]
+    assert java.endswith(f'"-Djava.io.tmpdir={tmp_path}/a b"')
+    assert _quoted(Path("it's")) == "it''s"
 
 
 def test_a_run_replaces_an_earlier_one(tmp_path: Path) -> None:

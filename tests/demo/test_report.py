@@ -90,7 +90,8 @@ def test_plots_of_nothing_can_be_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (950, "950"), (12_000, "12 k"), (3.4e6, "3.4 M"), (2e9, "2 G")]
+    ("value", "text"),
+    [(0, "0"), (950, "950"), (12_000, "12 k"), (999_999, "1 M"), (3.4e6, "3.4 M"), (2e9, "2 G")],
 )
 def test_numbers_on_axes_are_short(value: float, text: str) -> None:
     assert short(value) == text

@@ -109,6 +109,15 @@ def test_a_token_comes_before_the_certificate_and_a_bad_one_is_not_made_good_by_
             guard.authenticate(bad, certificate="bob")
 
 
+def test_of_a_log_that_knows_nobody_own_processes_may_show_the_token_of_another(log: Log) -> None:
+    other = f"lkb_{'0' * 16}_{'A' * 43}"
+    guard = Guard(log, ServeConfig(), for_own_processes=True)
+    assert guard.authenticate(other).name == "anonymous"
+    log.access.create_token("root", roles=["admin"])
+    with pytest.raises(UnauthenticatedError):
+        guard.authenticate(other)
+
+
 def test_a_bad_token_does_not_make_anybody_anonymous(guard: Guard, log: Log) -> None:
     with pytest.raises(UnauthenticatedError):
         guard.authenticate("lkb_rubbish")

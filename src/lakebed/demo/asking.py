@@ -32,7 +32,7 @@ def rows(log: lakebed.Log, table: str) -> list[tuple[Any, ...]]:
     """Give the rows of the current-state table."""
     place = _path(log.derived.describe(table).metadata)
     with _duckdb() as connection:
-        sql = f"SELECT id, customer, amount, status FROM iceberg_scan('{place}')"  # noqa: S608
+        sql = f"SELECT id, customer, amount, status FROM iceberg_scan('{_quoted(place)}')"  # noqa: S608
         return list(connection.execute(sql).fetchall())
 
 
@@ -54,6 +54,10 @@ def ask(log: lakebed.Log, folder: Path, expected: Expected) -> list[Query]:
     return [_asked(name, sql, place, folder, right) for name, sql, place, right in asked]
 
 
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")
+
+
 def _path(place: str) -> Path:
     return Path(place.removeprefix("file://"))
 
@@ -61,7 +65,7 @@ def _path(place: str) -> Path:
 def _asked(name: str, sql: str, table: Path, folder: Path, right: list[tuple[Any, ...]]) -> Query:
     begun = time.monotonic()
     with _duckdb() as connection:
-        answer = connection.execute(sql.format(table=table))
+        answer = connection.execute(sql.format(table=_quoted(table)))
         columns = tuple(each[0] for each in answer.description)
         found = [tuple(row) for row in answer.fetchall()]
     seconds = time.monotonic() - begun
@@ -78,5 +82,5 @@ def _duckdb() -> Iterator[Any]:
         for name in ("avro", "iceberg"):
             package = importlib.import_module(f"duckdb_extension_{name}")
             (file,) = Path(str(package.__file__)).parent.glob("extensions/*/*.duckdb_extension")
-            connection.execute(f"LOAD '{file}'")
+            connection.execute(f"LOAD '{_quoted(file)}'")
         yield connection

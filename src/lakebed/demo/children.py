@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from lakebed.errors import JobFailedError
+from lakebed.errors import DemoFailedError
 
 _LOOK_SECONDS: Final = 0.1
 _TOLD_BYTES: Final = 1500
@@ -24,26 +25,34 @@ TEMPORARY: Final = "tmp"
 """The folder for what a killed process can no longer remove."""
 
 
-def _temporary(folder: Path) -> dict[str, str]:
-    """Have Python, Spark and Java make their temporary files in a folder."""
+def _environment(folder: Path) -> dict[str, str]:
+    """Give an environment without settings of Lakebed, whose temporary files are in a folder."""
     folder.mkdir(exist_ok=True)
-    java = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Djava.io.tmpdir={folder}"
-    return {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder), "JDK_JAVA_OPTIONS": java}
+    others = {name: text for name, text in os.environ.items() if not name.startswith("LAKEBED_")}
+    java = f'{os.environ.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={folder}"'
+    place = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder), "JDK_JAVA_OPTIONS": java}
+    return others | place
 
 
 class Child:
-    """A process in a session of its own: a kill reaches all that it has started, Java too.
+    """A process in a session of its own: a kill reaches its Java too, whose workers end with it.
 
-    `hear` is called with each line that it writes to stdout, in a thread of the child's. Left by an
-    exception, also by Ctrl-C, the block of a child kills it.
+    `hear` is called with the child and each line that it writes to stdout, in a thread of its own;
+    what it raises ends the child, and is raised by `wait`. Left by an exception, also by Ctrl-C,
+    the block of a child kills it.
     """
 
     def __init__(
-        self, module: str, arguments: Sequence[str], folder: Path, hear: Callable[[str], None]
+        self,
+        module: str,
+        arguments: Sequence[str],
+        folder: Path,
+        hear: Callable[[Child, str], None],
     ) -> None:
         """Start a module of Lakebed; what it writes besides stdout goes below the folder."""
         self._said = said = folder / f"{module.rpartition('.')[2]}.log"
         self._hear = hear
+        self._failure: BaseException | None = None
         self.killed_at: float | None = None
         """When it was killed on purpose, by the clock `time.monotonic`."""
         with said.open("ab") as errors:
@@ -53,7 +62,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, **_temporary(folder.resolve() / TEMPORARY)},
+                env=_environment(folder.resolve() / TEMPORARY),
                 start_new_session=True,
             )
         self._listening = threading.Thread(target=self._listen, daemon=True)
@@ -62,8 +71,12 @@ class Child:
     def _listen(self) -> None:
         assert self._process.stdout is not None  # noqa: S101  # it was started with a pipe
         for line in self._process.stdout:
-            if line.endswith("\n"):  # what a kill has cut off was not said
-                self._hear(line)
+            if line.endswith("\n") and self._failure is None:  # a kill cuts the last line off
+                try:
+                    self._hear(self, line)
+                except Exception as error:
+                    self._failure = error
+                    self._signal()
 
     def __enter__(self) -> Self:
         return self
@@ -87,8 +100,14 @@ class Child:
             self.killed_at = time.monotonic()
             self._signal()
 
+    @property
+    def was_killed(self) -> bool:
+        """Tell whether the kill came before its end."""
+        return self._process.returncode == -signal.SIGKILL and self.killed_at is not None
+
     def _signal(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def wait(self, meanwhile: Callable[[], None]) -> None:
         """Wait for its end; an end that was not asked for is an error with its last words."""
@@ -97,9 +116,11 @@ class Child:
             time.sleep(_LOOK_SECONDS)  # somebody watches: this is how often the picture changes
         self._listening.join()
         meanwhile()
-        if self._process.returncode != 0 and self.killed_at is None:
+        if self._failure is not None:
+            raise self._failure
+        if self._process.returncode != 0 and not self.was_killed:
             words = self._said.read_bytes()[-_TOLD_BYTES:].decode(errors="replace").strip()
-            raise JobFailedError(
+            raise DemoFailedError(
                 "a process of the demonstration failed",
                 exit_code=self._process.returncode,
                 said=words,

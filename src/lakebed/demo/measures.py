@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_SHARES: Final = (50.0, 90.0, 99.0, 99.9, 100.0)
 
 
 class Ack(NamedTuple):
@@ -39,7 +41,10 @@ class Sale:
     acks: list[Ack] = field(default_factory=list)
     syncs: list[list[Syncs]] = field(default_factory=list)
     """For each life."""
-    killed_at: float = 0.0
+    acknowledged: int = 0
+    """Records, in both lives."""
+    killed_at: float | None = None
+    """None if the till had ended before it could be killed."""
     acknowledged_before: int = 0
     """Records, when the kill came."""
     unacknowledged: int = 0
@@ -48,6 +53,22 @@ class Sale:
     opening_ms: float = 0.0
     """What opening the log took after the kill."""
     replayed_entries: int = 0
+
+    def acknowledge(self, ack: Ack) -> None:
+        """Note a batch that is on disk."""
+        self.acks.append(ack)
+        self.acknowledged += ack.records
+
+    def latencies_ms(self) -> dict[float, float]:
+        """Give the times within which so many per cent of the batches were acknowledged."""
+        ordered = sorted(ack.latency_ms for ack in self.acks) or [0.0]
+        last = len(ordered) - 1
+        return {share: ordered[round(share / 100 * last)] for share in _SHARES}
+
+    def entries_per_sync(self) -> float:
+        """Tell how many entries shared a sync, over both lives."""
+        lasts = [life[-1] for life in self.syncs if life]
+        return sum(each.entries for each in lasts) / max(1, sum(each.syncs for each in lasts))
 
 
 @dataclass(frozen=True)
@@ -58,11 +79,10 @@ class Comparison:
     found: int
     wrong: int
     """Found, but not what it should be, or once too often."""
+    missing: int = field(init=False)
 
-    @property
-    def missing(self) -> int:
-        """Tell how much is not there."""
-        return self.expected - (self.found - self.wrong)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "missing", self.expected - (self.found - self.wrong))
 
     @property
     def is_exact(self) -> bool:
@@ -75,7 +95,8 @@ class Piping:
     """The pipeline's two lives."""
 
     flows: list[Flow] = field(default_factory=list)
-    killed_at: float = 0.0
+    killed_at: float | None = None
+    """None if the pipeline had ended before it could be killed."""
     seconds: float = 0.0
     paid: Comparison | None = None
     dead: Comparison | None = None
@@ -125,6 +146,11 @@ class Measures:
     queries: list[Query] = field(default_factory=list)
     sizes: list[Sizes] = field(default_factory=list)
     seconds: float = 0.0
+
+    @property
+    def kills(self) -> int:
+        """Count the processes that were killed in the middle of their work."""
+        return sum(each.killed_at is not None for each in (self.sale, self.piping))
 
     @property
     def is_right(self) -> bool:

@@ -94,10 +94,11 @@ def stacks(
 
 def short(value: float) -> str:
     """Show a number in at most four signs: 950, 12 k, 3.4 M."""
+    rounded = float(f"{value:.3g}")
     for limit, sign in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= limit:
-            return f"{value / limit:.3g}{sign}"
-    return f"{value:.3g}"
+        if rounded >= limit:
+            return f"{rounded / limit:.3g}{sign}"
+    return f"{rounded:.3g}"
 
 
 class _Scale:

@@ -14,7 +14,6 @@ from typing import Final
 from lakebed.demo import pipeline, plots
 from lakebed.demo.measures import Comparison, Measures, Query, Sale, Syncs
 from lakebed.demo.plots import Mark, Series
-from lakebed.demo.story import entries_per_sync, percentiles
 from lakebed.version import __version__
 
 _BUCKET_SECONDS: Final = 0.25
@@ -87,11 +86,11 @@ def _head(measures: Measures) -> Iterable[str]:
     tiles = [
         ("records acknowledged", f"{sale.records:,}"),
         ("missing, wrong or twice", f"{check.missing + check.wrong:,}" if check else "-"),
-        ("processes killed", "2"),
-        ("entries per sync", f"{entries_per_sync(sale):.1f}"),
+        ("processes killed", str(measures.kills)),
+        ("entries per sync", f"{sale.entries_per_sync():.1f}"),
         (
             "acknowledged within, 99 %",
-            f"{percentiles([ack.latency_ms for ack in sale.acks])[99]:.1f} ms",
+            f"{sale.latencies_ms()[99]:.1f} ms",
         ),
     ]
     rows = (f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles)
@@ -99,11 +98,11 @@ def _head(measures: Measures) -> Iterable[str]:
 
 
 def _till(sale: Sale) -> Iterable[str]:
-    marks = [Mark(sale.killed_at, "till killed (-9)", True), Mark(sale.reopened_at, "open", False)]
+    marks = [*_killed(sale.killed_at, "till killed (-9)"), Mark(sale.reopened_at, "open", False)]
     yield "<h2>The till</h2>"
     yield (
         f"<p>{sale.checkouts} checkouts write {sale.records:,} orders, corrections and deletions. "
-        f"The process was killed when {sale.acknowledged_before:,} were acknowledged. "
+        f"The first process ended when {sale.acknowledged_before:,} were acknowledged. "
         f"{sale.unacknowledged:,} more were on disk, which it had not been told; the next till "
         "found them in the log and went on behind them. Opening the log again took "
         f"{sale.opening_ms:.0f} ms.</p>"
@@ -114,13 +113,17 @@ def _till(sale: Sale) -> Iterable[str]:
     )
     shared = [Series("entries", _shares(life)) for life in sale.syncs]
     yield plots.over_time("Entries that shared a sync", "entries per fdatasync", shared, marks)
-    latency = percentiles([ack.latency_ms for ack in sale.acks])
+    latency = sale.latencies_ms()
     names = {50.0: "half of them", 100.0: "all of them"}
     yield plots.bars(
         "Acknowledged within, of all batches",
         [(names.get(share, f"{share:g} %"), value) for share, value in latency.items()],
         lambda value: f"{value:.1f} ms",
     )
+
+
+def _killed(at: float | None, label: str) -> list[Mark]:
+    return [] if at is None else [Mark(at, label, True)]
 
 
 def _rates(sale: Sale) -> list[tuple[float, float]]:
@@ -168,11 +171,11 @@ def _piped(measures: Measures) -> Iterable[str]:
         Series(label, [(each.at, each.records) for each in piping.flows if each.name == name])
         for name, label in names.items()
     ]
-    marks = [Mark(piping.killed_at, "pipeline killed (-9)", True)]
+    marks = _killed(piping.killed_at, "pipeline killed (-9)")
     yield "<h2>The pipeline</h2>"
     yield (
         f"<p>Two runs of Spark, {piping.seconds:.0f} seconds with starting it twice. The second "
-        "went on where the first was killed: what it read, and what it wrote, counts once.</p>"
+        "went on where the first had ended: what it read, and what it wrote, counts once.</p>"
     )
     yield plots.over_time("Records read by the pipeline", "", series, marks, stepped=True)
 
@@ -215,7 +218,7 @@ def _further() -> Iterable[str]:
     yield "<h2>Go on</h2>"
     yield "<p>The log is still there. In the folder of this page:</p>"
     yield (
-        "<pre>lakebed topic list --data log\n"
+        "<pre>lakebed lake tables --data log\n"
         "lakebed consume paid-orders --data log --max 3\n"
         f"lakebed pipeline status {pipeline.NAME}\n"
         "lakebed lake describe orders --data log</pre>"

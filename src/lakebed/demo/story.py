@@ -24,7 +24,7 @@ from lakebed.demo.children import TEMPORARY, Child
 from lakebed.demo.measures import Ack, Compaction, Flow, Measures, Sale, Sizes, Syncs
 from lakebed.demo.orders import Expected
 from lakebed.demo.till import TOPIC
-from lakebed.errors import InvalidArgumentError
+from lakebed.errors import InvalidArgumentError, translated
 from lakebed.spark.serving import url_of
 
 CHECKOUTS: Final = 8
@@ -98,40 +98,36 @@ class Story:
             f"{self._log_folder}, {CHECKOUTS} checkouts at once."
         )
         self._till(kill_at=sale.records // 2)
-        sale.acknowledged_before = self._acknowledged()
+        sale.acknowledged_before = sale.acknowledged
         self._say(
-            f"killed with -9 when {sale.acknowledged_before:,} records were acknowledged, "
-            "and started again"
+            f"killed with -9 when {sale.acknowledged:,} records were acknowledged, and started "
+            "again"
+            if sale.killed_at is not None
+            else "it had ended before it could be killed; started again"
         )
         self._till(kill_at=None)
-        told = sale.acknowledged_before + sum(
-            ack.records for ack in sale.acks if ack.at > sale.reopened_at
-        )
-        sale.unacknowledged = sale.records - told
-        latency = percentiles([ack.latency_ms for ack in sale.acks])
+        sale.unacknowledged = sale.records - sale.acknowledged
+        latency = sale.latencies_ms()
         self._say(
             f"open again after {sale.opening_ms:.0f} ms, with {sale.replayed_entries:,} entries "
             f"replayed; {sale.unacknowledged:,} records were on disk without the till knowing"
         )
         self._say(
             f"half of the acknowledgements came within {latency[50]:.1f} ms, 99 % within "
-            f"{latency[99]:.1f} ms; {entries_per_sync(sale):.1f} entries shared a sync"
+            f"{latency[99]:.1f} ms; {sale.entries_per_sync():.1f} entries shared a sync"
         )
-
-    def _acknowledged(self) -> int:
-        return sum(ack.records for ack in self.measures.sale.acks)
 
     def _till(self, *, kill_at: int | None) -> None:
         """Let a till write, to its end or until so many records are acknowledged."""
         sale, syncs, first = self.measures.sale, list[Syncs](), not self.measures.sale.syncs
         sale.syncs.append(syncs)
 
-        def hear(line: str) -> None:
+        def hear(child: Child, line: str) -> None:
             word, *numbers = line.split()
             if word == "ack":
                 _, _, records, at, took = numbers
-                sale.acks.append(Ack(self._since(at), int(records), int(took) / 1e6))
-                if kill_at is not None and self._acknowledged() >= kill_at:
+                sale.acknowledge(Ack(self._since(at), int(records), int(took) / 1e6))
+                if kill_at is not None and sale.acknowledged >= kill_at:
                     child.kill()
             elif word == "stats":
                 at, entries, done, _ = numbers
@@ -144,8 +140,8 @@ class Story:
         arguments = [str(self._log_folder), str(CHECKOUTS), str(self._changes)]
         child = Child("lakebed.demo.till", arguments, self.folder, hear)
         with child:
-            child.wait(lambda: self._meter("selling", self._acknowledged(), sale.records))
-        if child.killed_at is not None:
+            child.wait(lambda: self._meter("selling", sale.acknowledged, sale.records))
+        if child.was_killed and child.killed_at is not None:
             sale.killed_at = child.killed_at - self._begun
 
     def _check(self, log: lakebed.Log) -> None:
@@ -179,7 +175,9 @@ class Story:
         piping, begun = self.measures.piping, self._now()
         self._pipeline(file, url_of(log), kill=True)
         self._say(
-            "killed with -9, with all that it had started, after its first batches; run again"
+            "killed with -9, with its Java, after its first batches; run again"
+            if piping.killed_at is not None
+            else "it had ended before it could be killed; run again"
         )
         self._pipeline(file, url_of(log), kill=False)
         piping.seconds = self._now() - begun
@@ -204,7 +202,7 @@ class Story:
         """Run the pipeline over all there is, or until it has done a batch of each flow."""
         piping, read = self.measures.piping, dict[str, int]()
 
-        def hear(line: str) -> None:
+        def hear(child: Child, line: str) -> None:
             status = json.loads(line)
             if status["type"] != "flow":
                 return
@@ -224,7 +222,7 @@ class Story:
         child = Child("lakebed.cli", arguments, self.folder, hear)
         with child:
             child.wait(meanwhile)
-        if child.killed_at is not None:
+        if child.was_killed and child.killed_at is not None:
             piping.killed_at = child.killed_at - self._begun
 
     # The topic, and its tables
@@ -234,7 +232,7 @@ class Story:
         before, begun = _records(log), self._now()
         log.alter_topic(TOPIC, config={"cleanup": "compact"})
         arguments = ["job", "compact", TOPIC, "--data", url_of(log), "--force", "--json"]
-        with Child("lakebed.cli", arguments, self.folder, lambda _: None) as child:
+        with Child("lakebed.cli", arguments, self.folder, _heedless) as child:
             child.wait(lambda: self._busy("starting Spark, and compacting"))
         after, expected = _records(log), len(self._expected.orders)
         self.measures.compaction = Compaction(before, after, expected, self._now() - begun)
@@ -273,34 +271,32 @@ def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def percentiles(values: list[float]) -> dict[float, float]:
-    """Give the values below which so many per cent of all are."""
-    ordered = sorted(values) or [0.0]
-    last = len(ordered) - 1
-    return {share: ordered[round(share / 100 * last)] for share in (50.0, 90.0, 99.0, 99.9, 100.0)}
-
-
-def entries_per_sync(sale: Sale) -> float:
-    """Tell how many entries shared a sync, over both lives."""
-    lasts = [life[-1] for life in sale.syncs if life]
-    return sum(each.entries for each in lasts) / max(1, sum(each.syncs for each in lasts))
+def _heedless(_: Child, __: str) -> None:
+    """Hear nothing."""
 
 
 @contextlib.contextmanager
 def stage(folder: Path) -> Iterator[None]:
     """Clear a folder for a run; what a run that does not end has left there is removed again."""
-    mark = folder / _MARK
-    if folder.exists() and any(folder.iterdir()) and not mark.exists():
-        raise InvalidArgumentError(
-            "this folder is not empty, and not of an earlier demonstration: name another one",
-            folder=folder,
-        )
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    mark.touch()
+    with translated("making the folder", folder):
+        _clear(folder)
     try:
         yield
         shutil.rmtree(folder / TEMPORARY)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _clear(folder: Path) -> None:
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise InvalidArgumentError("this is no folder: name another place", folder=folder)
+    if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
+        raise InvalidArgumentError(
+            "this folder is not empty, and not of an earlier demonstration: name another one",
+            folder=folder,
+        )
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / _MARK).touch()

@@ -38,7 +38,6 @@ class Budget:
         self._room = threading.Condition()
         self._waiting = 0
         self._closed = False
-        self._closed = False
         self._watchers: list[Callable[[], None]] = []
         self.failure: LakebedError | None = None
         """Why the last checkpoint failed, for the error of those who wait for it."""

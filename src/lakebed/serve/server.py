@@ -33,8 +33,11 @@ _log = logging.getLogger("lakebed.serve")
 class Server(Closing):
     """Serves an open log over the network. The log is its own from `start` to `stop`."""
 
-    def __init__(self, log: Log, config: ServeConfig | None = None) -> None:
+    def __init__(
+        self, log: Log, config: ServeConfig | None = None, *, for_own_processes: bool = False
+    ) -> None:
         self.log = log
+        self._for_own_processes = for_own_processes
         self.config = log.config.serve if config is None else config
         self._flight: FlightServer | None = None
         self._http: HttpServer | None = None
@@ -79,7 +82,7 @@ class Server(Closing):
                 "; ".join(lacking),
             )
         tls = check_startable(self.config)
-        self._guard = Guard(self.log, self.config)
+        self._guard = Guard(self.log, self.config, for_own_processes=self._for_own_processes)
         quotas, meters = Quotas(self.config), Meters()
         try:
             self._flight = FlightServer(self.log, self._guard, quotas, meters, self.config, **tls)

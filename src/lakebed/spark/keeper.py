@@ -27,7 +27,7 @@ def keep(folder: str) -> None:
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
-    server = Server(Log.open(folder), LOCAL).start()
+    server = Server(Log.open(folder), LOCAL, for_own_processes=True).start()
     _fall_silent()
     try:
         while not ending.wait(1.0) and server.idle_seconds() < IDLE_SECONDS:

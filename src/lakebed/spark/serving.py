@@ -65,7 +65,7 @@ def _served(log: Log) -> str:
     with _guard:
         server = _serving.get(id(log))
         if server is None or server.log is not log:
-            server = Server(log, LOCAL).start()
+            server = Server(log, LOCAL, for_own_processes=True).start()
             _serving[id(log)] = server
             log._before_close.append(lambda: _detach(log))
         return server.url

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakebed.errors import InvalidArgumentError
+from lakebed.spark.packages import check_packages
 
 PROBLEM: Final = "__problem"
 FIELDS: Final = "__fields"
@@ -42,12 +43,9 @@ _NOT_KEPT: Final = ("time-millis", "time-micros", "duration", "uuid")
 
 def parsed_schema(text: str) -> Any:
     """Read an Avro schema, which must be a record's, or say what is wrong with it."""
-    try:
-        import fastavro
-    except ImportError as error:
-        raise InvalidArgumentError(
-            "decode = 'avro' needs fastavro: pip install 'lakebed[avro]'"
-        ) from error
+    check_packages("avro", "fastavro")
+    import fastavro
+
     try:
         document = json.loads(text)
     except ValueError as error:

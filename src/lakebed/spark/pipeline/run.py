@@ -68,15 +68,15 @@ def running(
 ) -> Iterator[Run]:
     """Give a pipeline that is ready to run, in this session or in one of its own.
 
-    Without one it takes the session that runs, if there is one. A session of its own is stopped in
-    the end; with `silent` its Java writes nothing.
+    Without one it takes the session that runs, if there is one, wherever that runs. A session of
+    its own is stopped in the end; with `silent` its Java writes nothing.
     """
     from lakebed.spark.session import active, session
 
     url = url_of(log)
     own = None
     if spark is None and active() is not None:
-        spark = session(url, conf=spec.spark)
+        spark = session(conf=spec.spark)
     elif spark is None:
         name = f"lakebed pipeline {spec.name}"
         conf = _settings(spec)
