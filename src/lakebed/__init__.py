@@ -5,6 +5,7 @@ import logging
 import os
 from typing import Any
 
+from lakebed.client.address import check_no_address
 from lakebed.client.config import ClientConfig
 from lakebed.config import LakeConfig, LogConfig, ServeConfig, SyncMode, TopicConfig, WalConfig
 from lakebed.engine.acks import Ack, Acks
@@ -60,6 +61,8 @@ def open(  # noqa: A001  # lakebed.open is what it does
         return _connected(target, config)
     if isinstance(config, ClientConfig):
         raise InvalidArgumentError("a folder is opened with a LogConfig", got="ClientConfig")
+    if isinstance(target, str):
+        check_no_address(target)
     try:
         return Log.open(target, config, progress=progress)
     except LockedError as locked:

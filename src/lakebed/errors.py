@@ -593,7 +593,10 @@ class EntryLostError(CorruptionError):
     """The log was salvaged and this index was among what could not be saved."""
 
     code = "entry_lost"
-    advice = "continue at next_index; the entries between are gone"
+    advice = (
+        "the entries between are gone: continue at next_index; a log with topics needs "
+        "`Wal.truncate` before the hole, as the page `operations` of the documentation shows"
+    )
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -49,7 +49,7 @@ def test_the_demo_does_what_it_says(tmp_path: Path) -> None:
 def test_stopped_in_the_middle_it_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Not the folder, not a process; also the folder of an earlier run is gone."""
+    """Not the folder, and not a process."""
     with subprocess.Popen(
         [*PROGRAM[:-1], "5000000", "--folder", "here/demo"],
         cwd=tmp_path,
@@ -114,6 +114,22 @@ def test_a_process_that_fails_is_an_error_with_its_last_words(tmp_path: Path) ->
         child.wait(lambda: None)
 
 
+def test_a_process_that_nobody_has_got_hold_of_is_ended_too() -> None:
+    code = (
+        "import contextlib, subprocess\n"
+        "from lakebed.demo.children import alone\n"
+        "for own in (True, False):\n"
+        "    with contextlib.suppress(KeyboardInterrupt), alone():\n"
+        "        child = subprocess.Popen(['sleep', '600'], start_new_session=own)\n"
+        "        raise KeyboardInterrupt\n"
+        "    print(child.poll() is not None)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "True\nTrue\n"
+
+
 def test_whoever_cannot_listen_ends_the_process_and_says_why(tmp_path: Path) -> None:
     with lakebed.open(tmp_path / "log") as log:
         log.create_topic("orders")
@@ -160,6 +176,18 @@ def test_a_run_replaces_an_earlier_one(tmp_path: Path) -> None:
             (tmp_path / "demo/tmp").mkdir()
             assert not (tmp_path / "demo/report.html").exists()
             (tmp_path / "demo/report.html").touch()
+    assert [each.name for each in tmp_path.iterdir()] == ["demo"]
+
+
+def test_a_run_that_does_not_end_leaves_the_earlier_one(tmp_path: Path) -> None:
+    with stage(tmp_path / "demo"):
+        (tmp_path / "demo/tmp").mkdir()
+        (tmp_path / "demo/report.html").write_text("the first")
+    with pytest.raises(KeyboardInterrupt), stage(tmp_path / "demo"):
+        (tmp_path / "demo/report.html").write_text("half of it")
+        raise KeyboardInterrupt
+    assert (tmp_path / "demo/report.html").read_text() == "the first"
+    assert [each.name for each in tmp_path.iterdir()] == ["demo"]
 
 
 def test_without_its_packages_it_says_what_to_install(tmp_path: Path) -> None:

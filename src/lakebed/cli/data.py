@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 import lakebed
 from lakebed.cli.output import Meter
+from lakebed.client.address import meant_url
 from lakebed.errors import NotALogError, from_os_error
 from lakebed.host import OsDisk
 from lakebed.topic.schema import decode_schema
@@ -25,10 +25,6 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 Target = Path | str
 """A log's folder, or the URL of a served one."""
 
-_ADDRESS: Final = re.compile(
-    r"(?:(lakebed(?:\+tls)?):/*)?((?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5})"
-)
-"""A host and a port, and before them what is left of a URL in which a slash is missing."""
 _CONNECT_MS: Final = 5_000
 """How long a server is looked for before the command gives up."""
 
@@ -90,7 +86,7 @@ def opened(folder: Target, *, make: bool = False, silent: bool) -> Iterator[lake
     """
     if isinstance(folder, str):
         lakebed.open(folder, lakebed.ClientConfig(retry_ms=_CONNECT_MS)).close()
-    elif not make or _meant(folder):
+    elif not make or meant_url(folder):
         check_log(folder)
     with Meter(silent=silent) as meter:
         log = lakebed.open(os.fspath(folder), progress=meter)
@@ -125,15 +121,9 @@ def check_log(folder: Path) -> None:
     except OSError as error:
         raise from_os_error(error, "looking for the log", folder) from error
     if not found:
-        url = _meant(folder)
+        url = meant_url(folder)
         asked = f": did you mean {url}?" if url else ""
         raise NotALogError(f"there is no log in this folder{asked}", path=folder)
-
-
-def _meant(folder: Path) -> str:
-    """Give the URL that a path looks like which was perhaps meant to be one; else nothing."""
-    match = _ADDRESS.fullmatch(os.fspath(folder))
-    return "" if match is None else f"{match[1] or 'lakebed'}://{match[2]}"
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -58,10 +58,11 @@ def demo(ctx: click.Context, records: int, folder: Path, *, as_json: bool) -> No
     """
     check_packages("demo", *_PACKAGES)
     check_java()
+    from lakebed.demo.children import alone
     from lakebed.demo.report import page
     from lakebed.demo.story import Story, stage
 
-    with interruptible(), stage(folder), _Teller(silent=as_json) as teller:
+    with interruptible(), stage(folder), alone(), _Teller(silent=as_json) as teller:
         measures = Story(folder, records, teller).run()
         report = folder / _REPORT
         report.write_text(page(measures), encoding="utf8")

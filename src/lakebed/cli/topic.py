@@ -84,7 +84,11 @@ def create_command(
 @data_option
 @json_option
 def list_command(folder: Target, *, as_json: bool) -> None:
-    """List the topics with their size."""
+    """List the topics with their size.
+
+    Records are counted by their offsets, from the earliest to the end: compaction leaves fewer,
+    which `lakebed lake tables` shows.
+    """
     with opened(folder, silent=as_json) as log:
         found = [log.describe_topic(name) for name in log.topics()]
     if as_json:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -125,3 +125,27 @@ class Child:
                 exit_code=self._process.returncode,
                 said=words,
             )
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Leave the block without children, in a process that has none of its own.
+
+    Ctrl-C may strike while a child is being started, and then nobody has got hold of it.
+    """
+    try:
+        yield
+    except BaseException:
+        _end_all()
+        raise
+
+
+def _end_all() -> None:
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+            parent, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[1:4]
+            number = int(entry.name)
+            if int(parent) == os.getpid():
+                end = os.killpg if int(session) == number else os.kill
+                end(number, signal.SIGKILL)
+                os.waitpid(number, 0)

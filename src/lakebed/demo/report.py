@@ -16,6 +16,8 @@ from lakebed.demo.measures import Comparison, Measures, Query, Sale, Syncs
 from lakebed.demo.plots import Mark, Series
 from lakebed.version import __version__
 
+_PER_SECOND: Final = "per second, over the seconds of the run"
+_PER_SYNC: Final = "entries per fdatasync, over the seconds of the run"
 _BUCKET_SECONDS: Final = 0.25
 
 _STYLE: Final = """
@@ -105,14 +107,23 @@ def _till(sale: Sale) -> Iterable[str]:
         f"The first process ended when {sale.acknowledged_before:,} were acknowledged. "
         f"{sale.unacknowledged:,} more were on disk, which it had not been told; the next till "
         "found them in the log and went on behind them. Opening the log again took "
-        f"{sale.opening_ms:.0f} ms.</p>"
+        f"{sale.opening_ms:.0f} ms; the rest of the gap is the start of a process.</p>"
     )
     rates = Series("acknowledged", _rates(sale))
     yield plots.over_time(
-        "Records acknowledged, which is on disk", "per second", [rates], marks, stepped=True
+        "Records acknowledged, which is on disk",
+        _PER_SECOND,
+        [rates],
+        marks,
+        stepped=True,
     )
     shared = [Series("entries", _shares(life)) for life in sale.syncs]
-    yield plots.over_time("Entries that shared a sync", "entries per fdatasync", shared, marks)
+    yield plots.over_time(
+        "Entries that shared a sync",
+        _PER_SYNC,
+        shared,
+        marks,
+    )
     latency = sale.latencies_ms()
     names = {50.0: "half of them", 100.0: "all of them"}
     yield plots.bars(

@@ -277,18 +277,27 @@ def _heedless(_: Child, __: str) -> None:
 
 @contextlib.contextmanager
 def stage(folder: Path) -> Iterator[None]:
-    """Clear a folder for a run; what a run that does not end has left there is removed again."""
+    """Make room for a run: one that does not end leaves nothing, but the earlier one is back."""
+    earlier = folder.with_name(f"{folder.name}.earlier")
     with translated("making the folder", folder):
-        _clear(folder)
+        _check(folder)
+        shutil.rmtree(earlier, ignore_errors=True)
+        if folder.exists():
+            folder.rename(earlier)
+        folder.mkdir(parents=True)
+        (folder / _MARK).touch()
     try:
         yield
         shutil.rmtree(folder / TEMPORARY)
+        shutil.rmtree(earlier, ignore_errors=True)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
+        if earlier.exists():
+            earlier.rename(folder)
         raise
 
 
-def _clear(folder: Path) -> None:
+def _check(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise InvalidArgumentError("this is no folder: name another place", folder=folder)
     if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
@@ -296,7 +305,3 @@ def _clear(folder: Path) -> None:
             "this folder is not empty, and not of an earlier demonstration: name another one",
             folder=folder,
         )
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    (folder / _MARK).touch()

@@ -64,7 +64,10 @@ class Log(Assembly):
         schema: pa.Schema | None = None,
         config: Mapping[str, object] | TopicConfig | None = None,
     ) -> TopicInfo:
-        """Give a topic as it is, or make it if there is none of that name."""
+        """Give a topic as it is, or make it if there is none of that name.
+
+        Of a topic that is there, partitions, schema and settings stay what they are.
+        """
         self._check_open()
         return self._topics.get_or_create(name, partitions, schema, config)
 

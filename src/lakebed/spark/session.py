@@ -46,8 +46,8 @@ _SETTINGS: Final = {
 LOCAL_MASTER: Final = "local[*]"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """What `spark-submit` sets for the program that it starts; it has named the master already."""
-_QUERY_LOGGER: Final = "SQLQueryContextLogger"
-"""Writes a page about each mistake in a query, beside the exception that says the same."""
+_QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Write a page about each mistake in a query, beside the exception that says the same."""
 _LOCAL_SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -77,7 +77,8 @@ def session(
         check_java()
         naming.prepare()
         naming.name("")  # what an earlier session meant, this one need not
-        logging.getLogger(_QUERY_LOGGER).setLevel(logging.CRITICAL + 1)
+        for logger in _QUERY_LOGGERS:
+            logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
         with _muted() if silent else contextlib.nullcontext():
             running = _started(master, name, conf or {})
     elif conf:

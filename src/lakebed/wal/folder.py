@@ -151,9 +151,12 @@ def take_lock(disk: Disk, layout: Layout) -> Lock:
     try:
         return disk.lock(layout.lock, owner_text())
     except LockHeldError as held:
-        raise LockedError(
-            "the log is in use", path=layout.root, **_owner_facts(held.owner)
-        ) from None
+        facts = _owner_facts(held.owner)
+        own = facts.get("pid") == os.getpid() and facts.get("host") == socket.gethostname()
+        message = "the log is in use"
+        if own:
+            message += ", by this process itself: use the log that is open, or close it first"
+        raise LockedError(message, path=layout.root, **facts) from None
 
 
 def owner_text(url: str = "") -> str:

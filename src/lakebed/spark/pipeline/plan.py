@@ -19,7 +19,7 @@ from lakebed.spark.pipeline.expectations import (
 )
 from lakebed.spark.pipeline.failures import first_line
 from lakebed.spark.pipeline.fields import Problem
-from lakebed.spark.pipeline.spec import Flow, PipelineSpec, Sink, Source, Step, Watermark
+from lakebed.spark.pipeline.spec import Decoder, Flow, PipelineSpec, Sink, Source, Step, Watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,6 +79,9 @@ class Planner:
             from lakebed.spark.pipeline.table_source import read_anew
 
             return read_anew(self._spark, source.table, self._log)
+        if source.decode in (Decoder.JSON, Decoder.CSV):
+            with _naming(("source", source.name, "schema")):
+                _check_columns(source)
         frame = self._stream(source, flow, others)
         if letters:
             return letters_of_source(frame, source, self._spec)
@@ -168,6 +171,13 @@ def function_of(step: Step, folder: str) -> Callable[..., Any]:
     if not callable(found):
         raise InvalidArgumentError(f"{step.python} is no function")
     return found  # type: ignore[no-any-return]  # what a user's module holds
+
+
+def _check_columns(source: Source) -> None:
+    """Have Spark read the schema alone: within a query it would complain about another place."""
+    from lakebed.spark.jobs.import_rows import columns_of
+
+    columns_of(source.schema or "")
 
 
 @contextlib.contextmanager

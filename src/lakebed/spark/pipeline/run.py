@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import lakebed
 from lakebed.engine.log import Log
 from lakebed.errors import FlowFailedError, InvalidArgumentError, LakebedError, PipelineChangedError
+from lakebed.spark.java import check_java
 from lakebed.spark.pipeline.compatibility import check_compatible, definition
 from lakebed.spark.pipeline.failures import failure_of, first_line
 from lakebed.spark.pipeline.fields import Problem
@@ -73,9 +74,12 @@ def running(
     """
     from lakebed.spark.session import active, session
 
+    running_already = spark is not None or active() is not None
+    if not running_already:
+        check_java()  # before anything is started, such as a keeper
     url = url_of(log)
     own = None
-    if spark is None and active() is not None:
+    if spark is None and running_already:
         spark = session(conf=spec.spark)
     elif spark is None:
         name = f"lakebed pipeline {spec.name}"
