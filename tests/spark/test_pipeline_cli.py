@@ -157,6 +157,12 @@ def test_with_a_plan_spark_names_what_is_wrong_in_every_flow(
     assert found[2] == "33: there is no column 'number'; there are id, amount"
     assert found[3].startswith("35: there is no source or step 'f'")
 
+    file.write_text(SHOP.replace("DOUBLE", "DUOBLE"))
+    (found_schema,) = command("validate", "--plan", code=1).stdout.splitlines()
+    line = 1 + SHOP.splitlines().index(next(x for x in SHOP.splitlines() if "DOUBLE" in x))
+    assert found_schema.startswith(f"{file}:{line}: the given schema is wrong")
+    assert "DUOBLE" in found_schema
+
     file.write_text(SHOP)
     assert command("validate", "--plan").stdout == (
         "shop: 1 source, 0 steps, 1 flow; nothing is wrong\n"
