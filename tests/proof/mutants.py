@@ -813,8 +813,8 @@ MUTANTS = (
         name="bad-token-falls-back-to-the-certificate",
         breaks="a token that is shown has to be valid",
         file="serve/guard.py",
-        old="            if token is not None:\n",
-        new="            if token:\n",
+        old="            if token is not None and not (",
+        new="            if token and not (",
         tests=(
             f"{GUARD}::test_a_token_comes_before_the_certificate_and_a_bad_one_is_not_made_good_by_it",
         ),

@@ -21,6 +21,7 @@ dead_letter = "{dead}"
 topic = "orders"
 decode = "json"
 schema = "{fields}"
+otherwise = "fail"              # whatever is no order: there is none
 batch_records_max = {batch}
 
 [source.changes]                # the same topic with its tombstones

@@ -30,7 +30,7 @@ from lakebed.spark.serving import url_of
 CHECKOUTS: Final = 8
 PARTITIONS: Final = 4
 
-_BATCHES: Final = 4
+_BATCHES: Final = 3
 """Batches that the pipeline has for all of it, so that it can be killed in between."""
 _FLOWS: Final = ("paid", "now")
 """The flows of the pipeline that read every order."""
@@ -167,7 +167,7 @@ class Story:
 
     def _derive(self, log: lakebed.Log) -> None:
         file = self.folder / pipeline.NAME
-        file.write_text(pipeline.text(max(1, self._expected.changes // _BATCHES)), encoding="utf8")
+        file.write_text(pipeline.text(-(-self._expected.changes // _BATCHES)), encoding="utf8")
         self._act(
             f"A Spark pipeline ({file}) makes the topic {pipeline.PAID} and the table "
             f"{pipeline.TABLE} of it."
