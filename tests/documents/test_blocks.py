@@ -134,4 +134,4 @@ def test_files_of_settings_and_pipelines_can_be_read(tmp_path: Path, block: Bloc
 @pytest.mark.parametrize("block", by_rule("json"), ids=lambda block: block.id)
 def test_json_can_be_parsed(block: Block) -> None:
     for line in block.text.splitlines() if block.text.count("\n{") else [block.text]:
-        json.loads(line)
+        assert json.loads(line) is not None

@@ -7,8 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -16,6 +15,7 @@ from lakebed.cli.job_session import interruptible
 from lakebed.cli.output import Meter, flush, json_option, write_json, write_line, write_table
 from lakebed.spark.java import check_java
 from lakebed.spark.packages import check_packages
+from lakebed.types import Closing
 
 if TYPE_CHECKING:
     from lakebed.demo.measures import Measures
@@ -75,7 +75,7 @@ def demo(ctx: click.Context, records: int, folder: Path, *, as_json: bool) -> No
         ctx.exit(1)
 
 
-class _Teller:
+class _Teller(Closing):
     """Tells acts and facts on stdout, and how far work is on stderr, where it does not stay."""
 
     def __init__(self, *, silent: bool) -> None:
@@ -87,16 +87,9 @@ class _Teller:
     def _new_meter(self) -> Meter:
         return Meter(silent=self._silent, unit="records")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._meter.__exit__(kind, error, traceback)
+    def close(self) -> None:
+        """Take away what does not stay."""
+        self._meter.__exit__(None, None, None)
 
     def act(self, text: str) -> None:
         """Say what begins."""
@@ -129,7 +122,7 @@ class _Teller:
         flush()
 
     def _renew(self) -> None:
-        self._meter.__exit__(None, None, None)
+        self.close()
         self._meter = self._new_meter()
 
 

@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from lakebed.errors import DemoFailedError
+from lakebed.types import Closing
 
 _LOOK_SECONDS: Final = 0.1
 _TOLD_BYTES: Final = 1500
@@ -34,7 +34,7 @@ def _environment(folder: Path) -> dict[str, str]:
     return others | place
 
 
-class Child:
+class Child(Closing):
     """A process in a session of its own: a kill reaches its Java too, whose workers end with it.
 
     `hear` is called with the child and each line that it writes to stdout, in a thread of its own;
@@ -78,15 +78,8 @@ class Child:
                     self._failure = error
                     self._signal()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Kill it if it still runs, and wait for its end."""
         if self._process.poll() is None:
             self._signal()
         self._process.wait()
