@@ -1,23 +1,16 @@
-"""Fixtures for every package of tests, and which of them run side by side."""
+"""Fixtures and hooks for every package of tests."""
 
 from __future__ import annotations
 
-from typing import Any
+import datetime
+import os
 
-import pytest
+pytest_plugins = ["tests.s3", "tests.scheduling", "tests.proving", "tests.spark_session"]
 
-pytest_plugins = ["tests.s3"]
+# Set before the workers of a parallel run start, so that all of them draw the same.
+os.environ.setdefault("LAKEBED_SEED", str(datetime.datetime.now(datetime.UTC).toordinal()))
 
-_SPARK = "tests/spark/"
 
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Have all tests of Spark run in one process, with one Java; others as they come."""
-    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
-
-    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return _SPARK if nodeid.startswith(_SPARK) else nodeid
-
-    return Scheduling(config, log)
+def pytest_report_header() -> str:
+    """Name the seed: it repeats the run."""
+    return f"seed of the proofs: LAKEBED_SEED={os.environ['LAKEBED_SEED']}"

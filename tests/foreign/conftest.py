@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.foreign.postgres import PostgresServer, PostgresUnavailableError, postgres
-from tests.foreign.readers import spark_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A Spark session, or a skipped test where there is no Java."""
-    if shutil.which("java") is None:
-        pytest.skip("Spark needs Java, which is not installed")
-    session = spark_session()
-    yield session
-    session.stop()
 
 
 @pytest.fixture

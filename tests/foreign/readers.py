@@ -11,7 +11,6 @@ import collections
 import hashlib
 import importlib
 import os
-import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -34,15 +33,6 @@ Contents = collections.Counter[tuple[Record, str]]
 
 _ORDER: Final = [("partition", "ascending"), ("offset", "ascending")]
 _POLARS_PLANNER: Final = "POLARS_ICEBERG_PLANNER"
-
-_SPARK: Final = {
-    "spark.driver.memory": "512m",
-    "spark.log.level": "OFF",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
 
 os.environ.setdefault(_POLARS_PLANNER, "pyiceberg")  # Polars warns without its own planner
 
@@ -81,20 +71,6 @@ def read_spark(session: SparkSession, table: Table) -> pa.Table:
     files = [task.file.file_path for task in tasks]
     frame = session.read.option("mergeSchema", "true").parquet(*files)
     return _ordered(frame.toArrow())
-
-
-def spark_session() -> SparkSession:
-    """Start Spark: one thread, no pages to look at, times in UTC, hardly any memory or words."""
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master("local[1]").appName("lakebed-tests")
-    for name, value in _SPARK.items():
-        builder = builder.config(name, value)
-    handler = signal.getsignal(signal.SIGINT)
-    session = builder.getOrCreate()
-    signal.signal(signal.SIGINT, handler)  # Spark takes Ctrl-C for itself, also where it is a test
-    return session
 
 
 def static(metadata_location: str, **properties: str) -> Table:

@@ -23,7 +23,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from lakebed import LakeConfig, Log, LogConfig
 from lakebed.errors import CatalogUnavailableError
-from tests.engine.support import until
 from tests.foreign.postgres import PostgresServer
 from tests.foreign.readers import (
     Contents,
@@ -35,6 +34,7 @@ from tests.foreign.readers import (
     read_spark,
     static,
 )
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,9 +6,8 @@ names the damaged file, and is then left as it is.
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,9 +17,11 @@ from tests.proof.scale import kept_on_failure, rng
 from tests.proof.simulated import Picture, disk_with, open_on, picture_of, save
 
 
-def images(kind: str, *purpose: object) -> Iterator[tuple[Image, random.Random]]:
-    """Make images of a kind without end, each from its own seed."""
-    for number in itertools.count():
+def images(
+    rounds: Iterable[int], kind: str, *purpose: object
+) -> Iterator[tuple[Image, random.Random]]:
+    """Yield an image of a kind for each round, drawn from the round's seed."""
+    for number in rounds:
         seed = rng("damage", kind, *purpose, number)
         yield KINDS[kind](seed), seed
 

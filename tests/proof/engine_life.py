@@ -418,7 +418,7 @@ class Worker:
 
 def _result(future: Future[Any]) -> list[Any]:
     """Give the place of a record that was appended without waiting."""
-    return [future.result(60)]
+    return [future.result(600)]
 
 
 def value_of(row: list[Any]) -> bytes:

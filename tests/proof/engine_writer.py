@@ -86,7 +86,7 @@ def produce(worker: Worker) -> None:
             # It was not taken, because one before it failed: it did not happen.
             worker.tell(["refused", number])
         else:
-            worker._finish(number, lambda each=each: [each.result(60)])  # type: ignore[misc]
+            worker._finish(number, lambda each=each: [each.result(600)])  # type: ignore[misc]
 
 
 class Threads:

@@ -29,7 +29,7 @@ CONFIG = WalConfig(
     file_bytes=8192, entry_bytes_max=65_536, spare_files=2, idle_mark_ms=1_000, sync=SyncMode.ALWAYS
 )
 _OPENINGS_MAX = 2
-_SPARE_SECONDS_MAX = 10.0
+_SPARE_SECONDS_MAX = 600.0
 
 
 class LifeOverError(Exception):

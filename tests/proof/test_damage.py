@@ -16,7 +16,7 @@ from lakebed.wal import WalConfig
 from lakebed.wal.frame import HEADER_BYTES, FrameKind
 from tests.proof.damage import check, images, kept
 from tests.proof.images import KINDS, Contents, Image, Maker
-from tests.proof.scale import LONG, rng, trials
+from tests.proof.scale import LONG, Rounds, rng
 from tests.proof.simulated import simulation
 
 pytestmark = pytest.mark.proof
@@ -27,6 +27,8 @@ SCAN_BYTES = 2048
 PARTS = 3
 STRIDE = 1 if LONG else 67
 """Of the bits outside headers, every so many are flipped."""
+SAMPLE = 120
+"""How many of these a short round tries; a long one tries all."""
 
 
 def flipped(data: bytes, bit: int) -> bytes:
@@ -55,18 +57,20 @@ def bits_to_flip(image: Image, part: int, stride: int) -> Iterator[tuple[Path, i
 def test_a_flipped_bit_is_reported_or_harmless(kind: str, part: int, tmp_path: Path) -> None:
     """Any one bit of any file: refused if a checksum covers it, else the log is as it was."""
     test = f"{FILE}::test_a_flipped_bit_is_reported_or_harmless[{kind}-{part}]"
-    wanted, flips = trials(20_000, 4_000_000) // (len(KINDS) * PARTS), 0
-    for image, _ in images(kind, "flip"):
-        for path, bit, covered in bits_to_flip(image, part, STRIDE):
+    shares = len(KINDS) * PARTS
+    rounds = Rounds(test, short=20_000 // shares, long=4_000_000 // shares, seconds=1.5)
+    for image, seed in images(rounds, kind, "flip"):
+        chosen = list(bits_to_flip(image, part, STRIDE))
+        if not LONG:
+            chosen = seed.sample(chosen, min(SAMPLE, len(chosen)))
+        rounds.count(len(chosen))
+        for path, bit, covered in chosen:
             damaged = image.with_file(path, flipped(image.contents[path], bit))
             with kept(damaged, tmp_path, test, f"bit {bit} of {path}"):
                 allowed = [image.picture] if image.closed else image.allowed(damaged, path)
                 refused = check(image, damaged, path, allowed)
                 assert refused or not covered, "a bit under a checksum was changed unseen"
-            flips += 1
-        if flips >= wanted:
-            break
-    assert flips >= wanted
+    assert rounds.trials
 
 
 @simulation("damage", scan_bytes=SCAN_BYTES)
@@ -91,18 +95,22 @@ def test_damage_to_the_last_entry_is_seen_however_full_the_file(tmp_path: Path) 
 def test_a_file_that_was_cut_short_is_refused(part: int, tmp_path: Path) -> None:
     """Every shorter length of every WAL file is refused; of other files, it is harmless."""
     test = f"{FILE}::test_a_file_that_was_cut_short_is_refused[{part}]"
-    wanted, lengths = trials(8 * 1024, 1024 * 1024) // PARTS, 0
-    for image, _ in images("wide", "cut"):
-        for path, data in image.contents.items():
-            for length in range(part, len(data), PARTS):
-                damaged = image.with_file(path, data[:length])
-                with kept(damaged, tmp_path, test, f"{path} cut to {length}"):
-                    refused = check(image, damaged, path, [image.picture])
-                    assert refused == (path.suffix == ".wal")
-                lengths += 1
-        if lengths >= wanted:
-            break
-    assert lengths >= wanted
+    rounds = Rounds(test, short=8_192 // PARTS, long=1_048_576 // PARTS, seconds=1.5)
+    for image, seed in images(rounds, "wide", "cut"):
+        chosen = [
+            (path, length)
+            for path, data in image.contents.items()
+            for length in range(part, len(data), PARTS)
+        ]
+        if not LONG:
+            chosen = seed.sample(chosen, min(SAMPLE, len(chosen)))
+        rounds.count(len(chosen))
+        for path, length in chosen:
+            damaged = image.with_file(path, image.contents[path][:length])
+            with kept(damaged, tmp_path, test, f"{path} cut to {length}"):
+                refused = check(image, damaged, path, [image.picture])
+                assert refused == (path.suffix == ".wal")
+    assert rounds.trials
 
 
 def lost_sectors(image: Image, path: Path) -> Iterator[bytes]:
@@ -138,14 +146,15 @@ def check_sectors(image: Image, path: Path, changed: bytes, *, folder: Path, tes
 def test_a_lost_sector_is_not_taken_for_the_end(kind: str, tmp_path: Path) -> None:
     """A zeroed sector of synced data is refused wherever a frame is left that proves it synced."""
     test = f"{FILE}::test_a_lost_sector_is_not_taken_for_the_end[{kind}]"
-    wanted, tried, refused = trials(250, 25_000), 0, 0
-    for image, _ in images(kind, "lost"):
+    rounds = Rounds(test, short=250, long=25_000, seconds=1.0)
+    tried, refused = 0, 0
+    for image, _ in images(rounds, kind, "lost"):
+        before = tried
         for path in image.files:
             for changed in lost_sectors(image, path):
                 refused += check_sectors(image, path, changed, folder=tmp_path, test=test)
                 tried += 1
-        if tried >= wanted:
-            break
+        rounds.count(tried - before)
     assert refused > tried // 4
 
 
@@ -153,12 +162,13 @@ def test_a_lost_sector_is_not_taken_for_the_end(kind: str, tmp_path: Path) -> No
 def test_a_stale_sector_is_not_taken_for_what_was_written_last(tmp_path: Path) -> None:
     """A sector as it was earlier is refused wherever a frame is left that proves a later one."""
     test = f"{FILE}::test_a_stale_sector_is_not_taken_for_what_was_written_last"
-    wanted, tried, refused = trials(2_000, 200_000), 0, 0
-    for image, _ in images("recycled", "stale"):
+    rounds = Rounds(test, short=2_000, long=200_000, seconds=1.5)
+    tried, refused = 0, 0
+    for image, _ in images(rounds, "recycled", "stale"):
+        before = tried
         for path in image.files:
             for changed in stale_sectors(image, path):
                 refused += check_sectors(image, path, changed, folder=tmp_path, test=test)
                 tried += 1
-        if tried >= wanted:
-            break
+        rounds.count(tried - before)
     assert refused > tried // 4

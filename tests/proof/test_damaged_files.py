@@ -14,7 +14,7 @@ from lakebed.wal import Wal, WalConfig
 from lakebed.wal.frame import HEADER_BYTES, FrameKind
 from tests.proof.damage import check, found_in, images, kept
 from tests.proof.images import Contents, Image
-from tests.proof.scale import rng, trials
+from tests.proof.scale import Rounds, rng
 from tests.proof.simulated import LAYOUT, disk_with, open_on, picture_of, simulation
 
 pytestmark = pytest.mark.proof
@@ -54,13 +54,12 @@ REPLACEMENTS: list[Replacement] = [arbitrary_bytes, nothing, zeros, other_number
 def test_a_replaced_wal_file_is_refused(replacement: Replacement, tmp_path: Path) -> None:
     """A WAL file with other contents is refused by its name, whichever file it is."""
     test = f"{FILE}::test_a_replaced_wal_file_is_refused[{replacement.__name__}]"
-    for number, (image, seed) in enumerate(images("recycled", "replaced")):
+    rounds = Rounds(test, short=20, long=2_000, seconds=0.7)
+    for number, (image, seed) in enumerate(images(rounds, "recycled", "replaced")):
         for path in image.files:
             damaged = image.with_file(path, replacement(image, path, seed))
             with kept(damaged, tmp_path, test, f"image {number}: {path}"):
                 assert check(image, damaged, path, []), "another file was taken for this one"
-        if number >= trials(20, 2_000):
-            break
 
 
 @simulation("damage", scan_bytes=SCAN_BYTES)
@@ -70,8 +69,10 @@ def test_a_file_of_another_log_is_refused() -> None:
     Their frames behind our header are never taken for ours. In the last file they are a tear: no
     frame is left that proves that ours were synced.
     """
-    for number, (image, seed) in enumerate(images("recycled", "foreign")):
-        foreign = next(images("recycled", "foreign", "other", seed.random()))[0]
+    test = f"{FILE}::test_a_file_of_another_log_is_refused"
+    rounds = Rounds(test, short=10, long=1_000, seconds=0.7)
+    for image, seed in images(rounds, "recycled", "foreign"):
+        foreign = next(images([0], "recycled", "foreign", "other", seed.random()))[0]
         for path in image.files:
             theirs = foreign.contents[foreign.files[0]]
             assert isinstance(found_in(image, image.with_file(path, theirs)), CorruptionError)
@@ -84,8 +85,6 @@ def test_a_file_of_another_log_is_refused() -> None:
         assert isinstance(found_in(image, swapped), ForeignFileError)
         del swapped[LAYOUT.identity]
         assert isinstance(found_in(image, swapped), ForeignFileError)
-        if number >= trials(10, 1_000):
-            break
 
 
 @simulation("damage", scan_bytes=SCAN_BYTES)
@@ -94,7 +93,9 @@ def test_a_missing_file_is_refused_unless_it_was_the_last() -> None:
 
     Nothing that is left speaks of the last one: without it the log is what it was before that file.
     """
-    for number, (image, _) in enumerate(images("plain", "missing")):
+    test = f"{FILE}::test_a_missing_file_is_refused_unless_it_was_the_last"
+    rounds = Rounds(test, short=20, long=2_000, seconds=0.7)
+    for image, _ in images(rounds, "plain", "missing"):
         for path in image.files[:-1]:
             damaged = {each: data for each, data in image.contents.items() if each != path}
             assert isinstance(found_in(image, damaged), MissingFileError)
@@ -104,21 +105,19 @@ def test_a_missing_file_is_refused_unless_it_was_the_last() -> None:
         assert found_in(image, damaged) == image.pictures[before[-1]]
         only_identity = {LAYOUT.identity: image.contents[LAYOUT.identity]}
         assert isinstance(found_in(image, only_identity), MissingFileError)
-        if number >= trials(20, 2_000):
-            break
 
 
 @simulation("damage", scan_bytes=SCAN_BYTES)
 def test_a_copy_of_a_file_under_the_next_number_is_refused() -> None:
     """A duplicated file is not a new one, neither in place of the next nor behind the last."""
-    for number, (image, _) in enumerate(images("plain", "copied")):
+    test = f"{FILE}::test_a_copy_of_a_file_under_the_next_number_is_refused"
+    rounds = Rounds(test, short=20, long=2_000, seconds=0.7)
+    for image, _ in images(rounds, "plain", "copied"):
         for path in image.files:
             copy = LAYOUT.file(int(path.stem) + 1)
             found = found_in(image, image.with_file(copy, image.contents[path]))
             assert isinstance(found, CorruptionError)
             assert found.facts["file"] == copy
-        if number >= trials(20, 2_000):
-            break
 
 
 @pytest.mark.parametrize("replacement", REPLACEMENTS, ids=lambda each: each.__name__)
@@ -128,15 +127,14 @@ def test_files_that_are_derived_or_unused_do_no_harm(
 ) -> None:
     """Whatever stands in a spare or in the identity file, the log is as it was and goes on."""
     test = f"{FILE}::test_files_that_are_derived_or_unused_do_no_harm[{replacement.__name__}]"
-    for number, (image, seed) in enumerate(images("recycled", "derived")):
+    rounds = Rounds(test, short=10, long=1_000, seconds=0.7)
+    for number, (image, seed) in enumerate(images(rounds, "recycled", "derived")):
         spares = [path for path in image.contents if path.suffix == ".spare"]
         assert spares
         for path in (LAYOUT.identity, *spares):
             damaged = image.with_file(path, replacement(image, path, seed))
             with kept(damaged, tmp_path, test, f"image {number}: {path}"):
                 goes_on(image, damaged, seed)
-        if number >= trials(10, 1_000):
-            break
 
 
 def goes_on(image: Image, damaged: Contents, seed: random.Random) -> None:
@@ -174,8 +172,10 @@ def test_damage_after_opening_is_reported_when_it_is_read() -> None:
 
     Entries before it are readable, and those behind it too if its header is whole.
     """
-    tried = 0
-    for image, seed in images("recycled", "mapped"):
+    test = f"{FILE}::test_damage_after_opening_is_reported_when_it_is_read"
+    rounds = Rounds(test, short=1_000, long=100_000, seconds=0.7)
+    for image, seed in images(rounds, "recycled", "mapped"):
+        tried = 0
         disk = disk_with(image.contents)
         log = open_on(disk, image.config)
         for path, position, length, index in entries_of(image):
@@ -186,8 +186,7 @@ def test_damage_after_opening_is_reported_when_it_is_read() -> None:
                 flip(disk, path, bit)
                 tried += 1
         assert picture_of(log) == image.picture
-        if tried >= trials(1_000, 100_000):
-            break
+        rounds.count(tried)
 
 
 def check_reads(

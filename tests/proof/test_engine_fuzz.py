@@ -21,12 +21,13 @@ from lakebed.state.image import MAGIC, State, decode_state, encode_state
 from lakebed.state.values import Partition, Segment, Topic
 from tests.proof.engine_life import Life, Worker, small_transactions
 from tests.proof.engine_writer import SCRIPT, begin, write_pending
-from tests.proof.scale import repeat_with, rng, trials
+from tests.proof.scale import Rounds, repeat_with, rng
 from tests.proof.simulated import simulation
 
 pytestmark = pytest.mark.proof
 
 FILE = "tests/proof/test_engine_fuzz.py"
+_INPUTS_PER_ROUND = 300
 _SLOW_SECONDS = 5.0
 _PATH = Path("/segment")
 
@@ -80,20 +81,29 @@ def _damaged(chance: random.Random, data: bytes) -> bytes:
 
 def _fuzz(name: str, draw: Callable[[random.Random], Any], decoder: Callable[[Any], Any]) -> None:
     """Decode many drawn inputs: a value or an error of ours, each in bounded time."""
-    chance = rng("engine-fuzz", name)
     refused = 0
-    for number in range(trials(3_000, 5_000_000)):
-        data = draw(chance)
-        started = time.monotonic()
-        try:
-            decoder(data)
-        except LakebedError:
-            refused += 1
-        except BaseException as error:
-            error.add_note(f"input {number}: {data!r}; repeat with: {repeat_with(FILE)} -k {name}")
-            raise
-        assert time.monotonic() - started < _SLOW_SECONDS, f"input {number} took too long"
+    test = f"{FILE}::test_fuzzed_{name}_are_decoded_or_refused"
+    for number in (rounds := Rounds(test, short=3_000, long=5_000_000, seconds=1.5)):
+        chance = rng("engine-fuzz", name, number)
+        rounds.count(_INPUTS_PER_ROUND)
+        for _ in range(_INPUTS_PER_ROUND):
+            refused += _is_refused(draw(chance), decoder, name)
     assert refused, "nothing was refused"
+
+
+def _is_refused(data: Any, decoder: Callable[[Any], Any], name: str) -> bool:
+    """Decode one input; raise if that fails in a way that is not typed, or takes long."""
+    started = time.process_time()
+    try:
+        decoder(data)
+        return False
+    except LakebedError:
+        return True
+    except BaseException as error:
+        error.add_note(f"input: {data!r}; repeat with: {repeat_with(FILE)} -k {name}")
+        raise
+    finally:
+        assert time.process_time() - started < _SLOW_SECONDS, f"{data!r} took too long"
 
 
 @simulation("engine-fuzz")
@@ -190,4 +200,4 @@ def test_fuzzed_segment_indexes_are_decoded_or_refused() -> None:
             return b"[" * chance.randrange(100_000)
         return _damaged(chance, whole)
 
-    _fuzz("indexes", draw, lambda data: decode_index(data, _PATH))
+    _fuzz("segment_indexes", draw, lambda data: decode_index(data, _PATH))

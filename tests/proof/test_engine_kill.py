@@ -13,7 +13,7 @@ from lakebed import Log
 from tests.proof.engine_child import ForkedChild
 from tests.proof.engine_ledger import Ledger
 from tests.proof.engine_writer import random_config
-from tests.proof.scale import SEED, kept_on_failure, rng, trials
+from tests.proof.scale import SEED, Rounds, kept_on_failure, rng
 
 _CYCLES_PER_FOLDER = 5
 _TEST = "tests/proof/test_engine_kill.py::test_a_killed_log_keeps_every_acknowledged_record"
@@ -60,10 +60,13 @@ def test_a_killed_log_keeps_every_acknowledged_record(part: int, tmp_path: Path)
     """SIGKILL while writing, checkpointing or recovering: both properties hold, over and over."""
     phases: Counter[str] = Counter()
     acks = 0
-    lives = trials(15, 5_000) // _CYCLES_PER_FOLDER
-    for life in range(lives):
+    lives = 0
+    test = f"{_TEST}[{part}]"
+    for life in (rounds := Rounds(test, short=15, long=5_000, seconds=8)):
+        rounds.count(_CYCLES_PER_FOLDER)
+        lives += 1
         folder = tmp_path / f"life-{life}"
-        with kept_on_failure(folder, f"{_TEST}[{part}]", f"life {life}"):
+        with kept_on_failure(folder, test, f"life {life}"):
             acks += _live(folder, rng("engine-kill", part, life), phases)
         shutil.rmtree(folder)
     assert acks > 20 * lives, f"the writers hardly wrote: {acks} acknowledgements"

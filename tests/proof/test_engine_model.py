@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -20,7 +19,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from lakebed import Log, LogConfig, WalConfig
@@ -34,7 +32,8 @@ from lakebed.errors import (
 )
 from lakebed.host import ManualClock, SimDisk, Survival
 from tests.proof.engine_life import open_log, small_transactions
-from tests.proof.scale import SEED, repeat_with, trials
+from tests.proof.machines import run_machine
+from tests.proof.scale import Rounds, trials
 from tests.proof.simulated import simulation
 
 pytestmark = pytest.mark.proof
@@ -434,18 +433,4 @@ class LogMachine(RuleBasedStateMachine):
 @small_transactions()
 def test_a_log_behaves_like_lists() -> None:
     """Any sequence of calls, power cuts and reopenings leaves what the lists say."""
-    try:
-        run_state_machine_as_test(
-            seed(SEED)(LogMachine),
-            settings=settings(
-                max_examples=trials(40, 5_000),
-                stateful_step_count=trials(40, 200),
-                deadline=None,
-                database=None,
-                phases=[Phase.generate, Phase.shrink],
-                suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-            ),
-        )
-    except BaseException as error:
-        error.add_note(f"repeat with: {repeat_with(TEST)}")
-        raise
+    run_machine(LogMachine, Rounds(TEST, short=40, long=5_000, seconds=10), steps=trials(40, 200))

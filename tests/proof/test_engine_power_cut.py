@@ -18,7 +18,7 @@ from lakebed import SyncMode
 from lakebed.host import SimDisk, Survival
 from tests.proof.engine_ledger import Ledger
 from tests.proof.engine_life import Life, config_of, open_log, small_transactions
-from tests.proof.scale import kept_on_failure, rng, trials
+from tests.proof.scale import Rounds, kept_on_failure, rng
 from tests.proof.simulated import disk_with, save, simulation
 
 pytestmark = pytest.mark.proof
@@ -121,27 +121,26 @@ class PowerCuts:
         self._life.ledger.check(log, weak=self._weak)
 
 
-def _prove(sync: SyncMode, part: int, wanted: int, folder: Path, test: str) -> None:
-    states, number = 0, 0
-    while states < wanted:
+def _prove(sync: SyncMode, part: int, folder: Path, rounds: Rounds) -> None:
+    test = rounds.test
+    for number in rounds:
         what = ("engine-power", sync.value, part, number)
         with simulation(*what), small_transactions(), kept_on_failure(folder, test, number):
             cuts = PowerCuts(rng(*what), sync, folder)
-            cuts.run(wanted - states)
-        states += cuts.states
-        number += 1
+            cuts.run(rounds.wanted)
+        rounds.count(cuts.states)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_power_cut_leaves_every_acknowledged_record(part: int, tmp_path: Path) -> None:
     """After a cut at any call: acknowledged records once, at their offsets; transactions whole."""
     test = f"{FILE}::test_a_power_cut_leaves_every_acknowledged_record[{part}]"
-    wanted = trials(1_800, 1_900_000) // PARTS
-    _prove(SyncMode.ALWAYS, part, wanted, tmp_path, test)
+    rounds = Rounds(test, short=1_800 // PARTS, long=1_900_000 // PARTS, seconds=3)
+    _prove(SyncMode.ALWAYS, part, tmp_path, rounds)
 
 
 @pytest.mark.parametrize("sync", [SyncMode.INTERVAL, SyncMode.OS], ids=lambda sync: sync.value)
 def test_a_log_that_syncs_later_opens_after_any_cut(sync: SyncMode, tmp_path: Path) -> None:
     """With `interval` and `os` the last records may be lost; the log opens, and invents nothing."""
     test = f"{FILE}::test_a_log_that_syncs_later_opens_after_any_cut[{sync.value}]"
-    _prove(sync, 0, trials(200, 100_000) // 2, tmp_path, test)
+    _prove(sync, 0, tmp_path, Rounds(test, short=100, long=50_000, seconds=3))

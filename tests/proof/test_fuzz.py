@@ -41,12 +41,13 @@ from lakebed.wal.frame import (
 from lakebed.wal.scan import FileScan
 from tests.proof.forge import forged, forged_file_header, rechained
 from tests.proof.images import Image, plain, recycled
-from tests.proof.scale import repeat_with, rng, trials
+from tests.proof.scale import Rounds, repeat_with, rng
 from tests.proof.simulated import LAYOUT, disk_with, open_on, picture_of, simulation
 
 pytestmark = pytest.mark.proof
 
 FILE = "tests/proof/test_fuzz.py"
+_INPUTS_PER_ROUND = 500
 MEMORY_BYTES_MAX = 8 * limits.MIB
 """What decoding may take: a scan's buffers, not what a length field claims."""
 
@@ -337,14 +338,16 @@ TARGETS = [
 def test_a_decoder_gives_a_value_or_a_typed_error(target: Callable[[Fuzz], None]) -> None:
     """No input makes a decoder raise anything but a `LakebedError`, hang, or take much memory."""
     test = f"{FILE}::test_a_decoder_gives_a_value_or_a_typed_error[{target.__name__}]"
-    fuzz, values = Fuzz(rng("fuzz", target.__name__)), 0
-    count = trials(5_000, 5_000_000)
-    for number in range(count):
-        try:
-            values += _bounded(target, fuzz, measure_memory=number % 100 == 0)
-        except BaseException as error:
-            error.add_note(f"trial {number}; repeat with: {repeat_with(test)}")
-            raise
+    values = 0
+    for number in (rounds := Rounds(test, short=5_000, long=5_000_000, seconds=1.0)):
+        fuzz = Fuzz(rng("fuzz", target.__name__, number))
+        rounds.count(_INPUTS_PER_ROUND)
+        for trial in range(_INPUTS_PER_ROUND):
+            try:
+                values += _bounded(target, fuzz, measure_memory=trial % 100 == 0)
+            except BaseException as error:
+                error.add_note(f"input {trial}; repeat with: {repeat_with(test)}")
+                raise
     assert values, "no input was valid"
 
 

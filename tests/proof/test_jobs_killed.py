@@ -68,7 +68,7 @@ def killed_and_finished(shell: Shell, *job: object) -> None:
             os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
     last = shell.start("job", *job, "--master", "local[2]")
-    _, said = last.communicate(timeout=300)
+    _, said = last.communicate(timeout=600)
     assert last.returncode == 0, said.decode()
 
 

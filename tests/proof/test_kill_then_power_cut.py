@@ -14,7 +14,7 @@ import pytest
 from lakebed.host import Survival
 from lakebed.wal import EntryKind, SyncMode
 from tests.proof.life import Life
-from tests.proof.scale import kept_on_failure, rng, trials
+from tests.proof.scale import Rounds, kept_on_failure, rng
 from tests.proof.simulated import Picture, open_on, picture_of, save, simulation
 
 _STEPS = 25
@@ -72,7 +72,8 @@ def _verify(life: Life, allowed: list[Picture], chance: random.Random) -> None:
 @pytest.mark.parametrize("sync", SyncMode, ids=lambda sync: sync.value)
 def test_what_is_shown_after_a_kill_survives(sync: SyncMode, tmp_path: Path) -> None:
     """Killed at any call, reopened, and then the power fails: the log is what it was shown as."""
-    for number in range(trials(150, 50_000)):
+    rounds = Rounds(f"{_TEST}[{sync.value}]", short=150, long=50_000, seconds=2)
+    for number in rounds:
         chance = rng("kill then power cut", sync.value, number)
         with kept_on_failure(tmp_path, f"{_TEST}[{sync.value}]", number), simulation(chance):
             life, allowed = _killed(chance, sync)

@@ -19,7 +19,7 @@ from lakebed.host import failpoints
 from tests.proof import lake_writer
 from tests.proof.engine_child import ForkedChild
 from tests.proof.lake_ledger import LakeLedger, check_files, check_tables
-from tests.proof.scale import LONG, SEED, kept_on_failure, rng, trials
+from tests.proof.scale import LONG, SEED, Rounds, kept_on_failure, rng, trials
 from tests.s3 import Server, options, s3
 
 __all__ = ["s3"]
@@ -180,7 +180,7 @@ def test_a_kill_at_any_moment_leaves_tables_that_agree_with_the_log(
     chosen = rng("lake kill", kind)
     given = _settings(kind, tmp_path)
     ledger, folder = LakeLedger(), tmp_path / "life-0"
-    for run in range(trials(5, 250)):
+    for run in Rounds(test, short=5, long=250, seconds=15):
         if run % 3 == 0:
             shutil.rmtree(folder, ignore_errors=True)
             shutil.rmtree(tmp_path / "store", ignore_errors=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -17,7 +16,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from lakebed.errors import (
@@ -28,7 +26,8 @@ from lakebed.errors import (
 )
 from lakebed.host import SimDisk, Survival
 from lakebed.wal import EntryKind, HardState, Mark, SyncMode, Wal, WalConfig
-from tests.proof.scale import SEED, repeat_with, trials
+from tests.proof.machines import run_machine
+from tests.proof.scale import Rounds, trials
 from tests.proof.simulated import Item, Picture, open_on, picture_of, simulation
 
 pytestmark = pytest.mark.proof
@@ -216,12 +215,12 @@ class LogMachine(RuleBasedStateMachine):
 
 
 def machine(mode: SyncMode) -> type[LogMachine]:
-    """Give the machine for a sync mode, with its draws from the seed."""
+    """Return the machine for a sync mode."""
 
     class Machine(LogMachine):
         sync = mode
 
-    return seed(SEED)(Machine)
+    return Machine
 
 
 @pytest.mark.parametrize("sync", list(SyncMode), ids=lambda sync: sync.value)
@@ -229,18 +228,5 @@ def machine(mode: SyncMode) -> type[LogMachine]:
 def test_a_log_behaves_like_a_list(sync: SyncMode) -> None:
     """Any sequence of calls, crashes and reopenings leaves what the model says, in every mode."""
     test = f"{FILE}::test_a_log_behaves_like_a_list[{sync.value}]"
-    try:
-        run_state_machine_as_test(
-            machine(sync),
-            settings=settings(
-                max_examples=trials(100, 5_000),
-                stateful_step_count=trials(50, 200),
-                deadline=None,
-                database=None,
-                phases=[Phase.generate, Phase.shrink],
-                suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-            ),
-        )
-    except BaseException as error:
-        error.add_note(f"repeat with: {repeat_with(test)}")
-        raise
+    rounds = Rounds(test, short=100, long=5_000, seconds=4)
+    run_machine(machine(sync), rounds, steps=trials(50, 200))

@@ -20,7 +20,7 @@ from lakebed.host import ManualClock, SimDisk, Survival
 from lakebed.wal import EntryKind, SyncMode, Wal, WalConfig
 from tests.proof.damage import kept
 from tests.proof.life import Life
-from tests.proof.scale import kept_on_failure, rng, trials
+from tests.proof.scale import Rounds, kept_on_failure, rng
 from tests.proof.simulated import FOLDER, Picture, disk_with, open_on, picture_of, save, simulation
 
 pytestmark = pytest.mark.proof
@@ -127,16 +127,15 @@ def test_a_power_cut_leaves_what_was_acknowledged(
     way is there too, in order. With `interval` and `os` only a suffix since the last sync is lost.
     """
     test = f"{FILE}::test_a_power_cut_leaves_what_was_acknowledged[{sync.value}-{part}]"
-    wanted, states = trials(5_000, 2_000_000) // len(CHUNKS), 0
-    for life in itertools.count():
+    shares = len(CHUNKS)
+    rounds = Rounds(test, short=5_000 // shares, long=2_000_000 // shares, seconds=2.5)
+    for life in rounds:
         what = ("power cut", sync.value, part, life)
         with kept_on_failure(tmp_path, test, f"life {life}"), simulation(*what):
             cuts = PowerCuts(rng(*what), sync, tmp_path)
             cuts.run()
-        states += cuts.states
-        if states >= wanted:
-            break
-    assert states >= wanted
+        rounds.count(cuts.states)
+    assert rounds.trials
 
 
 class Interruption:
@@ -165,7 +164,7 @@ class Interruption:
         self._disk.on_call = self._called
         with contextlib.suppress(KeyboardInterrupt):
             log.append_many(payloads)
-        assert log.wait(pictures[-1].last_index, timeout=60)
+        assert log.wait(pictures[-1].last_index, timeout=600)
         self._disk.on_call = None
         log.close()
         return pictures
@@ -186,7 +185,7 @@ def test_a_power_cut_after_an_interrupted_commit_leaves_no_damage(tmp_path: Path
     """A commit that is written again after Ctrl-C is torn at most, whatever a power cut mixes."""
     test = f"{FILE}::test_a_power_cut_after_an_interrupted_commit_leaves_no_damage"
     config = WalConfig(file_bytes=4096, spare_files=0)
-    for number in range(trials(10, 1_000)):
+    for number in Rounds(test, short=10, long=1_000, seconds=2):
         what = ("interrupt", number)
         for nth in itertools.count(1):
             with simulation(*what):

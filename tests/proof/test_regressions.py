@@ -108,7 +108,7 @@ def test_a_power_cut_while_an_interrupted_commit_is_written_again_is_a_tear() ->
     disk.on_call = interrupt_then_cut
     with pytest.raises(KeyboardInterrupt):
         log.append_many(payloads)
-    assert log.wait(len(payloads), timeout=60)
+    assert log.wait(len(payloads), timeout=600)
     disk.on_call = None
     log.close()
     assert left

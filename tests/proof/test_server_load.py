@@ -21,8 +21,9 @@ import pytest
 
 from lakebed import Log
 from tests.proof.scale import LONG, SEED, kept_on_failure, rng
-from tests.serve.support import WAIT_SECONDS, ServerProcess, eventually
+from tests.serve.support import WAIT_SECONDS, ServerProcess
 from tests.serve.writers import Ledger, make_topics
+from tests.waiting import until
 
 _ROOT = Path(__file__).parents[2]
 _TEST = "tests/proof/test_server_load.py::test_a_killed_server_keeps_every_acknowledged_record"
@@ -111,7 +112,7 @@ class Load:
                 writer.check()
             return self.ledger.acks >= goal
 
-        eventually(reached, f"{self.ledger.acks} acknowledgements; {self.ledger.failures[-3:]}")
+        until(reached, f"{self.ledger.acks} acknowledgements; {self.ledger.failures[-3:]}")
         strikes: list[Callable[[], None]] = [self._kill_server, self._kill_writer, self._both]
         strikes.append(self._stop_server)
         strike = strikes[self.done.total() % len(strikes)]  # each of them comes

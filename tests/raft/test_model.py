@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lakebed.host import SimDisk, Survival
 from lakebed.raft import HardState, LogEntry, Membership, MemoryLog, Snapshot
-from tests.proof.scale import trials
+from tests.proof.machines import run_machine
+from tests.proof.scale import Rounds
 from tests.raft.support import configuration, entry, open_sim, picture
 
 pytestmark = pytest.mark.proof
@@ -115,10 +115,6 @@ class DiskLikeMemory(RuleBasedStateMachine):
         assert len(snapshots) == (1 if self.model.snapshot_index else 0)
 
 
-DiskLikeMemory.TestCase.settings = settings(
-    max_examples=trials(60, 5000),
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-test_the_log_on_disk_is_the_one_in_memory = DiskLikeMemory.TestCase
+def test_the_log_on_disk_is_the_one_in_memory() -> None:
+    test = "tests/raft/test_model.py::test_the_log_on_disk_is_the_one_in_memory"
+    run_machine(DiskLikeMemory, Rounds(test, short=60, long=5_000, seconds=3), steps=30)

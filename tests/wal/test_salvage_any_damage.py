@@ -26,7 +26,7 @@ from tests.cli.logs import (
     overwrite,
     plain,
 )
-from tests.proof.scale import kept_on_failure, rng, trials
+from tests.proof.scale import Rounds, kept_on_failure, rng
 
 if TYPE_CHECKING:
     pass
@@ -116,7 +116,7 @@ def test_no_damage_makes_salvage_invent_alter_or_forget_an_entry(
 ) -> None:
     source: Built = request.getfixturevalue(which)
     places = frames_of(source)
-    for trial in range(trials(60, 5000)):
+    for trial in Rounds(f"{THIS}[{which}]", short=60, long=5_000, seconds=3):
         log = source.copy_to(tmp_path / f"{trial}" / "log")
         with kept_on_failure(log.folder, THIS, (which, trial)):
             touched, astray = damage(log, trial)
