@@ -5,6 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEED ?= 1
+PART ?=
+MINUTES ?= 55
+
+# Programs that tests start by the hundred are compiled once, not each time.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 
@@ -34,8 +39,8 @@ lint: setup ## Check format, lint and types
 	$(BIN)/mypy
 
 .PHONY: check
-check: lint ## Format, lint, types and the fast tests, in under a minute
-	$(BIN)/pytest -q -n 2 -m "not proof and not prove and not spark"
+check: setup ## Format, lint, types and the quick tests, in under a minute
+	@$(BIN)/python -m tools.run_tests check
 
 .PHONY: java
 java: ## Make sure of a Java runtime, which Spark needs
@@ -45,12 +50,20 @@ java: ## Make sure of a Java runtime, which Spark needs
 		{ echo "Spark needs Java 17 or newer: install a Java runtime, such as OpenJDK's"; exit 1; }
 
 .PHONY: test
-test: lint java ## Everything that must pass before a change lands
-	$(BIN)/pytest -q -n 2 -m "not prove"
+test: setup java ## Everything that must pass before a change lands, in under ten minutes
+	@$(BIN)/python -m tools.run_tests
+
+.PHONY: test-busy
+test-busy: setup java ## The same, three times, while other processes keep every core busy
+	@for run in 1 2 3; do $(BIN)/python -m tools.run_tests --busy || exit 1; done
+
+.PHONY: durations
+durations: setup java ## Write tests/durations.json, which the order of the tests comes from
+	@$(BIN)/python -m tools.run_tests --write-durations
 
 .PHONY: prove
-prove: setup ## The long proofs (hours); SEED=n repeats one
-	LAKEBED_PROVE=1 LAKEBED_SEED=$(SEED) $(BIN)/pytest -q -n 2 --timeout=0 -m "proof or prove"
+prove: setup java ## The long proofs, in parts of an hour that can be continued; PART=kill, SEED=n
+	@$(BIN)/python -m tools.prove $(PART) --seed $(SEED) --minutes $(MINUTES)
 
 .PHONY: bench
 bench: $(VENV)/.bench-installed ## Measure against the disk and against peers; writes bench/results/
