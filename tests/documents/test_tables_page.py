@@ -29,6 +29,6 @@ def test_other_engines_read_what_the_page_says(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=600,
         )
         assert (done.stdout, done.returncode) == (block.output or "", 0), done.stderr
