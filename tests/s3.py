@@ -87,7 +87,7 @@ class Server:
         """Ask the server directly."""
         headers = {"Content-Type": "application/octet-stream"}
         request = urllib.request.Request(self.url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=600) as answer:
             return bytes(answer.read())
 
 
@@ -275,7 +275,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self, body: bytes, *, half: bool = False) -> None:
         host = urllib.parse.urlsplit(self.server.proxy.target).netloc
-        upstream = http.client.HTTPConnection(host, timeout=60)
+        upstream = http.client.HTTPConnection(host, timeout=600)
         dropped = ("transfer-encoding", "content-length", "expect", "connection")
         headers = {key: text for key, text in self.headers.items() if key.lower() not in dropped}
         try:

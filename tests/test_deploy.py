@@ -138,7 +138,7 @@ def served(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield server, port[1]
         finally:
             server.send_signal(signal.SIGTERM)
-            server.communicate(timeout=60)
+            server.communicate(timeout=600)
 
 
 def test_the_health_check_tells_a_server_that_lives_from_one_that_does_not(
@@ -146,9 +146,9 @@ def test_the_health_check_tells_a_server_that_lives_from_one_that_does_not(
 ) -> None:
     with served(tmp_path / "log") as (server, port):
         env = {**os.environ, "LAKEBED_SERVE_HTTP_PORT": port}
-        subprocess.run(health_check(), env=env, check=True, timeout=30)
+        subprocess.run(health_check(), env=env, check=True, timeout=600)
     assert server.returncode == 0
-    done = subprocess.run(health_check(), env=env, check=False, capture_output=True, timeout=30)
+    done = subprocess.run(health_check(), env=env, check=False, capture_output=True, timeout=600)
     assert done.returncode != 0
 
 

@@ -108,7 +108,7 @@ def test_the_two_terminals_show_what_the_readme_says(tmp_path: Path) -> None:
             ["bash", "-c", "\n".join(command for command, _ in commands)],
             cwd=tmp_path,
             env=environment,
-            timeout=60,
+            timeout=600,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -134,7 +134,7 @@ def test_the_two_terminals_show_what_the_readme_says(tmp_path: Path) -> None:
             assert server.stdout.readline() == line
             assert typed(second) == "".join(shown for _, shown in second)
             server.send_signal(signal.SIGINT)
-            assert server.wait(60) == 0
+            assert server.wait(600) == 0
         finally:
             server.kill()
 
@@ -176,7 +176,7 @@ def test_the_certificates_of_the_server_page_serve(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=600,
         )
     assert (done.stdout, done.stderr, done.returncode) == (BY_TLS_SAYS, "", 0)
 
@@ -188,7 +188,7 @@ def test_four_readers_see_every_record_once_of_a_log_that_is_written_and_was_kil
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("killed (SIGKILL)") == 2

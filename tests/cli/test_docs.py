@@ -303,7 +303,7 @@ def _bash(command: str) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     return done.stdout
 
@@ -339,7 +339,7 @@ def test_a_line_of_the_servers_log_is_as_the_operations_page_shows_it(tmp_path: 
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=600,
     )
     said = [line for line in done.stderr.splitlines() if form.fullmatch(line)]
     shown = {" ".join(line.split()[1:4]) for line in block.splitlines()}

@@ -417,7 +417,7 @@ def test_a_reader_that_stops_reading_ends_it_quietly(shell: Shell) -> None:
         assert process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(timeout=60) == 141
+        assert process.wait(timeout=600) == 141
     (group,) = shell.json("group", "describe", "g") if shell.json("group", "list") else [None]
     places = [] if group is None else group["partitions"]  # none, if nothing was committed
     committed = places[0]["committed"] if places else 0
@@ -432,7 +432,7 @@ def test_output_that_cannot_be_written_is_a_message(shell: Shell) -> None:
     ):
         assert process.stderr is not None
         message = process.stderr.read()
-        assert process.wait(timeout=60) == 1
+        assert process.wait(timeout=600) == 1
     assert message.startswith(b"error: the output cannot be written")
     assert b"Traceback" not in message
     assert len(shell.values("t", "--group", "g")) == 10
@@ -448,7 +448,7 @@ def test_following_waits_until_it_is_interrupted(shell: Shell) -> None:
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == b"interrupted\n"
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=600) == 130
     filled(shell, 1)
     assert shell.values("t", "--group", "g") in (["0"], ["0", "1", "0"])
 
@@ -492,7 +492,7 @@ def test_a_kill_in_the_middle_leaves_whole_batches_from_the_beginning(
     with shell.start("produce", "t", tmp_path / "lines", "--batch", 1024) as process:
         wait_for_growth(shell.folder, b"00005000x")
         process.send_signal(signal.SIGKILL)
-        process.wait(timeout=60)
+        process.wait(timeout=600)
     with lakebed.open(shell.folder) as log:
         end = log.offsets("t")[0][1]
         assert 5000 <= end < 1_500_000
@@ -525,6 +525,6 @@ def on_a_terminal(shell: Shell, *arguments: object, typed: bytes = b"") -> bytes
                 shown += piece
         except OSError:  # the program has ended and closed its side
             pass
-        process.wait(timeout=60)
+        process.wait(timeout=600)
     os.close(ours)
     return shown

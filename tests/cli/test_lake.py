@@ -21,9 +21,9 @@ from lakebed.cli.lake_readers import catalog_properties, readers
 from lakebed.cli.look import _sections
 from lakebed.cli.output import Meter, write_table, write_wrapped
 from tests.cli.engine import Shell
-from tests.engine.support import until
 from tests.foreign.readers import duckdb_connection
 from tests.s3 import KEY, SECRET, Server, s3
+from tests.waiting import until
 
 __all__ = ["s3"]
 

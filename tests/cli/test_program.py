@@ -22,7 +22,7 @@ PROGRAM = [sys.executable, "-m", "lakebed.cli"]
 
 def start(*arguments: object, **more: object) -> subprocess.CompletedProcess[str]:
     command = [*PROGRAM, *(str(each) for each in arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_a_reader_that_stops_reading_ends_it_quietly(tmp_path: Path, form: list[
         assert process.stdout.readline()
         process.stdout.close()  # more is to come than the pipe holds
         assert process.stderr.read() == b""
-        assert process.wait(timeout=60) == 141
+        assert process.wait(timeout=600) == 141
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
@@ -77,7 +77,7 @@ def test_a_reader_that_never_reads_ends_it_quietly(log: Built, command: str) -> 
         [*PROGRAM, "wal", command, log.folder],
         stdout=writer,
         stderr=subprocess.PIPE,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     os.close(writer)
@@ -93,7 +93,7 @@ def on_a_terminal(*arguments: object, **environment: str) -> str:
     with subprocess.Popen(command, stdout=terminal, stderr=terminal, env=env) as process:
         os.close(terminal)
         shown = b"".join(iter(lambda: _read(controller), b""))
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=600) == 0
     os.close(controller)
     return shown.decode()
 
@@ -200,7 +200,7 @@ def test_memory_is_bounded_whatever_the_size_of_an_entry(tmp_path: Path) -> None
         file.seek(position + 64 + (1 << 27))
         file.write(b"rot")
     command = [sys.executable, "-c", _MEASURE, str(tmp_path / "log"), str(tmp_path / "new")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     codes, growth = zip(
         *(map(int, line.split()) for line in result.stdout.splitlines()), strict=True
     )

@@ -22,7 +22,7 @@ from lakebed.cli import data
 from tests.cli.engine import Shell
 from tests.serve.certificates import Authority
 
-SECONDS = 60
+SECONDS = 600
 """More than anything here takes, unless it hangs."""
 
 

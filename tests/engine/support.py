@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,15 +82,6 @@ def state_of(log: Log) -> bytes:
     return encode_state(state)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another thread does."""
-    deadline = time.monotonic() + 30
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline
-        pause.wait(0.002)
-
-
 def in_threads(count: int, work: Callable[[int], object]) -> list[Any]:
     """Do the work in several threads at once; give what each returned or raised."""
     outcomes: list[Any] = [None] * count
@@ -106,7 +96,7 @@ def in_threads(count: int, work: Callable[[int], object]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
         assert not thread.is_alive()
     return outcomes
 

@@ -14,7 +14,8 @@ import lakebed
 from lakebed import LakeConfig, Log, LogConfig, WalConfig
 from lakebed.engine.restore import restore, verify_backup
 from lakebed.errors import ClosedError, InvalidArgumentError, MissingFileError
-from tests.engine.support import PRICE, everything, rows, until
+from tests.engine.support import PRICE, everything, rows
+from tests.waiting import until
 
 SMALL = LogConfig(
     memtable_bytes=256 << 10,
@@ -252,7 +253,7 @@ def test_a_log_that_everybody_uses_is_backed_up_at_one_point(tmp_path: Path) -> 
         finally:
             ending.set()
             for thread in threads:
-                thread.join(60)
+                thread.join(600)
         whole = {number: rows(log, "records", number) for number in (0, 1)}
         assert log.verify()
     for number, least in enumerate(before):
@@ -281,7 +282,7 @@ def test_two_at_once_follow_each_other(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(600)
         assert len(done) == 2
     for name in ("a", "b"):
         assert verify_backup(tmp_path / name).records == 120
@@ -297,7 +298,7 @@ def test_a_log_that_is_closed_ends_its_backup(tmp_path: Path) -> None:
 
     with pytest.raises(ClosedError):
         log.backup(tmp_path / "backup", progress=meanwhile)
-    closing.join(60)
+    closing.join(600)
     assert [each for each in (tmp_path / "backup").rglob("*") if each.is_file()] == []
     with pytest.raises(ClosedError):
         log.backup(tmp_path / "backup")

@@ -510,14 +510,14 @@ def test_writers_and_checkpoints_go_on_while_segments_are_rewritten(
 
     def wait(self: Rewriting, *args: Any, **options: Any) -> Any:
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(600)
         return write(self, *args, **options)
 
     with filled(opened(tmp_path, PLAIN, disk=OsDisk())) as log:
         monkeypatch.setattr(Rewriting, "write", wait)
         rewriter = threading.Thread(target=compact, args=(log,))
         rewriter.start()
-        assert begun.wait(60)
+        assert begun.wait(600)
         flushed(log, (b"e", b"e8"))
         log.tick()
         cleaner = threading.Thread(target=log.retain)
@@ -525,8 +525,8 @@ def test_writers_and_checkpoints_go_on_while_segments_are_rewritten(
         flushed(log, (b"f", b"f9"))
         assert cleaner.is_alive()
         go_on.set()
-        rewriter.join(60)
-        cleaner.join(60)
+        rewriter.join(600)
+        cleaner.join(600)
         assert not rewriter.is_alive()
         assert not cleaner.is_alive()
         assert rows(log, "t") == [*LEFT, b"e8", b"f9"]

@@ -22,7 +22,8 @@ from lakebed.errors import (
     TopicNotFoundError,
 )
 from lakebed.host import ManualClock, SimDisk
-from tests.engine.support import inner, quiet, rows, until
+from tests.engine.support import inner, quiet, rows
+from tests.waiting import until
 
 
 def values(consumer: Consumer) -> list[bytes]:
@@ -281,7 +282,7 @@ def test_iterating_waits_for_records_and_ends_with_break_or_wake(tmp_path: Path)
             log.append("t", b"b")
             until(lambda: seen == [b"b"])
             consumer.wake()
-            reader.join(30)
+            reader.join(600)
             assert not reader.is_alive()
         with pytest.raises(ClosedError):
             consumer.poll()
@@ -397,5 +398,5 @@ def test_a_waiting_consumer_wakes_up_for_records_and_for_the_end_of_the_log(
     log.append("t", b"x")
     until(lambda: outcomes == [1])
     log.close()
-    reader.join(30)
+    reader.join(600)
     assert isinstance(outcomes[-1], ClosedError)

@@ -105,7 +105,7 @@ def test_a_program_that_ends_may_still_take_a_checkpoint_and_scan(tmp_path: Path
         [sys.executable, "-c", AT_EXIT, str(tmp_path / "log")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert (ended.stdout, ended.stderr, ended.returncode) == ("6 6\n", "", 0)

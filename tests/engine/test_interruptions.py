@@ -16,7 +16,8 @@ from lakebed import Log
 from lakebed.errors import LakebedError
 from lakebed.wal import Wal
 from lakebed.wal.request import Request
-from tests.engine.support import everything, state_of, until
+from tests.engine.support import everything, state_of
+from tests.waiting import until
 
 
 @contextmanager
@@ -88,7 +89,7 @@ def test_a_writer_struck_anywhere_leaves_a_log_that_goes_on(tmp_path: Path, kind
         returned = strike_at_random(log, CALLS[kind](log), 150)
         stop.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(600)
             assert not thread.is_alive()
         log.append("t", b"-1")  # returns after everything before it is settled
         held = [int(value) for value in everything(log, "t")]
@@ -138,7 +139,7 @@ def test_a_caller_struck_before_it_waits_does_not_keep_others_from_being_woken(
             for thread in threads[2:]:
                 thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(600)
             assert not thread.is_alive()
         assert sum(isinstance(each, StrokeError) for each in outcomes) <= 1
         assert log.append("t", b"after").offset >= 0

@@ -43,7 +43,8 @@ from lakebed.errors import (
 )
 from lakebed.host import ManualClock, failpoints
 from lakebed.lake import catalog as own_catalog
-from tests.engine.support import PRICE, in_threads, until
+from tests.engine.support import PRICE, in_threads
+from tests.waiting import until
 
 Records = list[tuple[int, int, Any]]
 
@@ -1219,7 +1220,7 @@ def test_closing_while_a_sync_runs_waits_for_it_and_refuses_the_next(
 
     def wait(call: int) -> None:
         entered.set()
-        go_on.wait(30)
+        go_on.wait(600)
 
     log = opened(tmp_path)
     log.create_topic("orders", 2)
@@ -1236,7 +1237,7 @@ def test_closing_while_a_sync_runs_waits_for_it_and_refuses_the_next(
 
     first = threading.Thread(target=sync)
     first.start()
-    assert entered.wait(30)
+    assert entered.wait(600)
     second = threading.Thread(target=sync)
     second.start()
     closing = threading.Thread(target=log.close)
@@ -1244,7 +1245,7 @@ def test_closing_while_a_sync_runs_waits_for_it_and_refuses_the_next(
     until(lambda: log.lake._stopping)
     go_on.set()
     for thread in (first, second, closing):
-        thread.join(30)
+        thread.join(600)
         assert not thread.is_alive()
     assert isinstance(outcomes[0], SyncReport)
     assert isinstance(outcomes[1], ClosedError)
@@ -1359,7 +1360,7 @@ def test_a_callback_of_the_committing_thread_cannot_wait_for_the_lake(tmp_path: 
 
             future = log.append_async("orders", b"v")
             future.add_done_callback(ask)
-            future.result(30)
+            future.result(600)
         log.append("orders", b"last")
     assert all(each is InvalidArgumentError for each in refused)
 

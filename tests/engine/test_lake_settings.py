@@ -15,8 +15,9 @@ from lakebed import LakeConfig, Log, LogConfig, SyncMode, WalConfig
 from lakebed.config import LAKE_BOUNDS, parse_config, resolved, setting_names
 from lakebed.errors import InvalidArgumentError, LakebedError, SettingsFileError
 from lakebed.host import ManualClock, OsDisk, SystemClock
-from tests.engine.support import quiet, rows, until
+from tests.engine.support import quiet, rows
 from tests.s3 import SECRET, Server, options, s3
+from tests.waiting import until
 
 __all__ = ["s3"]
 

@@ -30,8 +30,8 @@ from tests.engine.support import (
     quiet,
     rows,
     state_of,
-    until,
 )
+from tests.waiting import until
 
 
 def written(log: lakebed.Log, identity: tuple[int, int], sequence: int, *values: bytes) -> Any:
@@ -110,7 +110,7 @@ def test_each_record_has_its_own_result_and_batches_are_shared(tmp_path: Path) -
             assert all(each.done() for each in sent)
         held = {number: rows(log, "t", number) for number in range(4)}
         for number, each in enumerate(sent):
-            ack = each.result(30)
+            ack = each.result(600)
             assert held[ack.partition][ack.offset] == b"%d" % number
             assert each.exception() is None
         assert log.stats().wal.last_index - before < 10
@@ -129,7 +129,7 @@ def test_linger_writes_a_batch_without_being_asked(tmp_path: Path) -> None:
     with lakebed.open(tmp_path) as log:
         log.create_topic("t")
         with log.producer(linger_ms=20) as producer:
-            assert producer.send("t", b"x").result(30).offset == 0
+            assert producer.send("t", b"x").result(600).offset == 0
         with log.producer(linger_ms=60_000) as producer:
             sent = producer.send("t", b"y")
             with pytest.raises(TimeoutError):
@@ -142,7 +142,7 @@ def test_a_batch_is_written_when_it_has_batch_bytes(tmp_path: Path) -> None:
         log.create_topic("t")
         with log.producer(linger_ms=60_000, batch_bytes=10_000) as producer:
             sent = [producer.send("t", b"x" * 1000) for _ in range(12)]
-            assert sent[0].result(30).offset == 0
+            assert sent[0].result(600).offset == 0
             assert not sent[-1].done()
 
 
@@ -201,9 +201,9 @@ def test_a_later_producer_of_a_name_fences_the_one_before(tmp_path: Path) -> Non
     with lakebed.open(tmp_path) as log:
         log.create_topic("t")
         old = log.producer("till")
-        old.send("t", b"old").result(30)
+        old.send("t", b"old").result(600)
         with log.producer("till") as new:
-            new.send("t", b"new").result(30)
+            new.send("t", b"new").result(600)
             late = old.send("t", b"late")
             assert isinstance(late.exception(30), FencedError)
             with pytest.raises(FencedError):
@@ -212,7 +212,7 @@ def test_a_later_producer_of_a_name_fences_the_one_before(tmp_path: Path) -> Non
                 old.send("t", b"later")
             with pytest.raises(FencedError):
                 old.flush(30)
-            new.send("t", b"newer").result(30)
+            new.send("t", b"newer").result(600)
         with pytest.raises(FencedError):
             old.close()
         assert rows(log, "t") == [b"old", b"new", b"newer"]
@@ -223,7 +223,7 @@ def test_closing_reports_a_failure_that_nobody_looked_at(tmp_path: Path) -> None
         log.create_topic("t")
         producer = log.producer(linger_ms=0)
         sent = producer.send("t", b"x")
-        sent.result(30)
+        sent.result(600)
         producer2 = log.producer(linger_ms=60_000)
         producer2.send("t", b"y")
         log.delete_topic("t")
@@ -255,7 +255,7 @@ def test_threads_share_a_producer(tmp_path: Path) -> None:
         held = {number: rows(log, "t", number) for number in range(3)}
         for thread, sent in enumerate(outcomes):
             for number, each in enumerate(sent):
-                ack = each.result(30)
+                ack = each.result(600)
                 assert held[ack.partition][ack.offset] == b"%d-%d" % (thread, number)
         assert sum(map(len, held.values())) == 8 * 300
 
@@ -278,7 +278,7 @@ def test_typed_records_headers_and_named_partitions_go_through_a_producer(tmp_pa
             assert numbers == [b"%d" % n for n in range(10) if n % 3 == partition]
             pairs = zip(values, headers, strict=True)
             assert all(found == [("n", value)] for value, found in pairs if value != b"text")
-        place = plain.result(30)
+        place = plain.result(600)
         table = log.read("raw", place.partition, place.offset)
         assert table.column("key").to_pylist() == [b"key"]
 
@@ -308,7 +308,7 @@ def test_a_closed_producer_and_a_closed_log_refuse_records(tmp_path: Path) -> No
         with pytest.raises(ClosedError):
             producer.send("t", b"y")
         last = log.producer()
-        last.send("t", b"z").result(30)
+        last.send("t", b"z").result(600)
     failed: list[Any] = []
     try:
         failed.append(last.send("t", b"late").exception(30))
@@ -332,9 +332,9 @@ def test_a_topic_made_anew_gets_the_records_sent_from_then_on(tmp_path: Path) ->
     with lakebed.open(tmp_path) as log:
         log.create_topic("t")
         with log.producer(linger_ms=0) as producer:
-            producer.send("t", b"old").result(30)
+            producer.send("t", b"old").result(600)
             until(lambda: not producer._open)
             log.delete_topic("t")
             log.create_topic("t")
-            assert producer.send("t", b"new").result(30).offset == 0
+            assert producer.send("t", b"new").result(600).offset == 0
         assert rows(log, "t") == [b"new"]

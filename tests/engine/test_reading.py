@@ -18,7 +18,8 @@ from lakebed.errors import (
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
-from tests.engine.support import in_threads, inner, quiet, rows, until
+from tests.engine.support import in_threads, inner, quiet, rows
+from tests.waiting import until
 
 COLUMNS = ["partition", "offset", "timestamp", "key", "headers", "value"]
 
@@ -169,7 +170,7 @@ def test_a_waiting_read_wakes_up_for_a_record(tmp_path: Path) -> None:
         assert reader.is_alive()
         started = time.monotonic()
         log.append("t", b"x", partition=1)
-        reader.join(30)
+        reader.join(600)
         table, ended = answers[0]
         assert table.column("value").to_pylist() == [b"x"]
         assert ended - started < 1

@@ -25,7 +25,8 @@ from lakebed.errors import (
 from lakebed.host import Fault, FaultyDisk, ManualClock, Mode, OsDisk, SimDisk
 from lakebed.limits import KIB, MERGE_SEGMENTS_MIN
 from lakebed.state.values import BOTH, STORE
-from tests.engine.support import PRICE, armed, inner, opened, quiet, rows, until
+from tests.engine.support import PRICE, armed, inner, opened, quiet, rows
+from tests.waiting import until
 
 HOUR = 3600.0
 
@@ -283,7 +284,7 @@ def test_setting_wal(tmp_path: Path) -> None:
         assert isinstance(future.exception(30), EntryTooLargeError)
         assert log.append("t", b"x" * 60_000).offset == 0
         futures = [log.append_async("t", b"x" * 1000) for _ in range(300)]
-        assert [future.result(30).offset for future in futures] == list(range(1, 301))
+        assert [future.result(600).offset for future in futures] == list(range(1, 301))
     with lakebed.open(tmp_path, config) as log:
         assert log.offsets("t") == {0: (0, 301)}
 
@@ -403,15 +404,15 @@ def test_setting_producer_expiry_ms() -> None:
     with quiet(config=config, clock=clock) as log:
         log.create_topic("t")
         quietly = log.producer("quiet")
-        quietly.send("t", b"x").result(30)
+        quietly.send("t", b"x").result(600)
         busy = log.producer("busy")
         clock.advance(50)
-        busy.send("t", b"x").result(30)
+        busy.send("t", b"x").result(600)
         clock.advance(20)
         log.tick()
         assert log.stats().producers == 1
         assert {key[0] for key in inner(log)._core.state.sequences} == {busy.id}
-        busy.send("t", b"y").result(30)
+        busy.send("t", b"y").result(600)
         assert isinstance(quietly.send("t", b"y").exception(30), FencedError)
         busy.close()
         with pytest.raises(FencedError):

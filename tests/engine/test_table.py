@@ -30,7 +30,8 @@ from lakebed.errors import (
 from lakebed.host import ManualClock, SimDisk
 from lakebed.lake.opened import OpenSegment
 from lakebed.lake.reader import SegmentReader
-from tests.engine.support import PRICE, in_threads, inner, quiet, until
+from tests.engine.support import PRICE, in_threads, inner, quiet
+from tests.waiting import until
 
 COLUMNS = ["partition", "offset", "timestamp", "key", "headers", "value"]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

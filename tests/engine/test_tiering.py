@@ -27,9 +27,10 @@ from lakebed.host import SimDisk
 from lakebed.host.sim_disk import Survival
 from lakebed.state.commands import PlaceSegments
 from lakebed.state.values import BOTH, LOCAL, STORE, Segment
-from tests.engine.support import armed, quiet, rows, until
+from tests.engine.support import armed, quiet, rows
 from tests.foreign.readers import contents, read_duckdb, read_pyiceberg
 from tests.s3 import FOREVER, KEY, NO_REPETITION, REGION, SECRET, Proxy, Server, options, proxy, s3
+from tests.waiting import until
 
 __all__ = ["proxy", "s3"]
 

@@ -290,7 +290,7 @@ def test_what_was_prepared_outlives_a_kill(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     named = [

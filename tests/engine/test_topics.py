@@ -145,9 +145,9 @@ def test_a_deleted_topic_leaves_no_file_no_offset_and_no_sequence(tmp_path: Path
         log.create_topic("orders")
         log.create_topic("kept")
         with log.producer("till") as producer:
-            producer.send("orders", b"a").result(30)
+            producer.send("orders", b"a").result(600)
             log.checkpoint()
-            producer.send("orders", b"b").result(30)
+            producer.send("orders", b"b").result(600)
         log.append("kept", b"k")
         log.commit_offsets("billing", {("orders", 0): 1, ("kept", 0): 1})
         assert len(segment_files(tmp_path)) == 1

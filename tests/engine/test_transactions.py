@@ -20,7 +20,8 @@ from lakebed.errors import (
     TransactionTimedOutError,
 )
 from lakebed.host import Disk, ManualClock, SimDisk
-from tests.engine.support import PRICE, armed, everything, inner, quiet, rows, state_of, until
+from tests.engine.support import PRICE, armed, everything, inner, quiet, rows, state_of
+from tests.waiting import until
 
 LARGE = [b"%04d" % number + b"x" * 1000 for number in range(200)]
 

@@ -25,7 +25,8 @@ from lakebed.errors import (
 )
 from lakebed.host import SimDisk
 from lakebed.topic.routing import partitions_of
-from tests.engine.support import PRICE, armed, everything, in_threads, inner, quiet, rows, until
+from tests.engine.support import PRICE, armed, everything, in_threads, inner, quiet, rows
+from tests.waiting import until
 
 
 def entries(log: lakebed.Log) -> int:
@@ -61,7 +62,7 @@ def test_a_key_always_goes_to_the_partition_of_its_hash() -> None:
         assert [ack.partition for ack in acks] == expected
         with log.producer() as producer:
             sent = [producer.send("t", b"z", key) for key in keys]
-        assert [each.result(30).partition for each in sent] == expected
+        assert [each.result(600).partition for each in sent] == expected
         with log.transaction() as tx:
             for key in keys:
                 tx.append("t", b"tx", key)
@@ -144,7 +145,7 @@ def test_an_empty_batch_writes_nothing(given: Any) -> None:
         before = entries(log)
         acks = log.append_batch("t", given)
         assert (len(acks), list(acks), acks.offsets) == (0, [], {})
-        assert log.append_async("t", b"x", partition=0).result(30).offset == 1
+        assert log.append_async("t", b"x", partition=0).result(600).offset == 1
         assert entries(log) == before + 1
 
 
@@ -264,8 +265,8 @@ def test_a_topic_deleted_while_its_record_waits_refuses_that_record_alone(tmp_pa
             until(lambda: bool(inner(log)._wal._committer._queue))
             kept = log.append_async("kept", b"second")
             gone = log.append_async("gone", b"lost")
-        deleting.join(30)
-        assert (first.result(30).offset, kept.result(30).offset) == (0, 1)
+        deleting.join(600)
+        assert (first.result(600).offset, kept.result(600).offset) == (0, 1)
         assert isinstance(gone.exception(30), TopicNotFoundError)
         if inner(log) is log:  # each topic has a stream of its own to a server
             assert entries(log) == before + 3
@@ -281,7 +282,7 @@ def test_what_waits_together_is_one_entry_with_partitions_as_asked(tmp_path: Pat
         before = entries(log)
         calls = [("t", b"%d" % number, b"%d" % (number % 5)) for number in range(50)]
         futures = gathered(log, calls)
-        places = [future.result(30) for future in futures]
+        places = [future.result(600) for future in futures]
         assert entries(log) == before + 2
         held = {number: rows(log, "t", number) for number in range(3)}
         for (_, value, key), ack in zip(calls, places, strict=True):
@@ -301,9 +302,9 @@ def test_a_schema_that_grows_while_records_wait_harms_none_of_them(tmp_path: Pat
             altering.start()
             until(lambda: bool(inner(log)._wal._committer._queue))
             futures += [log.append_async("t", {"item": "b", "price": 2})]
-        altering.join(30)
+        altering.join(600)
         futures += [log.append_async("t", {"item": "c", "price": 3, "n": 4})]
-        assert [future.result(30).offset for future in futures] == [0, 1, 2]
+        assert [future.result(600).offset for future in futures] == [0, 1, 2]
         assert [row["n"] for row in rows(log, "t")] == [None, None, 4]
 
 
@@ -343,7 +344,7 @@ def test_closing_while_others_append_loses_nothing_that_was_acknowledged(tmp_pat
                     if thread % 2:
                         log.append("t", value)
                     else:
-                        log.append_async("t", value).result(30)
+                        log.append_async("t", value).result(600)
                 except ClosedError as error:
                     return error
                 told[thread].append(value)
@@ -378,7 +379,7 @@ def test_a_writer_that_waits_for_room_is_told_when_the_log_closes(tmp_path: Path
         writer.start()
         until(lambda: log.stats().stopped_writes > 0)
         log.close()
-        writer.join(30)
+        writer.join(600)
     assert isinstance(outcome[0], ClosedError)
 
 
@@ -390,7 +391,7 @@ def test_a_gathered_entry_ends_at_its_limit(
         log.create_topic("t")
         before = entries(log)
         futures = gathered(log, [("t", b"%d" % number) for number in range(41)])
-        assert [future.result(30).offset for future in futures] == list(range(41))
+        assert [future.result(600).offset for future in futures] == list(range(41))
         assert entries(log) - before == 5
         assert rows(log, "t") == [b"%d" % number for number in range(41)]
 

@@ -494,7 +494,7 @@ def test_closing_ends_a_pause_and_refuses_further_calls(opened: Opened) -> None:
     thread = threading.Thread(target=put)
     thread.start()
     store.close()
-    thread.join(60)
+    thread.join(600)
     assert not thread.is_alive()
     assert isinstance(raised[0], StoreUnavailableError | ClosedError)
     assert store.stats.retries == 0

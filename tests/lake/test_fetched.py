@@ -194,11 +194,11 @@ def test_another_segment_is_fetched_while_one_hangs(s3: Server, proxy: Proxy, st
     proxy.hang(method="GET", containing=stored.names[0])
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(stored.get, cache, 0)
-        assert proxy.waiting.wait(60)
+        assert proxy.waiting.wait(600)
         stored.get(cache, 1)
         assert not waiting.done()
         proxy.released.set()  # the connection is reset, the next attempt is answered
-        waiting.result(60)
+        waiting.result(600)
     assert cache.stats.failures == 0
 
 

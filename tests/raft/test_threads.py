@@ -166,7 +166,7 @@ class FakeWal:
         event = threading.Event()
 
         def outcome() -> BaseException | None:
-            assert event.wait(30)
+            assert event.wait(600)
             return error
 
         self.outcomes.append(outcome)
@@ -187,7 +187,7 @@ def test_what_arrives_during_a_write_is_the_next_group(pool: ThreadPoolExecutor)
     waiting += [wal.propose(pool, index) for index in range(2, 7)]
     go.set()
     for future in waiting:
-        future.result(30)
+        future.result(600)
     assert wal.groups == [[1], [2, 3, 4, 5, 6]]
 
 
@@ -211,11 +211,11 @@ def test_what_waits_behind_a_failed_group_is_dropped_with_it(
     second = wal.propose(pool, 2)
     go.set()
     with pytest.raises(told):
-        first.result(30)
+        first.result(600)
     with pytest.raises(told_behind):
-        second.result(30)
+        second.result(600)
     assert wal.groups == [[1]]
-    wal.propose(pool, 1).result(30)
+    wal.propose(pool, 1).result(600)
     assert wal.groups == [[1], [1]]
 
 
@@ -239,8 +239,8 @@ def test_an_interrupted_write_is_finished_by_whoever_waits(pool: ThreadPoolExecu
     second = wal.propose(pool, 2)
     go.set()
     with pytest.raises(KeyboardInterrupt):
-        first.result(30)
-    second.result(30)
+        first.result(600)
+    second.result(600)
     assert (wal.groups, wal.taken) == ([[1], [1], [2]], [1, 2])
 
 
@@ -250,7 +250,7 @@ def test_an_interrupted_write_that_nobody_waits_for_is_finished_by_the_next(
     wal = FakeWal()
     wal.held(KeyboardInterrupt()).set()
     with pytest.raises(KeyboardInterrupt):
-        wal.propose(pool, 1).result(30)
+        wal.propose(pool, 1).result(600)
     with wal.staging.guard:
         assert wal.staging.find(0, 9) == [entry(1)]
     with wal.staging.alone():
@@ -268,17 +268,17 @@ def test_being_alone_goes_before_the_next_group(pool: ThreadPoolExecutor) -> Non
     def be_alone() -> None:
         with wal.staging.alone():
             inside.set()
-            assert leave.wait(30)
+            assert leave.wait(600)
 
     alone = pool.submit(be_alone)
     go.set()
-    first.result(30)
-    assert inside.wait(30)
+    first.result(600)
+    assert inside.wait(600)
     second = wal.propose(pool, 2)
     assert wal.groups == [[1]]
     leave.set()
-    alone.result(30)
-    second.result(30)
+    alone.result(600)
+    second.result(600)
     assert wal.groups == [[1], [2]]
 
 
@@ -295,7 +295,7 @@ def test_an_append_that_another_threads_sync_lost_is_told_to_its_own_thread(
             nth = disk.calls["preallocate"] + 1
             disk.fault = Fault("preallocate", nth, errno=errno.ENOSPC, lasting=True)
             with pytest.raises(DiskFullError):
-                pool.submit(log.sync).result(30)
+                pool.submit(log.sync).result(600)
             assert log.last_index == 0
             with pytest.raises(DiskFullError):
                 log.sync() if told_at == "sync" else log.append([entry(1)])
@@ -320,6 +320,6 @@ def test_an_entry_staged_while_the_log_is_cut_is_refused(
         monkeypatch.setattr(log._wal, "truncate", truncate_with_company)
         log.truncate_suffix(3)
         with pytest.raises(NotContiguousError):
-            proposals[0].result(30)
+            proposals[0].result(600)
         assert log.last_index == 2
         assert log.propose(b"in time", 1) == 3

@@ -63,8 +63,10 @@ class Served:
     def connection(self) -> http.client.HTTPConnection:
         """Open a connection."""
         if self.tls is not None:
-            return http.client.HTTPSConnection("localhost", self.port, timeout=60, context=self.tls)
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+            return http.client.HTTPSConnection(
+                "localhost", self.port, timeout=600, context=self.tls
+            )
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
 
     def send(
         self,

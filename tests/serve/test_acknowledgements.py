@@ -15,7 +15,7 @@ from lakebed.serve.guard import Principal
 from lakebed.serve.protocol import pack, unpack
 from lakebed.serve.puts import AckPool, PutStream
 from lakebed.serve.server import Server
-from tests.engine.support import until
+from tests.waiting import until
 from tests.wal.test_promises import PATIENCE_SECONDS, HeldDisk
 
 _LOOK_SECONDS = 0.3

@@ -21,8 +21,9 @@ from lakebed.engine.restore import restore
 from lakebed.errors import LakebedError, UnknownOutcomeError
 from lakebed.serve.server import Server
 from lakebed.state.commands import ForgetProducer
-from tests.engine.support import rows, until
+from tests.engine.support import rows
 from tests.serve.support import ServerProcess
+from tests.waiting import until
 
 CONFIG = {"http_port": -1, "stop_timeout_ms": 1000}
 
@@ -79,7 +80,7 @@ class Wire:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(30)
+            thread.join(600)
         for each in [self._listener, *(each for pair in self._pairs for each in pair)]:
             each.close()
 
@@ -137,7 +138,7 @@ def test_a_lost_answer_and_a_server_that_is_full_then(tmp_path: Path) -> None:
     until(lambda: server.log.offsets("t")[0][1] == 2)
     wire.cut()
     wire.end()
-    assert second.result(60).offset == 1
+    assert second.result(600).offset == 1
     assert log.append("t", b"third").offset == 2
     assert rows(server.log, "t") == [b"first", b"second", b"third"]
     log.close()
@@ -156,7 +157,7 @@ def test_a_lost_answer_and_nobody_there_any_more(tmp_path: Path) -> None:
     until(lambda: server.log.offsets("t")[0][1] == 2)
     wire.cut(refuse=True)
     with pytest.raises(UnknownOutcomeError):
-        second.result(60)
+        second.result(600)
     log.close()
     wire.close()
     server.stop()
@@ -201,7 +202,7 @@ def test_a_producer_that_the_log_has_forgotten_is_replaced(tmp_path: Path) -> No
         assert lane.identity is not None
         server.log._submit(ForgetProducer(*lane.identity))
         futures = [log.append_batch_async("t", [{"value": b"x"}] * 3) for _ in range(12)]
-        assert [len(future.result(60)) for future in futures] == [3] * 12
+        assert [len(future.result(600)) for future in futures] == [3] * 12
     assert len(rows(server.log, "t")) == 1 + 2 * 36
     log.close()
     server.stop()
@@ -265,7 +266,7 @@ def test_a_server_that_says_nothing_does_not_hold_a_client_for_ever(tmp_path: Pa
         with stopped(server):
             future = log.append_async("t", b"second")
             with pytest.raises(LakebedError) as caught:
-                future.result(60)
+                future.result(600)
             assert isinstance(caught.value, UnknownOutcomeError)
         assert _eventually(lambda: log.append("t", b"third").offset) >= 1
         log.close()

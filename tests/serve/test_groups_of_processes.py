@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from lakebed import Log
-from tests.serve.support import ServerProcess, eventually
+from tests.serve.support import ServerProcess
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 4
@@ -70,8 +71,8 @@ class Member:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGCONT)
         self.process.kill()
-        self.process.wait(60)
-        self._thread.join(60)
+        self.process.wait(600)
+        self._thread.join(600)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -90,7 +91,7 @@ class Scene:
         """Add a member, and wait until it has its share."""
         member = Member(self.server, self.mode)
         self.members.append(member)
-        eventually(lambda: member.said("assign"), "the member gets no partition")
+        until(lambda: member.said("assign"), "the member gets no partition")
         return member
 
     def write(self, count: int = 40) -> None:
@@ -102,7 +103,7 @@ class Scene:
 
     def settle(self, done: Callable[[], set[str]]) -> None:
         """Wait until everything that was written is done."""
-        eventually(lambda: done() >= set(self.written), "not everything is processed")
+        until(lambda: done() >= set(self.written), "not everything is processed")
 
 
 def _play(scene: Scene, done: Callable[[], set[str]]) -> None:
@@ -118,11 +119,11 @@ def _play(scene: Scene, done: Callable[[], set[str]]) -> None:
     third.process.send_signal(signal.SIGSTOP)
     third.paused_at = time.monotonic()
     scene.write()
-    eventually(lambda: len(scene.log.describe_group("group").members) == 1, "it is not expelled")
+    until(lambda: len(scene.log.describe_group("group").members) == 1, "it is not expelled")
     scene.settle(done)
     third.process.send_signal(signal.SIGCONT)
-    eventually(lambda: third.said("fenced"), "it is not fenced")
-    eventually(lambda: len(third.said("joined")) == 2, "it does not join again")
+    until(lambda: third.said("fenced"), "it is not fenced")
+    until(lambda: len(third.said("joined")) == 2, "it does not join again")
     scene.write()
     scene.settle(done)
     assert not first.said("fenced")

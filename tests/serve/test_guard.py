@@ -17,7 +17,8 @@ from lakebed.host import ManualClock
 from lakebed.serve import audit
 from lakebed.serve.audit import Auditor
 from lakebed.serve.guard import Action, Guard, Need, Principal
-from tests.engine.support import in_threads, rows, until
+from tests.engine.support import in_threads, rows
+from tests.waiting import until
 
 PEER = "ipv4:127.0.0.1:5555"
 READ = Need(Action.READ, "topic")
@@ -428,7 +429,7 @@ def test_a_log_that_is_slow_delays_nobody_and_the_queue_is_bounded() -> None:
     auditor = Auditor(append, ManualClock())
     record = AuditRecord(0, "a", "", "", "c", (), "done", "")
     auditor.act(record)
-    assert begun.wait(30)
+    assert begun.wait(600)
     for _ in range(audit._QUEUE_MAX + 7):
         auditor.act(record)
     assert auditor.lost == 7

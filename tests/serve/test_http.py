@@ -27,10 +27,11 @@ from lakebed.serve.http_errors import STATUSES, status_of
 from lakebed.serve.meters import Meters
 from lakebed.serve.quotas import Quotas
 from lakebed.serve.server import Server
-from tests.engine.support import in_threads, rows, until
+from tests.engine.support import in_threads, rows
 from tests.serve.certificates import Authority
 from tests.serve.over_http import Served, served
 from tests.serve.test_meters import parsed
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_paths_and_methods_that_there_are_none_of(here: Served) -> None:
     ],
 )
 def test_what_is_no_http_gets_a_400_and_harms_nobody(here: Served, request_bytes: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", here.port), timeout=600) as client:
         client.sendall(request_bytes)
         answer = client.makefile("rb").readline()
     assert answer.startswith(b"HTTP/1.1 400 ")
@@ -217,7 +218,7 @@ def test_a_body_that_is_announced_too_large_is_not_waited_for(tmp_path: Path) ->
             "Content-Type: application/json\r\n"
             f"Content-Length: {limits.JSON_BYTES_MAX + 1}\r\n\r\n"
         )
-        with socket.create_connection(("127.0.0.1", here.port), timeout=30) as client:
+        with socket.create_connection(("127.0.0.1", here.port), timeout=600) as client:
             client.sendall(head.encode())
             assert client.makefile("rb").readline().startswith(b"HTTP/1.1 413 ")
 
@@ -229,7 +230,7 @@ def test_a_body_that_breaks_off_writes_nothing(here: Served) -> None:
         "POST /v1/topics/a/records HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body) + 1}\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", here.port), timeout=600) as client:
         client.sendall(head.encode() + body)
     label = frozenset({("call", "http.put"), ("outcome", "cancelled")})
     until(lambda: ("lakebed_requests_total", label) in parsed(here.meters.render(here.log)))
@@ -424,7 +425,7 @@ def test_over_tls_strangers_are_refused_and_certificates_name_their_principal(
         client.load_cert_chain(*ann)
         assert here.get("/v1/topics").json == {"topics": ["a"]}
         assert here.call("DELETE", "/v1/topics/a").json["facts"]["principal"] == "ann"
-        with socket.create_connection(("127.0.0.1", here.port), timeout=30) as plain:
+        with socket.create_connection(("127.0.0.1", here.port), timeout=600) as plain:
             plain.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"200" not in plain.makefile("rb").read()
 
@@ -498,7 +499,7 @@ def test_waiting_requests_hold_up_nobody_and_get_what_comes(here: Served) -> Non
     assert here.get("/v1/topics").json == {"topics": ["a"]}
     here.log.append("a", b"at last")
     for thread in threads:
-        thread.join(30)
+        thread.join(600)
     assert [each["records"][0]["value"] for each in answers] == ["at last"] * waiting
     assert {each["next_offset"] for each in answers} == {1}
     assert streams(here) == 0
@@ -517,7 +518,7 @@ def test_too_many_waiting_requests_are_refused(
     assert (answer.status, answer.code) == (429, "quota_exceeded")
     assert here.get("/v1/topics/a/records").status == 200
     here.log.append("a", b"x")
-    thread.join(30)
+    thread.join(600)
     assert not thread.is_alive()
 
 
@@ -544,12 +545,12 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
     with served(tmp_path / "log", connections_max=2) as here, contextlib.ExitStack() as stack:
         address = ("127.0.0.1", here.port)
         open_ones = [
-            stack.enter_context(socket.create_connection(address, timeout=30)) for _ in range(2)
+            stack.enter_context(socket.create_connection(address, timeout=600)) for _ in range(2)
         ]
         for each in open_ones:  # so that the server has seen them
             each.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert each.recv(12) == b"HTTP/1.1 200"
-        third = stack.enter_context(socket.create_connection(address, timeout=30))
+        third = stack.enter_context(socket.create_connection(address, timeout=600))
         with contextlib.suppress(ConnectionResetError):
             assert third.recv(1) == b""
 
@@ -561,7 +562,7 @@ def test_a_connection_that_says_nothing_is_closed(
     with served(tmp_path / "log") as here:
         address = ("127.0.0.1", here.port)
         for begun in (b"", b"GET /health/live HTTP/1.1\r\nHo"):
-            with socket.create_connection(address, timeout=30) as client:
+            with socket.create_connection(address, timeout=600) as client:
                 client.sendall(begun)
                 with contextlib.suppress(ConnectionResetError):
                     assert client.recv(1) == b""
@@ -587,7 +588,7 @@ def test_stopping_answers_who_waits_and_is_done_once(tmp_path: Path) -> None:
         thread.start()
         until(lambda: streams(here) == 1)
         here.stop(20)
-        thread.join(30)
+        thread.join(600)
         assert [(each.status, each.json["records"]) for each in answers] == [(200, [])]
         assert http_threads() == []
         here.stop(20)

@@ -13,8 +13,9 @@ from lakebed import Log
 from lakebed.errors import DiskFullError, LakebedError, ServerUnavailableError, UnknownOutcomeError
 from tests.engine.support import everything
 from tests.proof.mounts import needs_mounts, run_privately
-from tests.serve.support import ServerProcess, eventually
+from tests.serve.support import ServerProcess
 from tests.serve.writers import Ledger, Writers, make_topics
+from tests.waiting import until
 
 QUICK = "[lake]\niceberg = false\n"
 """Tables have their own tests; without them a server starts and stops at once."""
@@ -28,7 +29,7 @@ def _grows(ledger: Ledger, writers: Writers, by: int) -> None:
         writers.check()
         return ledger.acks >= goal
 
-    eventually(done, f"only {ledger.acks} of {goal} acknowledgements; {ledger.failures[-3:]}")
+    until(done, f"only {ledger.acks} of {goal} acknowledgements; {ledger.failures[-3:]}")
 
 
 def test_a_server_killed_again_and_again_has_every_acknowledged_record_once(
@@ -72,7 +73,7 @@ def test_what_was_written_and_not_acknowledged_is_not_written_twice(
         writing.start()
         server.died()
         server.start()
-        writing.join(60)
+        writing.join(600)
         assert not writing.is_alive()
         assert sorted(everything(log, "t")) == [b"four", b"one", b"three", b"two"]
 
@@ -132,7 +133,7 @@ def test_a_paused_server_makes_its_clients_wait_and_nothing_else(tmp_path: Path)
             for _ in range(3):
                 _grows(ledger, writers, 30)
                 server.send(signal.SIGSTOP)
-                eventually(lambda: _state(server.pid) == "T")
+                until(lambda: _state(server.pid) == "T")
                 threading.Event().wait(0.1)  # so that something is sent meanwhile
                 server.send(signal.SIGCONT)
             _grows(ledger, writers, 30)
@@ -165,7 +166,7 @@ def test_a_client_of_a_server_that_is_gone_is_told_so_in_time(tmp_path: Path) ->
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(600)
             assert not thread.is_alive(), "an append hangs"
         kinds = (ServerUnavailableError, UnknownOutcomeError)
         assert all(isinstance(each, kinds) for each in outcomes), outcomes

@@ -187,7 +187,7 @@ class Caller:
     def __init__(self, server: Server, token: str | None) -> None:
         self._client = fl.connect(f"grpc://127.0.0.1:{server.port}")
         headers = [] if token is None else [(b"authorization", b"Bearer " + token.encode())]
-        self._options = fl.FlightCallOptions(headers=headers, timeout=60)
+        self._options = fl.FlightCallOptions(headers=headers, timeout=600)
 
     def call(self, name: str, request: dict[str, Any]) -> Any:
         """Make a call; give its reply, or the error that it gave."""

@@ -33,7 +33,7 @@ def clients() -> Iterator[tuple[Log, Log]]:
 
 def by_producer(log: Log, value: Any, **more: Any) -> object:
     with log.producer(linger_ms=0) as producer:
-        return producer.send("t", value, **more).result(30)
+        return producer.send("t", value, **more).result(600)
 
 
 def by_transaction(log: Log, value: Any, **more: Any) -> None:
@@ -48,11 +48,11 @@ def by_transaction_batch(log: Log, value: Any, **more: Any) -> None:
 
 WAYS: dict[str, Callable[..., object]] = {
     "append": lambda log, value, **more: log.append("t", value, **more),
-    "append_async": lambda log, value, **more: log.append_async("t", value, **more).result(30),
+    "append_async": lambda log, value, **more: log.append_async("t", value, **more).result(600),
     "append_batch": lambda log, value, **more: log.append_batch("t", [{"value": value}], **more),
     "append_batch_async": lambda log, value, **more: log.append_batch_async(
         "t", [{"value": value}], **more
-    ).result(30),
+    ).result(600),
     "producer": by_producer,
     "transaction": by_transaction,
     "transaction batch": by_transaction_batch,

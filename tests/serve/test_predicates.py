@@ -26,7 +26,7 @@ from lakebed.serve.gets import Ticket
 from lakebed.serve.predicates import FUNCTIONS, pack_predicate, unpack_predicate
 from lakebed.serve.protocol import pack, unpack
 from lakebed.serve.server import Server
-from tests.serve.support import eventually
+from tests.waiting import until
 
 SCHEMA = pa.schema(
     [
@@ -402,5 +402,5 @@ def test_a_whole_table_counts_as_bytes_on_their_way_until_it_is_sent(tmp_path: P
                 reader = client._connection.stream({**ticket, "topic": "t"})
                 assert quotas.inflight_bytes > 40 << 20, "it passes alone, and counts"
                 assert reader.read_all().num_rows == 80
-                eventually(lambda: quotas.inflight_bytes == 0)
+                until(lambda: quotas.inflight_bytes == 0)
             assert client.table("t").latest(["key"]).num_rows == 80

@@ -43,7 +43,8 @@ from lakebed.serve.protocol import (
 )
 from lakebed.serve.puts import AckPool, PutStream
 from lakebed.topic.survivors import pack_survivors
-from tests.engine.support import PRICE, quiet, until
+from tests.engine.support import PRICE, quiet
+from tests.waiting import until
 
 ERROR = ProtocolError("nothing", at=1)
 

@@ -62,6 +62,6 @@ def test_the_client_of_the_page_works(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=600,
         )
     assert (done.stdout, done.stderr, done.returncode) == (shown, "", 0)

@@ -13,7 +13,8 @@ from lakebed import ServeConfig
 from lakebed.errors import QuotaExceededError
 from lakebed.serve.guard import Principal
 from lakebed.serve.quotas import Quotas
-from tests.engine.support import in_threads, until
+from tests.engine.support import in_threads
+from tests.waiting import until
 
 KIB = 1024
 SMALL: dict[str, Any] = {"inflight_bytes_max": 100 * KIB, "principal_inflight_bytes_max": 64 * KIB}
@@ -96,7 +97,7 @@ def test_an_answer_waits_for_room() -> None:
         held = contextlib.ExitStack()
         waiting = pool.submit(lambda: held.enter_context(made.held("ann", 1_000_000, 60.0)))
         stack.close()
-        waiting.result(60)
+        waiting.result(600)
         assert made.inflight_bytes == 1_000_000
         held.close()
     assert made.inflight_bytes == 0
@@ -142,7 +143,7 @@ def test_whoever_may_wait_gets_room_when_there_is_some() -> None:
         thread.start()
         until(lambda: bool(made._changed._waiters))  # type: ignore[attr-defined]
         done.append("first")
-    thread.join(30)
+    thread.join(600)
     assert done == ["first", "second"]
     assert made.inflight_bytes == 0
 

@@ -18,9 +18,10 @@ from websockets.sync.client import ClientConnection, connect
 
 from lakebed.serve import record_socket, refusals
 from lakebed.serve.http import HttpServer
-from tests.engine.support import PRICE, in_threads, rows, until
+from tests.engine.support import PRICE, in_threads, rows
 from tests.serve.certificates import Authority
 from tests.serve.over_http import Answer, Served, served
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -220,7 +221,7 @@ def test_a_limit_on_requests_is_told_record_by_record(tmp_path: Path) -> None:
 
 
 def test_garbage_instead_of_frames_ends_the_connection_alone(here: Served) -> None:
-    with socket.create_connection(("127.0.0.1", here.port), timeout=30) as raw:
+    with socket.create_connection(("127.0.0.1", here.port), timeout=600) as raw:
         raw.sendall(
             b"GET /v1/topics/t/writer HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
             b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
@@ -257,7 +258,7 @@ UPGRADE = (
 
 def raw_writer(here: Served, more: bytes = b"") -> socket.socket:
     """Open a WebSocket whose every byte the test sends itself."""
-    raw = socket.create_connection(("127.0.0.1", here.port), timeout=30)
+    raw = socket.create_connection(("127.0.0.1", here.port), timeout=600)
     raw.sendall(UPGRADE + more + b"\r\n")
     return raw
 

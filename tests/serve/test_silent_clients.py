@@ -21,11 +21,11 @@ from tests.serve.raw import RAW, STREAMS_MAX, Raw, error_of, run_small, some, un
 from tests.serve.support import (
     ServerProcess,
     check_serves,
-    eventually,
     line_of,
     python,
     raw_socket,
 )
+from tests.waiting import until
 
 MIB = 1 << 20
 
@@ -144,7 +144,7 @@ def _wait_for_room(server: ServerProcess, count: int) -> None:
             outcomes = (_idle(raw, stack) for _ in range(count))
             return not any(isinstance(each, QuotaExceededError) for each in outcomes)
 
-    eventually(free, "streams of clients that are gone are still counted")
+    until(free, "streams of clients that are gone are still counted")
 
 
 def _idle(raw: Raw, stack: contextlib.ExitStack) -> LakebedError | None:

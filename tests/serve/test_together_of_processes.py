@@ -42,7 +42,7 @@ def run(code: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

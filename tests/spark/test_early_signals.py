@@ -15,7 +15,7 @@ import pytest
 import lakebed
 from lakebed.spark.serving import url_of
 from tests.cli.engine import PROGRAM
-from tests.engine.support import until
+from tests.waiting import until
 
 MARK = "LAKEBED_TEST_MARK"
 

@@ -16,8 +16,8 @@ from lakebed.host import failpoints
 from lakebed.spark.options import sink_options
 from lakebed.spark.serving import url_of
 from lakebed.spark.sink import BatchWriter, StreamWriter
-from tests.serve.support import eventually
 from tests.spark.support import multiset, once
+from tests.waiting import until
 
 SCHEMA = StructType().add("key", "string").add("value", "string")
 
@@ -78,7 +78,7 @@ def test_an_attempt_that_nobody_counts_times_out(log: lakebed.Log) -> None:
         log.tick()
         return log.stats().open_transactions == 0
 
-    eventually(gone, "the transactions time out")
+    until(gone, "the transactions time out")
     with pytest.raises(TransactionTimedOutError):
         job.commit(messages)  # the driver took longer than the writes may stay unseen
     assert not multiset(log, "out")

@@ -21,7 +21,8 @@ from lakebed.spark.connection import connected, reachable
 from lakebed.spark.options import Target
 from lakebed.spark.serving import LOCAL, url_of
 from lakebed.wal.folder import Layout, living_owner
-from tests.serve.support import ServerProcess, eventually, line_of, python
+from tests.serve.support import ServerProcess, line_of, python
+from tests.waiting import until
 
 CLIENT = ClientConfig(retry_ms=20_000)
 
@@ -44,7 +45,7 @@ def end(folder: Path, number: signal.Signals) -> None:
     owner = living_owner(OsDisk(), Layout(folder))
     assert owner is not None
     os.kill(int(str(owner["pid"])), number)
-    eventually(lambda: living_owner(OsDisk(), Layout(folder)) is None, "the owner ends")
+    until(lambda: living_owner(OsDisk(), Layout(folder)) is None, "the owner ends")
 
 
 def values(url: str) -> list[bytes]:

@@ -108,8 +108,8 @@ def test_a_callback_of_a_future_may_append_but_not_wait(tmp_path: Path) -> None:
             log.append_async(b"second").add_done_callback(lambda f: second.set_result(f.result()))
 
         log.append_async(b"first").add_done_callback(callback)
-        assert "append_async" in refused.result(60)
-        assert second.result(60) == 2
+        assert "append_async" in refused.result(600)
+        assert second.result(600) == 2
 
 
 def test_closing_finishes_what_was_appended_and_refuses_the_rest(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_waiting_entries_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for _ in range(200):
             futures.append(log.append_async(b"x" * 10_000))
             deepest = max(deepest, log._committer._queued_bytes)
-        assert [future.result(60) for future in futures] == list(range(1, 201))
+        assert [future.result(600) for future in futures] == list(range(1, 201))
         assert 50_000 < deepest < 125_000
 
 
@@ -214,7 +214,7 @@ def test_ctrl_c_at_any_bytecode_leaves_a_log_that_works(tmp_path: Path) -> None:
         threads = [threading.Thread(target=background), threading.Thread(target=interrupt)]
         mine = _write_through_interrupts(log, threads, stop)
         for thread in threads:
-            thread.join(60)
+            thread.join(600)
             assert not thread.is_alive()
         found = [bytes(entry.payload) for entry in log.entries()]
         assert len(found) == len(set(found))

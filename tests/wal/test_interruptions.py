@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,14 +12,7 @@ from lakebed.errors import DiskFullError, PoisonedError
 from lakebed.host import Fault, FaultyDisk, SimDisk
 from lakebed.wal import SyncMode, Wal, WalConfig
 from lakebed.wal.request import Request
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + 30
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline
-        pause.wait(0.005)
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("appends", range(1, 8))
@@ -105,5 +96,5 @@ def test_a_callback_that_ends_the_thread_does_not_end_the_log(tmp_path: Path) ->
             raise SystemExit
 
         log.append_async(b"first").add_done_callback(leave)
-        assert log.append_async(b"second").result(30) == 2
+        assert log.append_async(b"second").result(600) == 2
         assert log.append(b"third") == 3

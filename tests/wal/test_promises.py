@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 import threading
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,8 +21,9 @@ from lakebed.errors import EntryNotFoundError, EntryReleasedError
 from lakebed.host import Mode, OsDisk, SimDisk, Survival
 from lakebed.host.os_disk import OsFile
 from lakebed.wal import SyncMode, Wal, WalConfig
+from tests.waiting import until
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 600.0
 T = TypeVar("T")
 SMALL = WalConfig(file_bytes=4096, spare_files=2, idle_mark_ms=1_000)
 
@@ -81,14 +81,6 @@ def started(call: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=work, daemon=True).start()
     return future
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that has no event."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.001)
 
 
 def test_nothing_is_acknowledged_or_read_while_its_sync_is_under_way(tmp_path: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,15 +14,7 @@ from lakebed.host.os_disk import OsFile
 from lakebed.wal import SyncMode, Wal, WalConfig
 from lakebed.wal.frame import FrameKind, salt_of
 from lakebed.wal.scan import later_headers
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another thread does."""
-    deadline = time.monotonic() + 60
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline
-        pause.wait(0.005)
+from tests.waiting import until
 
 
 class CountingFile(OsFile):
