@@ -30,7 +30,7 @@ from rich.table import Table as Picture
 import lakebed
 
 PARTITIONS = 3
-LIVES_SECONDS = 3.0
+RECORDS_PER_LIFE = 5_000
 COLUMNS = ["partition", "offset", "value"]
 
 
@@ -69,6 +69,12 @@ class Writer:
                 partition, offset, value = line.split()
                 self._acknowledged[(int(partition), int(offset))] = value
 
+    def await_records(self, count: int) -> None:
+        """Wait until it has reported so many records more, or has ended."""
+        wanted = len(self._acknowledged) + count
+        while len(self._acknowledged) < wanted and self._child.poll() is None:
+            time.sleep(0.05)
+
     def kill(self) -> None:
         """Kill it without warning."""
         self._child.send_signal(signal.SIGKILL)
@@ -82,6 +88,13 @@ def iceberg_table(folder: Path) -> Any:
 
     catalog = load_catalog("lakebed", type="sql", uri=f"sqlite:///{folder}/iceberg/catalog.db")
     return catalog.load_table("lakebed.orders")
+
+
+def await_table(folder: Path) -> None:
+    """Wait until the table shows records of the two lives that ended: it follows a second later."""
+    hint = folder / "iceberg" / "1" / "metadata" / "version-hint.text"
+    while not hint.exists() or iceberg_table(folder).scan().count() < 2 * RECORDS_PER_LIFE:
+        time.sleep(0.2)
 
 
 def by_pyiceberg(folder: Path) -> pa.Table:
@@ -116,7 +129,7 @@ def by_spark(folder: Path) -> pa.Table:
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     spark = (
-        SparkSession.builder.master("local[*]")
+        SparkSession.builder.master("local[*,4]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "OFF")
@@ -163,11 +176,12 @@ def main() -> int:
     try:
         for _ in range(2):
             writer = Writer(folder, acknowledged)
-            time.sleep(LIVES_SECONDS)
+            writer.await_records(RECORDS_PER_LIFE)
             writer.kill()
             console.print(f"killed (SIGKILL) after {len(acknowledged):,} acknowledged records")
         writer = Writer(folder, acknowledged)
-        time.sleep(LIVES_SECONDS)
+        writer.await_records(RECORDS_PER_LIFE)
+        await_table(folder)
         picture = Picture("reader", "records", "twice", "missing", "acknowledged, but wrong")
         bad = 0
         for name, read in READERS.items():

@@ -52,15 +52,18 @@ class Rounds:
     """The rounds of one proof: iterate over it, and draw from `rng(..., round)` in each.
 
     A round is one trial unless `count` says how many it was. Rounds end when the count of this
-    kind of run is reached, or when the time is up.
+    kind of run is reached, or when the time is up. A proof that is split into several tests states
+    its count as a whole, and into how many `shares` it is split.
     """
 
-    def __init__(self, test: str, *, short: int, long: int, seconds: float) -> None:
+    def __init__(
+        self, test: str, *, short: int, long: int, seconds: float, shares: int = 1
+    ) -> None:
         self.test = test
         self.trials = 0
         """How many trials were made, those of earlier runs of a long proof included."""
-        self._most = long if LONG else short
-        self._least = 1 if LONG else max(1, short // 10)
+        self._most = (long if LONG else short) // shares
+        self._least = 1 if LONG else max(1, self._most // 10)
         self._until = _UNTIL if LONG else time.time() + (math.inf if _WHOLE else seconds)
         self._counted: int | None = None
         self._note = Note(test, Path(_FOLDER)) if LONG and _FOLDER else None
