@@ -61,7 +61,7 @@ def test_stopped_in_the_middle_it_leaves_nothing_behind(
         text=True,
     ) as process:
         try:
-            for _ in range(600):
+            for _ in range(2400):
                 if (tmp_path / "here/demo/log/wal").exists() and tills(tmp_path):
                     break
                 time.sleep(0.05)
