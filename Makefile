@@ -1,9 +1,10 @@
 # Everything a newcomer needs. `make` alone lists the targets.
 
-PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# The Python of .venv, if there is one; PYTHON=/path/to/python3.13 replaces a .venv of another version.
+PYTHON ?= $(shell $(BIN)/python -c '' 2> /dev/null && echo $(BIN)/python || echo python3)
+STAMP := $(VENV)/.installed-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 SEED ?= 1
 PART ?=
 MINUTES ?= 55
@@ -21,10 +22,7 @@ help: ## List the targets
 setup: $(STAMP) ## Make .venv with lakebed and its tools in it
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "lakebed needs Python 3.11 or newer; run make with PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PYTHON) tools/environment.py $(VENV) dev
 	@touch $@
 
 .PHONY: format
@@ -61,6 +59,10 @@ test-busy: setup java ## The same, three times, while other processes keep every
 durations: setup java ## Write tests/durations.json, which the order of the tests comes from
 	@$(BIN)/python -m tools.run_tests --write-durations
 
+.PHONY: test-pythons
+test-pythons: ## The fast tests on every Python 3.11 to 3.13 that is installed
+	$(PYTHON) tools/all_pythons.py
+
 .PHONY: prove
 prove: setup java ## The long proofs, in parts of an hour that can be continued; PART=kill, SEED=n
 	@$(BIN)/python -m tools.prove $(PART) --seed $(SEED) --minutes $(MINUTES)
@@ -78,13 +80,13 @@ compare: $(VENV)/.bench-installed java ## Compare with what you might pick inste
 	$(BIN)/python -m bench.compare
 
 $(VENV)/.bench-installed: $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(PYTHON) tools/environment.py $(VENV) dev bench
 	@touch $@
 
 .PHONY: constraints
 constraints: $(VENV)/.bench-installed ## Write the versions that are installed into constraints.txt
 	{ echo '# The versions that the tests run with. Regenerate: `make constraints`.'; \
-		$(BIN)/pip freeze --exclude-editable; } > constraints.txt
+		$(BIN)/pip freeze --all --exclude-editable; } > constraints.txt
 
 .PHONY: reference
 reference: setup ## Write docs/python.md and the help texts of docs/cli.md from the code
@@ -100,4 +102,4 @@ fresh: ## Try `make demo` and `make test` as on a fresh machine: a clone, an emp
 
 .PHONY: clean
 clean: ## Remove .venv, caches and what the demonstration has made
-	rm -rf $(VENV) demo .bench-data .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info
+	rm -rf $(VENV) $(VENV)-3.* demo .bench-data .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info

@@ -86,8 +86,9 @@ def iceberg_table(folder: Path) -> Any:
     """Find the table through its catalog."""
     from pyiceberg.catalog import load_catalog
 
-    catalog = load_catalog("lakebed", type="sql", uri=f"sqlite:///{folder}/iceberg/catalog.db")
-    return catalog.load_table("lakebed.orders")
+    uri = f"sqlite:///{folder}/iceberg/catalog.db"
+    with load_catalog("lakebed", type="sql", uri=uri) as catalog:
+        return catalog.load_table("lakebed.orders")
 
 
 def await_table(folder: Path) -> None:

@@ -40,7 +40,9 @@ def check_call(words: list[str]) -> None:
         name, *words = words
         assert name in command.commands, name
         command = command.commands[name]
-    command.make_context("lakebed", words, resilient_parsing=True)
+    # A command keeps the help option of its first context: without its parent's it lacks `-h`.
+    program = click.Context(cli, info_name="lakebed", **cli.context_settings)
+    command.make_context(command.name, words, parent=program, resilient_parsing=True)
 
 
 # systemd

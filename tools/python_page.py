@@ -243,7 +243,10 @@ def _listed(names: set[str]) -> str:
 def _spark() -> Iterator[str]:
     spark = importlib.import_module("lakebed.spark")
     yield "## `lakebed.spark`\n"
-    yield prose("Needs `pip install lakebed[spark]` and Java 17 or newer. " + first_sentence(spark))
+    yield prose(
+        "Needs the extra `spark` ([install](getting-started.md#install)) and Java 17 or newer. "
+        + first_sentence(spark)
+    )
     for name in spark.__all__:
         thing = getattr(spark, name)
         if inspect.isclass(thing):

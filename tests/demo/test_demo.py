@@ -15,6 +15,7 @@ import pytest
 from tools.fresh_machine import shape
 
 import lakebed
+from lakebed import __version__
 from lakebed.demo.asking import _quoted
 from lakebed.demo.children import Child, _environment
 from lakebed.demo.story import stage
@@ -60,7 +61,7 @@ def test_stopped_in_the_middle_it_leaves_nothing_behind(
         text=True,
     ) as process:
         try:
-            for _ in range(600):
+            for _ in range(2400):
                 if (tmp_path / "here/demo/log/wal").exists() and tills(tmp_path):
                     break
                 time.sleep(0.05)
@@ -203,5 +204,6 @@ def test_without_its_packages_it_says_what_to_install(tmp_path: Path) -> None:
     )
     error = json.loads(done.stderr)
     assert (error["code"], done.returncode) == ("package_missing", 1)
-    assert "pip install 'lakebed[demo]'" in error["message"]
+    assert "pip install '.[demo]'" in error["message"]
+    assert f"lakebed-{__version__}-py3-none-any.whl[demo]" in error["message"]
     assert not (tmp_path / "demo").exists()

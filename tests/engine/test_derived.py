@@ -375,6 +375,6 @@ def test_tables_outlive_their_process_and_are_found_by_any_reader(tmp_path: Path
         assert log.derived.describe("visits").positions == {"t": {0: 1}}
         folder = inner(log).folder.resolve()
     uri = f"sqlite:///{folder}/iceberg/catalog.db"
-    catalog = SqlCatalog("lakebed", uri=uri)
-    assert catalog.list_tables("lakebed_tables") == [("lakebed_tables", "visits")]
-    assert catalog.load_table("lakebed_tables.visits").scan().to_arrow().num_rows == 1
+    with SqlCatalog("lakebed", uri=uri) as catalog:
+        assert catalog.list_tables("lakebed_tables") == [("lakebed_tables", "visits")]
+        assert catalog.load_table("lakebed_tables.visits").scan().to_arrow().num_rows == 1

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import (
     _pyarrow_to_schema_without_ids,
     parquet_files_to_data_files,
@@ -67,14 +67,7 @@ def records(schema: pa.Schema, partition: int, first: int, end: int) -> pa.Table
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def catalog(folder: Path) -> SqlCatalog:
-    """Give a catalog with a namespace in it, everything in one folder."""
-    made = SqlCatalog("lakebed", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
-    made.create_namespace_if_not_exists(NAME[:1])
-    return made
-
-
-def create(where: SqlCatalog, schema: pa.Schema) -> Table:
+def create(where: Catalog, schema: pa.Schema) -> Table:
     """Make the table of a topic, without records."""
     properties = {"commit.retry.num-retries": "0"}
     numbered = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from moto.server import ThreadedMotoServer
 from pyarrow import fs
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.update import (
@@ -40,6 +41,15 @@ METADATA = ".metadata.json"
 
 
 @pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    """A catalog with a namespace in it, everything in one folder."""
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    with SqlCatalog("lakebed", uri=uri, warehouse=f"file://{tmp_path}") as made:
+        made.create_namespace(tables.NAME[:1])
+        yield made
+
+
+@pytest.fixture
 def everywhere(spark: SparkSession) -> Check:
     """Check that every reader finds the same records in a table, and no other."""
 
@@ -63,10 +73,10 @@ def everywhere(spark: SparkSession) -> Check:
 
 @pytest.mark.parametrize("schema", [tables.RAW, tables.TYPED], ids=["raw", "typed"])
 def test_every_reader_finds_every_record_once(
-    tmp_path: Path, schema: pa.Schema, everywhere: Check
+    tmp_path: Path, catalog: Catalog, schema: pa.Schema, everywhere: Check
 ) -> None:
     """Null keys, tombstones, headers empty and missing, nested values: all come back alike."""
-    table = tables.create(tables.catalog(tmp_path), schema)
+    table = tables.create(catalog, schema)
     everywhere(table, schema.empty_table())
     parts = [
         tables.records(schema, part, first, first + 40) for part in (0, 1) for first in (0, 40)
@@ -77,10 +87,10 @@ def test_every_reader_finds_every_record_once(
 
 
 def test_every_reader_follows_a_table_that_grows_a_field_loses_files_and_forgets_snapshots(
-    tmp_path: Path, everywhere: Check
+    tmp_path: Path, catalog: Catalog, everywhere: Check
 ) -> None:
     """Each step is one swap, and the older files are gone from the disk at the end."""
-    table = tables.create(tables.catalog(tmp_path), tables.TYPED)
+    table = tables.create(catalog, tables.TYPED)
     old = [tables.records(tables.TYPED, partition, 0, 40) for partition in (0, 1)]
     old_paths = [tables.write(tmp_path, part, table.schema()) for part in old]
     table.add_files(old_paths, check_duplicate_files=False)
@@ -96,9 +106,9 @@ def test_every_reader_follows_a_table_that_grows_a_field_loses_files_and_forgets
     everywhere(table, pa.concat_tables([known[0].slice(20), known[1], new]))
 
 
-def test_a_record_that_is_there_twice_is_seen(tmp_path: Path) -> None:
+def test_a_record_that_is_there_twice_is_seen(tmp_path: Path, catalog: Catalog) -> None:
     """The same file registered twice under two names is twice the records."""
-    table = tables.create(tables.catalog(tmp_path), tables.RAW)
+    table = tables.create(catalog, tables.RAW)
     part = tables.records(tables.RAW, 0, 0, 4)
     path = Path(tables.write(tmp_path, part, table.schema()))
     again = path.with_name("again.parquet")
@@ -107,9 +117,11 @@ def test_a_record_that_is_there_twice_is_seen(tmp_path: Path) -> None:
     assert set(contents(read_duckdb(table.metadata_location)).values()) == {2}
 
 
-def test_duckdb_finds_the_newest_metadata_by_the_version_hint(tmp_path: Path) -> None:
+def test_duckdb_finds_the_newest_metadata_by_the_version_hint(
+    tmp_path: Path, catalog: Catalog
+) -> None:
     """The hint holds the metadata file's name without its ending, and no line end."""
-    table = tables.create(tables.catalog(tmp_path), tables.RAW)
+    table = tables.create(catalog, tables.RAW)
     folder = Path(table.location().removeprefix("file://"))
     with duckdb_connection() as connection:
         for first in (0, 10):
@@ -120,9 +132,9 @@ def test_duckdb_finds_the_newest_metadata_by_the_version_hint(tmp_path: Path) ->
             assert duckdb_scan(connection, str(folder)).equals(read_pyiceberg(table))
 
 
-def test_duckdb_skips_files_by_partition_and_offset(tmp_path: Path) -> None:
+def test_duckdb_skips_files_by_partition_and_offset(tmp_path: Path, catalog: Catalog) -> None:
     """A file that a filter rules out is not opened: it may as well not be there."""
-    table = tables.create(tables.catalog(tmp_path), tables.RAW)
+    table = tables.create(catalog, tables.RAW)
     parts = [
         tables.records(tables.RAW, part, first, first + 5) for part in (0, 1) for first in (0, 5)
     ]
@@ -156,13 +168,13 @@ def s3() -> Iterator[dict[str, str]]:
 def test_readers_find_a_table_in_an_object_store(tmp_path: Path, s3: dict[str, str]) -> None:
     """Metadata and files both are there; DuckDB needs a secret and Polars the same properties."""
     uri = f"sqlite:///{tmp_path}/catalog.db"
-    catalog = SqlCatalog("lakebed", uri=uri, warehouse="s3://lake", **s3)
-    catalog.create_namespace(tables.NAME[:1])
-    table = tables.create(catalog, tables.TYPED)
     part = tables.records(tables.TYPED, 0, 0, 20)
-    path = tables.write(tmp_path, part, table.schema())
-    fs.copy_files(path, "lake/0.parquet", fs.LocalFileSystem(), _store(s3))
-    table.add_files(["s3://lake/0.parquet"])
+    with SqlCatalog("lakebed", uri=uri, warehouse="s3://lake", **s3) as catalog:
+        catalog.create_namespace(tables.NAME[:1])
+        table = tables.create(catalog, tables.TYPED)
+        path = tables.write(tmp_path, part, table.schema())
+        fs.copy_files(path, "lake/0.parquet", fs.LocalFileSystem(), _store(s3))
+        table.add_files(["s3://lake/0.parquet"])
     where = table.metadata_location
     secret = {
         "KEY_ID": s3["s3.access-key-id"],

@@ -197,22 +197,18 @@ def test_an_iceberg_table_is_imported_by_the_ids_of_its_columns(
 ) -> None:
     from pyiceberg.catalog.sql import SqlCatalog
 
-    catalog = SqlCatalog(
-        "c", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/tables"
-    )
-    catalog.create_namespace("n")
+    uri = f"sqlite:///{tmp_path}/catalog.db"
     schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
-    table = catalog.create_table("n.users", schema)
-    table.append(pa.Table.from_pylist([{"id": 1, "name": "one"}], schema))
-    with table.update_schema() as update:
-        update.rename_column("name", "called")
-    table = catalog.load_table("n.users")
-    table.append(
-        pa.table(
-            {"id": [2], "called": ["two"]}, pa.schema([("id", pa.int64()), ("called", pa.string())])
-        )
-    )
-    location = catalog.load_table("n.users").metadata_location
+    renamed = pa.schema([("id", pa.int64()), ("called", pa.string())])
+    with SqlCatalog("c", uri=uri, warehouse=f"file://{tmp_path}/tables") as catalog:
+        catalog.create_namespace("n")
+        table = catalog.create_table("n.users", schema)
+        table.append(pa.Table.from_pylist([{"id": 1, "name": "one"}], schema))
+        with table.update_schema() as update:
+            update.rename_column("name", "called")
+        table = catalog.load_table("n.users")
+        table.append(pa.table({"id": [2], "called": ["two"]}, renamed))
+        location = catalog.load_table("n.users").metadata_location
     by_id = "spark.sql.parquet.fieldId.read.enabled"
     before = spark.conf.get(by_id)
     report = lakebed.spark.import_(spark, log, location, "users", format="iceberg", key="id")

@@ -55,13 +55,13 @@ class Catalog:
 
     def _connection(self) -> Any:
         if self._connected is None:
-            from pyiceberg.catalog import load_catalog
+            from lakebed.lake.sqlite_catalog import load
 
             properties = self.properties()
             if self.is_own:
                 self._prepare(properties["uri"])
             try:
-                catalog = load_catalog(properties.pop("name", NAME), **properties)
+                catalog = load(properties.pop("name", NAME), properties)
             except (ImportError, ValueError) as error:
                 raise InvalidArgumentError(
                     "there is no such catalog", setting="catalog", reason=error
@@ -143,7 +143,7 @@ class Catalog:
     def close(self) -> None:
         """Let go of the connection; the next call makes a new one."""
         connected, self._connected = self._connected, None
-        if connected is not None and hasattr(connected, "close"):
+        if connected is not None:
             connected.close()
 
 

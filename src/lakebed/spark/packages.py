@@ -1,10 +1,11 @@
-"""The Python packages that not every installation has: there, or one sentence that says how to."""
+"""Checks for the Python packages of an extra, which not every installation has."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
 from lakebed.errors import PackageMissingError
+from lakebed.version import __version__
 
 
 def check_packages(extra: str, *names: str) -> None:
@@ -12,6 +13,8 @@ def check_packages(extra: str, *names: str) -> None:
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise PackageMissingError(
-            f"this needs Python packages that are not installed: pip install 'lakebed[{extra}]'",
+            f"Lakebed is installed without the extra '{extra}', which this needs; install it: "
+            f"pip install '.[{extra}]' in a clone of the repository, or "
+            f"pip install 'lakebed-{__version__}-py3-none-any.whl[{extra}]'",
             missing=", ".join(missing),
         )

@@ -152,7 +152,8 @@ def _table(path: str, catalog: str | None) -> Any:
 
     try:
         if catalog is not None:
-            return load_catalog(catalog).load_table(path)
+            with load_catalog(catalog) as connected:
+                return connected.load_table(path)
         return StaticTable.from_metadata(path)
     except (NoSuchTableError, OSError, ValueError) as error:
         raise MissingFileError(

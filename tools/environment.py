@@ -1,0 +1,67 @@
+"""Creates a virtual environment with Lakebed, its tools and the versions of constraints.txt.
+
+    python3.13 tools/environment.py .venv dev bench
+
+An environment of another Python version is replaced; one of the same version is brought up to date.
+pip and setuptools come from constraints.txt too: those that Python bundles are years old.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+OLDEST = (3, 11)
+
+
+def create(python: str, venv: Path, extras: tuple[str, ...] = ("dev",)) -> Path:
+    """Create or update an environment; return its interpreter.
+
+    Raises `subprocess.CalledProcessError` if a package cannot be installed.
+    """
+    program = venv / "bin" / "python"
+    if version_of(str(program)) != version_of(python):
+        subprocess.run([python, "-m", "venv", "--clear", str(venv)], check=True)
+    pip = [str(program), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    constrained = [*pip, "--constraint", str(ROOT / "constraints.txt")]
+    subprocess.run([*constrained, "--upgrade", "pip", "setuptools"], check=True)
+    subprocess.run([*constrained, "--editable", f"{ROOT}[{','.join(extras)}]"], check=True)
+    return program
+
+
+def version_of(python: str) -> tuple[int, int] | None:
+    """Return the version of an interpreter, or None if it does not run.
+
+    A shim of pyenv exists for every version that is installed, and fails for those not selected.
+    """
+    code = "import sys; print(*sys.version_info[:2])"
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60
+        )
+        major, minor = map(int, done.stdout.split())
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return major, minor
+
+
+def main() -> None:
+    """Create the environment that the arguments name, with the interpreter that runs this."""
+    if sys.version_info < OLDEST:
+        sys.exit("lakebed needs Python 3.11 or newer; run make with PYTHON=/path/to/python3.11")
+    venv, *extras = sys.argv[1:]
+    create(base_interpreter(), Path(venv), tuple(extras))
+
+
+def base_interpreter() -> str:
+    """Return the interpreter outside any environment: one cannot replace itself."""
+    return str(getattr(sys, "_base_executable", sys.executable))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except subprocess.CalledProcessError as error:
+        sys.exit(error.returncode)
