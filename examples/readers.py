@@ -116,7 +116,7 @@ def by_spark(folder: Path) -> pa.Table:
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     spark = (
-        SparkSession.builder.master("local[*]")
+        SparkSession.builder.master("local[*,4]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "OFF")

@@ -88,7 +88,7 @@ def spark_session() -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master("local[1]").appName("lakebed-tests")
+    builder = SparkSession.builder.master("local[1,4]").appName("lakebed-tests")
     for name, value in _SPARK.items():
         builder = builder.config(name, value)
     handler = signal.getsignal(signal.SIGINT)

@@ -16,6 +16,9 @@ import lakebed.spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SPARK_TEST_SECONDS = 1200
+"""The limit of a test that uses Spark: its start alone can take minutes on a busy machine."""
+
 _SETTINGS = {
     "spark.driver.memory": "512m",
     "spark.sql.shuffle.partitions": "2",
@@ -28,7 +31,7 @@ def spark() -> Iterator[SparkSession]:
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java, which is not installed")
     handler = signal.getsignal(signal.SIGINT)
-    session = lakebed.spark.session(master="local[2]", name="lakebed-tests", conf=_SETTINGS)
+    session = lakebed.spark.session(master="local[2,4]", name="lakebed-tests", conf=_SETTINGS)
     signal.signal(signal.SIGINT, handler)  # Spark takes Ctrl-C for itself, also where it is a test
     yield session
     session.stop()
@@ -42,7 +45,9 @@ def log(tmp_path: Path) -> Iterator[lakebed.Log]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a Java, so that the quick check can leave it out."""
+    """Mark what needs a Java, so that the quick check can leave it out; it may take its time."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SPARK_TEST_SECONDS))

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-WAIT_SECONDS = 120
+WAIT_SECONDS = 300
+"""How long tests wait for something that takes a second on a machine that is not busy."""
+PROCESS_SECONDS = 600
+"""How long a process that starts a Spark may take: there may be many of them on few cores."""
 
 
 def fill(log: lakebed.Log, topic: str, count: int, *, prefix: str = "v") -> None:

@@ -77,7 +77,7 @@ def test_a_signal_while_java_starts_leaves_no_java(
         log.create_topic("orders")
         call = ["pipeline", "run", str(file)] if command == "pipeline" else ["job", "verify"]
         with subprocess.Popen(
-            [*PROGRAM, *call, "--data", url_of(log), "--master", "local[1]"],
+            [*PROGRAM, *call, "--data", url_of(log), "--master", "local[1,4]"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, MARK: mark},

@@ -260,7 +260,7 @@ def by_pyiceberg(log: lakebed.Log, name: str) -> dict[Any, Any]:
 DRIVER = """
 import sys, lakebed, lakebed.spark, lakebed.spark.tables
 with lakebed.Log.open(sys.argv[1]) as log:
-    spark = lakebed.spark.session(master="local[1]", conf={"spark.driver.memory": "512m"})
+    spark = lakebed.spark.session(master="local[1,4]", conf={"spark.driver.memory": "512m"})
     lakebed.spark.materialise(spark, log, "orders", buckets=1)
 """
 

@@ -13,7 +13,7 @@ import click
 
 import lakebed
 from lakebed.cli.data import Target, TargetType, check_log, confirm, opened, yes_option
-from lakebed.cli.job_session import interruptible
+from lakebed.cli.job_session import interruptible, master_option
 from lakebed.cli.output import (
     counted,
     json_option,
@@ -39,13 +39,6 @@ _data = click.option(
     type=TargetType(),
     help="The log's folder or URL, instead of the one that FILE names.",
 )
-_master = click.option(
-    "--master",
-    metavar="URL",
-    default="local[*]",
-    show_default=True,
-    help="The Spark master.",
-)
 
 
 @click.group()
@@ -56,7 +49,7 @@ def pipeline() -> None:
 @pipeline.command("run", short_help="Run a pipeline.")
 @_file
 @_data
-@_master
+@master_option
 @click.option("--available-now", is_flag=True, help="Work off what there is, and end.")
 @click.option("--reset", metavar="FLOW", multiple=True, help="Begin this flow anew.")
 @yes_option
@@ -152,7 +145,7 @@ def _reset(spec: PipelineSpec, flows: tuple[str, ...], *, yes: bool) -> None:
 @pipeline.command("validate", short_help="Check a pipeline's file.")
 @_file
 @_data
-@_master
+@master_option
 @click.option("--plan", is_flag=True, help="Let Spark check the queries too.")
 @json_option
 @click.pass_context
