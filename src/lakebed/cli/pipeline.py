@@ -23,7 +23,7 @@ from lakebed.cli.output import (
     write_table,
     write_wrapped,
 )
-from lakebed.cli.pipeline_view import View, counts_text
+from lakebed.cli.pipeline_view import View, counts_text, restarts_text
 from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.spark.pipeline import graph
 from lakebed.spark.pipeline.checks import Problem
@@ -238,7 +238,7 @@ def _planned(spec: PipelineSpec, flows: Sequence[Flow], target: str, master: str
 @_data
 @json_option
 def status_command(file: Path, folder: Target | None, *, as_json: bool) -> None:
-    """Show how far the flows of FILE are: last batch, lag, and what was counted.
+    """Show how far the flows of FILE are: last batch, lag, restarts, and what was counted.
 
     It is told from the checkpoints and the log, whether or not the pipeline runs.
     """
@@ -268,6 +268,8 @@ def status_command(file: Path, folder: Target | None, *, as_json: bool) -> None:
     for each in statuses:
         for line in counts_text(each):
             write_line(f"{each.flow}: {line}")
+        for line in restarts_text(each):
+            write_wrapped(f"{each.flow} {line}")
         if each.error:
             write_wrapped(f"{each.flow} failed: {each.error}")
 
