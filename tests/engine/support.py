@@ -83,9 +83,13 @@ def state_of(log: Log) -> bytes:
     return encode_state(state)
 
 
+WAIT_SECONDS = 240
+"""Long enough for a busy machine, and shorter than the limit of a test."""
+
+
 def until(condition: Callable[[], bool]) -> None:
     """Wait for something that another thread does."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + WAIT_SECONDS
     pause = threading.Event()
     while not condition():
         assert time.monotonic() < deadline

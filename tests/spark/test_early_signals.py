@@ -16,6 +16,7 @@ import lakebed
 from lakebed.spark.serving import url_of
 from tests.cli.engine import PROGRAM
 from tests.engine.support import until
+from tests.spark.support import WAIT_SECONDS
 
 MARK = "LAKEBED_TEST_MARK"
 
@@ -84,6 +85,6 @@ def test_a_signal_while_java_starts_leaves_no_java(
         ) as process:
             until(lambda: has_begun(mark, moment) or process.poll() is not None)
             process.send_signal(number)
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=WAIT_SECONDS)
     assert (process.returncode, said.decode()) == (130, "interrupted\n")
     until(lambda: not programs(mark))
