@@ -31,6 +31,8 @@ import lakebed
 
 PARTITIONS = 3
 LIVES_SECONDS = 3.0
+WAIT_SECONDS = 240
+SHOWN_RECORDS = 1000
 COLUMNS = ["partition", "offset", "value"]
 
 
@@ -52,6 +54,15 @@ def write(folder: str) -> None:
         time.sleep(0.01)
 
 
+def await_event(happened: Callable[[], bool]) -> None:
+    """Wait until something has happened, which takes long where cores are few."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not happened():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the writer does not get any further")
+        time.sleep(0.05)
+
+
 class Writer:
     """The child process, and what it reported."""
 
@@ -69,6 +80,12 @@ class Writer:
                 partition, offset, value = line.split()
                 self._acknowledged[(int(partition), int(offset))] = value
 
+    def live(self) -> None:
+        """Let it write for a while, from its first acknowledgement on."""
+        before = len(self._acknowledged)
+        await_event(lambda: len(self._acknowledged) > before)
+        time.sleep(LIVES_SECONDS)
+
     def kill(self) -> None:
         """Kill it without warning."""
         self._child.send_signal(signal.SIGKILL)
@@ -82,6 +99,18 @@ def iceberg_table(folder: Path) -> Any:
 
     catalog = load_catalog("lakebed", type="sql", uri=f"sqlite:///{folder}/iceberg/catalog.db")
     return catalog.load_table("lakebed.orders")
+
+
+def has_records(folder: Path) -> bool:
+    """Return True if the table shows some records already."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    if not (folder / "iceberg" / "catalog.db").exists():
+        return False
+    try:
+        return int(iceberg_table(folder).scan().count()) >= SHOWN_RECORDS
+    except NoSuchTableError:
+        return False
 
 
 def by_pyiceberg(folder: Path) -> pa.Table:
@@ -163,11 +192,12 @@ def main() -> int:
     try:
         for _ in range(2):
             writer = Writer(folder, acknowledged)
-            time.sleep(LIVES_SECONDS)
+            writer.live()
             writer.kill()
             console.print(f"killed (SIGKILL) after {len(acknowledged):,} acknowledged records")
         writer = Writer(folder, acknowledged)
-        time.sleep(LIVES_SECONDS)
+        writer.live()
+        await_event(lambda: has_records(folder))
         picture = Picture("reader", "records", "twice", "missing", "acknowledged, but wrong")
         bad = 0
         for name, read in READERS.items():

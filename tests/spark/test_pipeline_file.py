@@ -463,8 +463,9 @@ def test_the_page_explains_every_key(tmp_path: Path, title: str, part: str) -> N
 
 
 def test_the_pages_example_is_the_one_that_is_tested(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    text, restart = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     assert text == ORDERS
+    assert spec_of(tmp_path, ORDERS + restart).restart == Restart(), "it shows the defaults"
     (_, shown), *_ = re.findall(r"\$ lakebed pipeline (graph \S+)\n(.*?)```", PAGE, re.DOTALL)
     assert as_text(spec_of(tmp_path)) + "\n" == shown
     mistaken = ORDERS.replace('decode = "json"', 'decode = "jsn"').replace('"totals"', '"total"')
