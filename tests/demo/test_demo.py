@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,17 +20,18 @@ from lakebed.demo.children import Child, _environment
 from lakebed.demo.story import stage
 from lakebed.demo.till import written
 from lakebed.errors import DemoFailedError, InvalidArgumentError
+from tests.waiting import PATIENCE_SECONDS, until
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf8")
 PROGRAM = [str(Path(sys.executable).with_name("lakebed")), "demo", "--records", "4000"]
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_the_demo_does_what_it_says(tmp_path: Path) -> None:
     """It starts Spark three times: two minutes, and more beside other tests."""
     done = subprocess.run(
-        PROGRAM, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=840
+        PROGRAM, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=2340
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"killed with -9 when ([\d,]+) records were acknowledged", done.stdout)
@@ -61,13 +61,9 @@ def test_stopped_in_the_middle_it_leaves_nothing_behind(
         text=True,
     ) as process:
         try:
-            for _ in range(2400):
-                if (tmp_path / "here/demo/log/wal").exists() and tills(tmp_path):
-                    break
-                time.sleep(0.05)
-            assert tills(tmp_path)
+            until(lambda: (tmp_path / "here/demo/log/wal").exists() and bool(tills(tmp_path)))
             process.send_signal(number)
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=PATIENCE_SECONDS)
         finally:
             process.kill()
     assert (process.returncode, said.splitlines()[-1]) == (130, "interrupted")
@@ -128,7 +124,11 @@ def test_a_process_that_nobody_has_got_hold_of_is_ended_too() -> None:
         "    print(child.poll() is not None)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.stdout == "True\nTrue\n"
 

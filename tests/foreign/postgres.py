@@ -20,7 +20,7 @@ from typing import Final
 
 _PACKAGED: Final = "/usr/lib/postgresql/*/bin"
 _USERS: Final = ("postgres", "nobody")
-_START_SECONDS: Final = 60
+_START_SECONDS: Final = 300
 _DATABASE: Final = "postgres"
 _SETTINGS: Final = {
     "listen_addresses": "127.0.0.1",

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.waiting import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 600.0
-"""How long a child may say nothing before the test gives up on it."""
 
 
 class Child:

@@ -61,13 +61,13 @@ def killed_and_finished(shell: Shell, *job: object) -> None:
     """Kill a job several times, at random moments, then let it come to its end."""
     rng = random.Random(int(os.environ.get("LAKEBED_SEED", "1")))
     for _ in range(KILLS):
-        child = shell.start("job", *job, "--master", "local[2]", start_new_session=True)
+        child = shell.start("job", *job, "--master", "local[2,4]", start_new_session=True)
         try:
             child.communicate(timeout=rng.uniform(*LIFE_SECONDS))
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
-    last = shell.start("job", *job, "--master", "local[2]")
+    last = shell.start("job", *job, "--master", "local[2,4]")
     _, said = last.communicate(timeout=600)
     assert last.returncode == 0, said.decode()
 

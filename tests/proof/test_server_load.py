@@ -21,9 +21,9 @@ import pytest
 
 from lakebed import Log
 from tests.proof.scale import LONG, SEED, kept_on_failure, rng
-from tests.serve.support import WAIT_SECONDS, ServerProcess
+from tests.serve.support import ServerProcess
 from tests.serve.writers import Ledger, make_topics
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 _ROOT = Path(__file__).parents[2]
 _TEST = "tests/proof/test_server_load.py::test_a_killed_server_keeps_every_acknowledged_record"
@@ -74,8 +74,8 @@ class WriterProcess:
     def kill(self) -> None:
         """Kill it, and take what it reported before."""
         self._process.kill()
-        self._process.wait(WAIT_SECONDS)
-        self._listener.join(WAIT_SECONDS)
+        self._process.wait(PATIENCE_SECONDS)
+        self._listener.join(PATIENCE_SECONDS)
         assert self._process.stdout is not None
         self._process.stdout.close()
 

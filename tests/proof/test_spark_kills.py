@@ -30,9 +30,9 @@ from tests.proof.scale import LONG, kept_on_failure, rng, trials
 from tests.proof.spark_driver import BATCH_RECORDS
 from tests.serve.support import ServerProcess
 from tests.spark.support import multiset
+from tests.waiting import PATIENCE_SECONDS
 
 FILE = "tests/proof/test_spark_kills.py"
-WAIT_SECONDS = 240.0
 STEPS = ("begun", "written", "prepared", "committing", "committed")
 """The steps of the sink; those up to `prepared` are in tasks."""
 
@@ -63,7 +63,7 @@ class Driver:
         )
         self.failures: list[str] = []
 
-    def event(self, seconds: float = WAIT_SECONDS) -> str | None:
+    def event(self, seconds: float = PATIENCE_SECONDS) -> str | None:
         """Wait for the next thing that happens; None if it has ended."""
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], seconds)
@@ -201,7 +201,7 @@ def _await_step(log: lakebed.Log, step: str) -> None:
 
 def _await(condition: Callable[[], bool], what: str) -> None:
     """Wait for something that comes after Spark's start, which takes its time."""
-    deadline = time.monotonic() + WAIT_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     pause = threading.Event()
     while not condition():
         assert time.monotonic() < deadline, f"it does not happen: {what}"

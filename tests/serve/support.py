@@ -16,9 +16,7 @@ import lakebed
 from lakebed.client.config import ClientConfig
 from lakebed.config import CONFIG_NAME
 from lakebed.host.failpoints import VARIABLE
-
-WAIT_SECONDS = 600.0
-"""How long anything may take on a noisy machine before a test says that it does not happen."""
+from tests.waiting import PATIENCE_SECONDS
 
 _ROOT = Path(__file__).parents[2]
 
@@ -89,7 +87,7 @@ class ServerProcess:
     def _first_line(self) -> str:
         assert self._process is not None
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], WAIT_SECONDS)
+        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE_SECONDS)
         assert ready, f"the server does not start: {self.said}"
         return self._process.stdout.readline().decode().strip()
 
@@ -119,7 +117,7 @@ class ServerProcess:
 
     def _wait(self) -> int:
         assert self._process is not None
-        code = self._process.wait(WAIT_SECONDS)
+        code = self._process.wait(PATIENCE_SECONDS)
         assert self._process.stdout is not None
         self._process.stdout.close()
         return code
@@ -149,7 +147,7 @@ def python(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(WAIT_SECONDS)
+        process.wait(PATIENCE_SECONDS)
         assert process.stdout is not None
         process.stdout.close()
 
@@ -157,14 +155,14 @@ def python(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
 def line_of(process: subprocess.Popen[str]) -> str:
     """Wait for the next line that a process prints."""
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], WAIT_SECONDS)
+    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_SECONDS)
     assert ready, "the process says nothing"
     return process.stdout.readline().strip()
 
 
 def raw_socket(server: ServerProcess) -> socket.socket:
     """Connect to the server's port without a word."""
-    return socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_SECONDS)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS)
 
 
 def check_serves(server: ServerProcess, *, token: str | None = None) -> None:

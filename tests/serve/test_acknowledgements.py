@@ -15,8 +15,8 @@ from lakebed.serve.guard import Principal
 from lakebed.serve.protocol import pack, unpack
 from lakebed.serve.puts import AckPool, PutStream
 from lakebed.serve.server import Server
-from tests.waiting import until
-from tests.wal.test_promises import PATIENCE_SECONDS, HeldDisk
+from tests.waiting import PATIENCE_SECONDS, until
+from tests.wal.test_promises import HeldDisk
 
 _LOOK_SECONDS = 0.3
 """How long to look for an acknowledgement that must not come."""

@@ -18,13 +18,7 @@ import pytest
 from lakebed.errors import LakebedError, QuotaExceededError
 from lakebed.serve.protocol import pack
 from tests.serve.raw import RAW, STREAMS_MAX, Raw, error_of, run_small, some, unharmed
-from tests.serve.support import (
-    ServerProcess,
-    check_serves,
-    line_of,
-    python,
-    raw_socket,
-)
+from tests.serve.support import ServerProcess, check_serves, line_of, python, raw_socket
 from tests.waiting import until
 
 MIB = 1 << 20

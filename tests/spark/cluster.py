@@ -17,6 +17,7 @@ import pyspark
 SPARK_HOME = Path(pyspark.__file__).parent
 _STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = "Successfully registered with master"
+_PATIENCE_SECONDS = 300
 
 
 class Cluster:
@@ -51,14 +52,14 @@ class Cluster:
         """Kill the last worker with its executors, as a machine dies."""
         process = self._processes.pop()
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
+        process.wait(timeout=_PATIENCE_SECONDS)
 
     def stop(self) -> None:
         """Kill everything."""
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait(timeout=30)
+            process.wait(timeout=_PATIENCE_SECONDS)
 
     def _start(self, name: str, *command: str) -> None:
         with (self._folder / f"{name}.log").open("wb") as said:
@@ -73,7 +74,7 @@ class Cluster:
 
     def _await(self, name: str, pattern: re.Pattern[str]) -> re.Match[str]:
         """Wait until a process has said something."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline:
             said = (self._folder / f"{name}.log").read_text(errors="replace")
             found = pattern.search(said)

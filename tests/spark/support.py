@@ -12,12 +12,14 @@ import pyarrow as pa
 
 import lakebed
 from lakebed.spark.serving import url_of
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-WAIT_SECONDS = 120
+PROCESS_SECONDS = 600
+"""How long a process that starts a Spark may take: there may be many of them on few cores."""
 
 
 def fill(log: lakebed.Log, topic: str, count: int, *, prefix: str = "v") -> None:
@@ -67,7 +69,7 @@ def into_files(frame: DataFrame, folder: Path) -> Any:
 
 def ended(query: StreamingQuery) -> StreamingQuery:
     """Wait for the end of a stream, which is an error if it failed."""
-    assert query.awaitTermination(WAIT_SECONDS), "the query does not end"
+    assert query.awaitTermination(int(PATIENCE_SECONDS)), "the query does not end"
     return query
 
 

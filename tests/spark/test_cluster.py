@@ -20,7 +20,7 @@ ORDERS = 2_000
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(2400)
 def test_a_pipeline_runs_on_a_cluster_with_nothing_changed_but_the_master(
     tmp_path: Path, s3: Server
 ) -> None:
@@ -72,7 +72,7 @@ def _run(folder: Path, master: str, environment: dict[str, str]) -> None:
         ],
         cwd=folder,
         env={**spark_environment(folder), **environment, "SPARK_LOCAL_IP": "127.0.0.1"},
-        timeout=280,
+        timeout=900,
         capture_output=True,
         text=True,
         check=False,

@@ -15,7 +15,7 @@ import pytest
 import lakebed
 from lakebed.spark.serving import url_of
 from tests.cli.engine import PROGRAM
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 MARK = "LAKEBED_TEST_MARK"
 
@@ -77,13 +77,13 @@ def test_a_signal_while_java_starts_leaves_no_java(
         log.create_topic("orders")
         call = ["pipeline", "run", str(file)] if command == "pipeline" else ["job", "verify"]
         with subprocess.Popen(
-            [*PROGRAM, *call, "--data", url_of(log), "--master", "local[1]"],
+            [*PROGRAM, *call, "--data", url_of(log), "--master", "local[1,4]"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, MARK: mark},
         ) as process:
             until(lambda: has_begun(mark, moment) or process.poll() is not None)
             process.send_signal(number)
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, said.decode()) == (130, "interrupted\n")
     until(lambda: not programs(mark))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.documents.pages import blocks_of
 from tests.documents.terminal import check
+from tests.spark.support import PROCESS_SECONDS
 
 PAGE = "docs/getting-started.md"
 
@@ -16,4 +17,4 @@ PAGE = "docs/getting-started.md"
 @pytest.mark.spark
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java, which is missing")
 def test_the_page_works_as_printed(tmp_path: Path) -> None:
-    check(blocks_of(PAGE), tmp_path, timeout_seconds=280)
+    check(blocks_of(PAGE), tmp_path, timeout_seconds=PROCESS_SECONDS)

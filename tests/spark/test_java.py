@@ -94,7 +94,7 @@ children = [
     subprocess.Popen([*wait, name], stdin=subprocess.PIPE) for name in ("org.apache.spark", "other")
 ]
 end_children()
-print(children[0].wait(timeout=30), children[1].poll())
+print(children[0].wait(timeout=300), children[1].poll())
 """
 
 

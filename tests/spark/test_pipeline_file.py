@@ -15,7 +15,15 @@ from lakebed.errors import PipelineFileError
 from lakebed.spark.pipeline.compatibility import check_compatible
 from lakebed.spark.pipeline.fields import Problem
 from lakebed.spark.pipeline.graph import as_data, as_mermaid, as_text
-from lakebed.spark.pipeline.spec import Decoder, Encoder, Mode, Otherwise, PipelineSpec, Watermark
+from lakebed.spark.pipeline.spec import (
+    Decoder,
+    Encoder,
+    Mode,
+    Otherwise,
+    PipelineSpec,
+    Restart,
+    Watermark,
+)
 from lakebed.spark.pipeline.sql_names import tables_of
 from lakebed.spark.pipeline.toml_file import PipelineFile, lines_of, read_pipeline
 
@@ -210,6 +218,46 @@ def test_settings_of_spark_are_given_with_or_without_quotes(tmp_path: Path) -> N
     assert complaints(tmp_path, ORDERS + "[spark]\nshuffle = 4\n")[0].startswith(
         "29: shuffle is no"
     )
+
+
+def test_restarts_have_settings_and_each_acts(tmp_path: Path) -> None:
+    assert spec_of(tmp_path).restart == Restart(5, backoff_ms=1000, backoff_max_ms=60_000)
+    settings = (
+        '[restart]\nattempts_max = 9\nbackoff = "50 milliseconds"\nbackoff_max = "1 second"\n'
+    )
+    restart = spec_of(tmp_path, ORDERS + settings).restart
+    assert restart == Restart(9, backoff_ms=50, backoff_max_ms=1000)
+    delays = [restart.delay_ms(attempt) for attempt in (1, 2, 3, 5, 6, 100_000)]
+    assert delays == [50, 100, 200, 800, 1000, 1000]
+    assert (
+        spec_of(tmp_path, ORDERS + '[restart]\nbackoff = "1 hour"\n').restart.delay_ms(2)
+        == 3_600_000
+    )
+    built = (
+        lakebed.spark.Pipeline("a", log="data", restart={"attempts_max": 0, "backoff": "2 seconds"})
+        .source("b", topic="b", decode="raw")
+        .sink("c", "b", topic="c")
+    )
+    assert built.spec.restart == Restart(0, backoff_ms=2000, backoff_max_ms=60_000)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("attempts_max = -1", "29: attempts_max must be a whole number from 0 to 1000000, not -1"),
+        ('backoff = "soon"', "29: backoff must be a time such as '10 seconds', not 'soon'"),
+        ("backoff_max = 5", "29: backoff_max must be a text that is not empty, not 5"),
+        (
+            'backoff_max = "10 milliseconds"',
+            "29: backoff_max must not be shorter than backoff: 10 ms, 1000 ms",
+        ),
+        ("attempts = 5", "29: there is no key attempts in restart; did you mean attempts_max?"),
+    ],
+)
+def test_a_mistake_in_the_settings_of_restarts_is_named(
+    tmp_path: Path, setting: str, said: str
+) -> None:
+    assert complaints(tmp_path, f"{ORDERS}[restart]\n{setting}\n") == [said]
 
 
 def test_lines_are_found_behind_long_texts_and_lists() -> None:
@@ -415,8 +463,9 @@ def test_the_page_explains_every_key(tmp_path: Path, title: str, part: str) -> N
 
 
 def test_the_pages_example_is_the_one_that_is_tested(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    text, restart = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     assert text == ORDERS
+    assert spec_of(tmp_path, ORDERS + restart).restart == Restart(), "it shows the defaults"
     (_, shown), *_ = re.findall(r"\$ lakebed pipeline (graph \S+)\n(.*?)```", PAGE, re.DOTALL)
     assert as_text(spec_of(tmp_path)) + "\n" == shown
     mistaken = ORDERS.replace('decode = "json"', 'decode = "jsn"').replace('"totals"', '"total"')

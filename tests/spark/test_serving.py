@@ -22,7 +22,7 @@ from lakebed.spark.options import Target
 from lakebed.spark.serving import LOCAL, url_of
 from lakebed.wal.folder import Layout, living_owner
 from tests.serve.support import ServerProcess, line_of, python
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 CLIENT = ClientConfig(retry_ms=20_000)
 
@@ -72,7 +72,7 @@ def test_a_keeper_ends_when_nobody_calls(folder: Path, monkeypatch: pytest.Monke
         f"from lakebed.spark import keeper; keeper.IDLE_SECONDS = 0.0; keeper.keep({str(folder)!r})"
     )
     with python(script) as process:
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     assert keeper.IDLE_SECONDS > 0
     assert living_owner(OsDisk(), Layout(folder)) is None
     with lakebed.open(folder) as log:

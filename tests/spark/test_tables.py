@@ -27,6 +27,7 @@ from lakebed.errors import (
 from lakebed.spark.tables import append, materialise, merge, read_table
 from tests.foreign.readers import duckdb_connection
 from tests.s3 import Server, options
+from tests.spark.support import PROCESS_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -260,7 +261,7 @@ def by_pyiceberg(log: lakebed.Log, name: str) -> dict[Any, Any]:
 DRIVER = """
 import sys, lakebed, lakebed.spark, lakebed.spark.tables
 with lakebed.Log.open(sys.argv[1]) as log:
-    spark = lakebed.spark.session(master="local[1]", conf={"spark.driver.memory": "512m"})
+    spark = lakebed.spark.session(master="local[1,4]", conf={"spark.driver.memory": "512m"})
     lakebed.spark.materialise(spark, log, "orders", buckets=1)
 """
 
@@ -277,7 +278,7 @@ def killed(folder: Path, point: str) -> None:
             start_new_session=True,
         )
         try:
-            assert process.wait(120) == -signal.SIGKILL, told.read_text()
+            assert process.wait(PROCESS_SECONDS) == -signal.SIGKILL, told.read_text()
         finally:
             os.killpg(process.pid, signal.SIGKILL)
 

@@ -21,9 +21,8 @@ from lakebed.errors import EntryNotFoundError, EntryReleasedError
 from lakebed.host import Mode, OsDisk, SimDisk, Survival
 from lakebed.host.os_disk import OsFile
 from lakebed.wal import SyncMode, Wal, WalConfig
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
-PATIENCE_SECONDS = 600.0
 T = TypeVar("T")
 SMALL = WalConfig(file_bytes=4096, spare_files=2, idle_mark_ms=1_000)
 

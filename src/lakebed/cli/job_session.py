@@ -15,6 +15,7 @@ import lakebed
 from lakebed.cli.data import Target, opened
 from lakebed.spark.java import check_java
 from lakebed.spark.packages import check_packages
+from lakebed.spark.session import LOCAL_MASTER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,18 +73,21 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+master_option = click.option(
+    "--master",
+    metavar="URL",
+    default=LOCAL_MASTER,
+    show_default=True,
+    help="The Spark master. With local[N] Spark never retries a task; with local[N,4] it does.",
+)
+
+
 def spark_options(command: _Command) -> _Command:
     """Give a command the options `--master` and `--verbose`."""
     command = click.option(
         "--verbose", is_flag=True, help="Show what Spark says, stack traces included."
     )(command)
-    return click.option(
-        "--master",
-        metavar="URL",
-        default="local[*]",
-        show_default=True,
-        help="The Spark master.",
-    )(command)
+    return master_option(command)
 
 
 class _Points(click.ParamType):  # type: ignore[type-arg]  # generic in new versions only

@@ -13,7 +13,7 @@ import click
 
 import lakebed
 from lakebed.cli.data import Target, TargetType, check_log, confirm, opened, yes_option
-from lakebed.cli.job_session import interruptible
+from lakebed.cli.job_session import interruptible, master_option
 from lakebed.cli.output import (
     counted,
     json_option,
@@ -23,7 +23,7 @@ from lakebed.cli.output import (
     write_table,
     write_wrapped,
 )
-from lakebed.cli.pipeline_view import View, counts_text
+from lakebed.cli.pipeline_view import View, counts_text, restarts_text
 from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.spark.pipeline import graph
 from lakebed.spark.pipeline.checks import Problem
@@ -39,13 +39,6 @@ _data = click.option(
     type=TargetType(),
     help="The log's folder or URL, instead of the one that FILE names.",
 )
-_master = click.option(
-    "--master",
-    metavar="URL",
-    default="local[*]",
-    show_default=True,
-    help="The Spark master.",
-)
 
 
 @click.group()
@@ -56,7 +49,7 @@ def pipeline() -> None:
 @pipeline.command("run", short_help="Run a pipeline.")
 @_file
 @_data
-@_master
+@master_option
 @click.option("--available-now", is_flag=True, help="Work off what there is, and end.")
 @click.option("--reset", metavar="FLOW", multiple=True, help="Begin this flow anew.")
 @yes_option
@@ -152,7 +145,7 @@ def _reset(spec: PipelineSpec, flows: tuple[str, ...], *, yes: bool) -> None:
 @pipeline.command("validate", short_help="Check a pipeline's file.")
 @_file
 @_data
-@_master
+@master_option
 @click.option("--plan", is_flag=True, help="Let Spark check the queries too.")
 @json_option
 @click.pass_context
@@ -245,7 +238,7 @@ def _planned(spec: PipelineSpec, flows: Sequence[Flow], target: str, master: str
 @_data
 @json_option
 def status_command(file: Path, folder: Target | None, *, as_json: bool) -> None:
-    """Show how far the flows of FILE are: last batch, lag, and what was counted.
+    """Show how far the flows of FILE are: last batch, lag, restarts, and what was counted.
 
     It is told from the checkpoints and the log, whether or not the pipeline runs.
     """
@@ -275,6 +268,8 @@ def status_command(file: Path, folder: Target | None, *, as_json: bool) -> None:
     for each in statuses:
         for line in counts_text(each):
             write_line(f"{each.flow}: {line}")
+        for line in restarts_text(each):
+            write_wrapped(f"{each.flow} {line}")
         if each.error:
             write_wrapped(f"{each.flow} failed: {each.error}")
 

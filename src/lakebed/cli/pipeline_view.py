@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
-from lakebed.cli.output import flush, number, write_json, write_table
+from lakebed.cli.output import (
+    counted,
+    flush,
+    number,
+    write_json,
+    write_table,
+    write_wrapped,
+)
 from lakebed.spark.pipeline.status import FlowStatus
 
 if TYPE_CHECKING:
@@ -67,6 +74,9 @@ class View:
             self._live.stop()
         if not self._as_json:
             write_table(_COLUMNS, [_row(each) for each in statuses])
+            for each in statuses:
+                for line in restarts_text(each):
+                    write_wrapped(f"{each.flow} {line}")
 
     def _write_json(self, statuses: Sequence[FlowStatus]) -> None:
         for each in statuses:
@@ -78,7 +88,21 @@ class View:
         """Tell whether a flow has come further than was shown."""
         known = self._shown.get(status.flow)
         self._shown[status.flow] = status
-        return known is None or (known.batch, known.state) != (status.batch, status.state)
+        return known is None or _key(known) != _key(status)
+
+
+def _key(status: FlowStatus) -> tuple[object, ...]:
+    """Return what makes a status worth showing again."""
+    return status.batch, status.state, status.restarts, status.next_attempt
+
+
+def restarts_text(status: FlowStatus) -> Iterator[str]:
+    """Describe the restarts of a flow: how many, after which error, and when the next one is."""
+    if status.last_error is None:
+        return
+    times = counted(status.restarts, "time", "times")
+    upcoming = f", next attempt at {status.next_attempt}" if status.next_attempt else ""
+    yield f"restarted {times}{upcoming}; last error: {status.last_error}"
 
 
 def counts_text(status: FlowStatus) -> Iterator[str]:
@@ -107,15 +131,22 @@ def _row(status: FlowStatus) -> tuple[str, ...]:
 
 def _line(status: FlowStatus) -> str:
     batch, rows, lag = number(status.batch), status.rows, number(status.lag)
-    return f"{status.flow}: batch {batch}, {rows} records read, lag {lag}"
+    restarts = "".join(f"; {each}" for each in restarts_text(status))
+    return f"{status.flow}: batch {batch}, {rows} records read, lag {lag}{restarts}"
 
 
 def _table(statuses: Sequence[FlowStatus]) -> Any:
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in _COLUMNS:
         table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
+    restarts = []
     for each in statuses:
         table.add_row(*_row(each))
-    return table
+        restarts += [f"{each.flow} {line}" for line in restarts_text(each)]
+    if not restarts:
+        return table
+    return Group(table, *(Text(line, no_wrap=True, overflow="ellipsis") for line in restarts))

@@ -33,7 +33,10 @@ DAEMON: Final = {"spark.python.daemon.module": "lakebed.spark.daemon"}
 
 _SETTINGS: Final = {
     **DAEMON,
-    "spark.python.authenticate.socketTimeout": "120s",  # 15 is short where cores are few
+    # Spark's 15 s are short where cores are few. The 10 s for a streaming source's process to
+    # connect, and the 60 s for the daemon to fork a worker, are constants in Spark: tasks that miss
+    # them are retried (LOCAL_MASTER), and a pipeline restarts its flow.
+    "spark.python.authenticate.socketTimeout": "300s",
     # Rows on their way to the sink: 10,000 at a time cost an eighth more, and without a limit in
     # bytes a batch of large values would fill the memory.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "32768",
@@ -43,7 +46,12 @@ _SETTINGS: Final = {
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
     "spark.ui.showConsoleProgress": "false",
 }
-LOCAL_MASTER: Final = "local[*]"
+LOCAL_MASTER: Final = "local[*,4]"
+"""The default master: all cores, and up to 4 attempts at a task, as on a cluster.
+
+With plain `local[*]` Spark never retries a task: one Python worker that dies, or is slow to connect
+on a busy machine, fails the whole query.
+"""
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """What `spark-submit` sets for the program that it starts; it has named the master already."""
 _QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -67,7 +75,8 @@ def session(
 
     `log` is what `format("lakebed")` reads and writes when its options name none: an open log,
     which is then served on this machine for Spark's processes, a folder or a URL. Without a
-    `master` it runs on this machine's cores, or where `spark-submit` says. `conf` are Spark's own
+    `master` it runs on this machine's cores, with up to 4 attempts at a task (`local[*,4]`), or
+    where `spark-submit` says; a `master` that is given is used as it is. `conf` are Spark's own
     settings, which win over ours. With `silent` its Java writes nothing: what it has to say, it
     says by exceptions.
     """
@@ -127,9 +136,6 @@ def _started(master: str | None, name: str, conf: Mapping[str, str]) -> SparkSes
     settings = dict(_SETTINGS)
     if master is None and _SUBMITTED not in os.environ:
         master = LOCAL_MASTER
-    if master == LOCAL_MASTER:
-        # As on a cluster, a task whose Python worker died is tried again.
-        master = "local[*,4]"
     if master is not None and master.startswith("local"):
         settings |= _LOCAL_SETTINGS | _sizes()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

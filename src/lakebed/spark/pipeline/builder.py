@@ -43,6 +43,7 @@ class Pipeline:
         trigger: str = "1 second",
         dead_letter: str | None = None,
         spark: Mapping[str, str] | None = None,
+        restart: Mapping[str, int | str] | None = None,
     ) -> None:
         self._log = log
         self._document: dict[str, Any] = _given(
@@ -51,6 +52,7 @@ class Pipeline:
             trigger=trigger,
             dead_letter=dead_letter,
             spark=dict(spark) if spark else None,
+            restart=dict(restart) if restart else None,
             source={},
             step={},
             sink={},

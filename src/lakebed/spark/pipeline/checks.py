@@ -23,6 +23,7 @@ from lakebed.spark.pipeline.spec import (
     Mode,
     Otherwise,
     PipelineSpec,
+    Restart,
     Sink,
     Source,
     Step,
@@ -67,6 +68,7 @@ def draft_document(document: Mapping[str, Any], folder: Path) -> tuple[PipelineS
     steps = _steps(top.tables("step"), set(sources))
     sinks = {key: _sink(key, each) for key, each in top.tables("sink").items()}
     spark = _spark(top.inner("spark"))
+    restart = _restart(top.inner("restart"))
     top.finish()
     spec = PipelineSpec(
         name=name,
@@ -78,6 +80,7 @@ def draft_document(document: Mapping[str, Any], folder: Path) -> tuple[PipelineS
         trigger=trigger,
         dead_letter=dead_letter,
         spark=spark,
+        restart=restart,
         folder=folder,
     )
     problems += check_relations(spec)
@@ -333,6 +336,26 @@ def _spark(fields: Fields | None) -> dict[str, str]:
                 key,
             )
     return {name: _setting(value) for name, value in found.items()}
+
+
+def _restart(fields: Fields | None) -> Restart:
+    if fields is None:
+        return Restart()
+    default = Restart()
+    attempts = fields.number("attempts_max", 0, 1_000_000)
+    backoff_ms = fields.interval_ms("backoff", default.backoff_ms)
+    backoff_max_ms = fields.interval_ms("backoff_max", max(default.backoff_max_ms, backoff_ms))
+    if backoff_max_ms < backoff_ms:
+        fields.complain(
+            f"backoff_max must not be shorter than backoff: {backoff_max_ms} ms, {backoff_ms} ms",
+            "backoff_max",
+        )
+    fields.finish()
+    return Restart(
+        attempts_max=default.attempts_max if attempts is None else attempts,
+        backoff_ms=backoff_ms,
+        backoff_max_ms=backoff_max_ms,
+    )
 
 
 def _settings(values: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:

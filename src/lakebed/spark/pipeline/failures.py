@@ -5,13 +5,37 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from lakebed.errors import BadRecordError, FlowFailedError, LakebedError
+from lakebed.errors import (
+    BadRecordError,
+    FlowFailedError,
+    LakebedError,
+    TransactionTimedOutError,
+    UnknownOutcomeError,
+)
 from lakebed.spark.failures import error_in, raised_in
 from lakebed.spark.pipeline.expectations import BEGIN, END
 
 _BAD: Final = re.compile(re.escape(BEGIN) + r"(.*?)\|(.*?)\|(.*?)" + re.escape(END), re.DOTALL)
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _TERMINATED: Final = re.compile(r"terminated with exception: (.*)", re.DOTALL)
+
+_REPEATED: Final = (TransactionTimedOutError, UnknownOutcomeError)
+"""Errors after which a batch may be repeated, since the log recognises what it has written."""
+_LOST: Final = re.compile(
+    r"Python worker (?:failed to connect back|exited unexpectedly)|CANNOT_OPEN_SOCKET"
+    r"|ExecutorLostFailure|FetchFailedException"
+)
+"""What Spark says of a worker, an executor or a shuffle file that is lost."""
+_UNREACHABLE: Final = re.compile(
+    r"java\.net\.(?:Connect|NoRouteToHost|Socket|SocketTimeout|UnknownHost)Exception"
+    r"|java\.util\.concurrent\.TimeoutException|RpcTimeoutException|No space left on device"
+    r"|AWSClientIOException|AWSServiceThrottledException|AWSStatus500Exception"
+)
+"""What Java says of a machine or a store that does not answer, and of a full disk."""
+_NETWORK: Final = re.compile(
+    r"(?:[\w.]+\.)?(?:Connection\w*|BrokenPipe|Timeout)(?:Error|Exception):"
+)
+"""With this begins an error that a Python function raises if a network fails it."""
 
 
 def failure_of(flow: str, said: str) -> LakebedError:
@@ -23,6 +47,22 @@ def failure_of(flow: str, said: str) -> LakebedError:
     if ours is not None:
         return ours
     return FlowFailedError("a flow failed", flow=flow, cause=_cause(said))
+
+
+def may_pass(error: LakebedError, said: str) -> bool:
+    """Return True if the batch that failed may succeed when it is repeated.
+
+    That is so for retriable errors of the log, and for workers, machines and stores that Spark has
+    lost. Of everything else there is no sign that a repetition would mend it.
+    """
+    if not isinstance(error, FlowFailedError):
+        return error.retriable or isinstance(error, _REPEATED)
+    if _LOST.search(said):
+        return True
+    raised = raised_in(said)
+    if raised is not None:
+        return _NETWORK.match(raised) is not None
+    return _UNREACHABLE.search(said) is not None
 
 
 def first_line(said: str) -> str:

@@ -13,7 +13,15 @@ from lakebed.types import TopicName
 
 IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 SINK_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
-INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day|week)s?")
+INTERVAL: Final = re.compile(r"(\d+) (millisecond|second|minute|hour|day|week)s?")
+_UNIT_MS: Final = {
+    "millisecond": 1,
+    "second": 1000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -93,6 +101,11 @@ class Fields:
         other = f" or '{also}'" if also else ""
         self.complain(f"{key} must be a time such as '10 seconds'{other}, not {value!r}", key)
         return None
+
+    def interval_ms(self, key: str, default: int) -> int:
+        """Return a time such as `10 seconds` in milliseconds."""
+        match = INTERVAL.fullmatch(self.interval(key) or "")
+        return default if match is None else int(match[1]) * _UNIT_MS[match[2]]
 
     def choice(self, key: str, kind: type[_Choice], default: _Choice | None) -> _Choice | None:
         """Give one of a few texts."""

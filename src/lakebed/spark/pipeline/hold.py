@@ -30,7 +30,7 @@ from lakebed.host import OsDisk
 from lakebed.host.disk import LockHeldError
 from lakebed.spark.pipeline.place import Place
 from lakebed.spark.pipeline.spec import PipelineSpec
-from lakebed.spark.pipeline.status import stored
+from lakebed.spark.pipeline.status import LIVE, stored
 
 _log = logging.getLogger("lakebed.spark")
 
@@ -90,7 +90,7 @@ def _warn_of_others(spec: PipelineSpec, place: Place) -> None:
     for flow in spec.flows():
         status = stored(place, flow.name)
         host = (status.owner or "").rpartition(":")[0]
-        if status.state == "running" and host != socket.gethostname():
+        if status.state in LIVE and host != socket.gethostname():
             _log.warning(
                 "a flow may still run on another machine, or was killed there: make sure that it"
                 " does not: flow=%s owner=%s",

@@ -1,9 +1,11 @@
 """Running a pipeline: every flow a streaming query, in one Spark application.
 
 First everything is looked at that could go wrong: plans, checkpoints, topics and tables. Only then
-does the first flow start. A flow that fails stops the others. A flow that was stopped, or killed at
-any moment, goes on where it was: Spark repeats the batch that was not finished, and what a repeated
-batch has written before is recognised by the log and by the tables.
+does the first flow start. A flow that fails for a reason that may pass is started again, while the
+others run; any other failure, and one that has occurred too often in succession, stops the others.
+A flow that was stopped, or killed at any moment, goes on where it was: Spark repeats the batch that
+was not finished, and what a repeated batch has written before is recognised by the log and by the
+tables.
 """
 
 from __future__ import annotations
@@ -19,15 +21,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import lakebed
 from lakebed.engine.log import Log
-from lakebed.errors import FlowFailedError, InvalidArgumentError, LakebedError, PipelineChangedError
+from lakebed.errors import InvalidArgumentError, LakebedError, PipelineChangedError
 from lakebed.spark.java import check_java
 from lakebed.spark.pipeline.compatibility import check_compatible, definition
-from lakebed.spark.pipeline.failures import failure_of, first_line
 from lakebed.spark.pipeline.fields import Problem
+from lakebed.spark.pipeline.flow_query import POLL_SECONDS, FlowQuery
 from lakebed.spark.pipeline.place import FLOW, STATUS, Place
 from lakebed.spark.pipeline.plan import Planner
 from lakebed.spark.pipeline.spec import AVAILABLE_NOW, Flow, Mode, PipelineSpec
-from lakebed.spark.pipeline.status import FlowStatus, advanced, lag_of, owner, stored
+from lakebed.spark.pipeline.status import FlowStatus, lag_of, owner, stored
 from lakebed.spark.pipeline.topic_sink import (
     ready_letters,
     ready_topic,
@@ -38,7 +40,6 @@ from lakebed.spark.serving import url_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _log = logging.getLogger("lakebed.spark")
@@ -46,14 +47,7 @@ _log = logging.getLogger("lakebed.spark")
 Watch = Callable[[Sequence[FlowStatus]], None]
 """Is told how far the flows are, now and then."""
 
-_POLL_SECONDS: Final = 0.25
-"""How often Spark is asked what it has done."""
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-_LOOK_SECONDS: Final = 0.02
-_OPENING: Final = "Initializing"
-"""With this begins what Spark says of a query whose sources are not open yet."""
-_NOT_UP: Final = "Python worker failed to connect back"
-_STARTS: Final = 5
 _QUIET_SECONDS: Final = 60
 
 
@@ -118,7 +112,7 @@ class Run:
         self._url = url
         self._place = Place(spec.place)
         self._available_now = available_now or spec.trigger == AVAILABLE_NOW
-        self._flows: dict[str, _Running] = {}
+        self._flows: dict[str, FlowQuery] = {}
         self.stopping: Final = threading.Event()
         self.quiet = False
         """Whether Spark is to say nothing when a flow fails: the error that is raised says why."""
@@ -126,24 +120,24 @@ class Run:
     def run(self, watch: Watch = lambda _: None) -> list[FlowStatus]:
         """Start every flow and wait until all have ended, one fails, or `stopping` is set.
 
+        A flow that fails for a reason that may pass is restarted, as `PipelineSpec.restart` says.
         Returns how far each flow has come; raises what a flow failed of, when all are stopped.
         """
         if self.quiet:
             self._spark.sparkContext.setLogLevel("OFF")
         try:
             self._start()
-            while any(each.query.isActive for each in self._flows.values()):
-                self.stopping.wait(_POLL_SECONDS)
+            while not (self.stopping.is_set() or self._failed() or self._ended()):
+                self.stopping.wait(POLL_SECONDS)
                 self._look()
+                self._recover()
                 watch(self.statuses())
-                if self.stopping.is_set() or self._failed():
-                    break
         finally:
             self._stop()
         watch(self.statuses())
-        for name, each in self._flows.items():
+        for each in self._flows.values():
             if each.failure is not None:
-                raise each.error(name)
+                raise each.error()
         return self.statuses()
 
     def problems(self, flows: Sequence[Flow]) -> list[Problem]:
@@ -167,7 +161,8 @@ class Run:
             # Before the query begins: a checkpoint without this file is nobody's.
             self._place.write(flow.name, FLOW, document)
         for flow, frame, document in prepared:
-            self._flows[flow.name] = self._started(flow, frame, document)
+            if not self.stopping.is_set():
+                self._flows[flow.name] = self._started(flow, frame, document)
 
     def _prepared(self, planner: Planner, flow: Flow) -> tuple[Flow, DataFrame, dict[str, Any]]:
         frame = planner.plan(flow)
@@ -205,10 +200,10 @@ class Run:
 
             ready_table(self._log, flow.sink, frame)
 
-    def _started(self, flow: Flow, frame: DataFrame, document: Mapping[str, Any]) -> _Running:
-        status = replace(stored(self._place, flow.name), state="running", error=None, owner=owner())
+    def _started(self, flow: Flow, frame: DataFrame, document: Mapping[str, Any]) -> FlowQuery:
+        status = stored(self._place, flow.name).begun(owner())
         self._keep(flow.name, status)
-        running = _Running(status)
+        running = FlowQuery(status, self._spec.restart, self.stopping)
         mode = _output_mode(flow, document["state"])
         writing = self._writing(flow, frame, document, running, updates=mode == "update")
         writing = writing.outputMode(mode).queryName(f"{self._spec.name}.{flow.name}")
@@ -225,7 +220,7 @@ class Run:
         flow: Flow,
         frame: DataFrame,
         document: Mapping[str, Any],
-        running: _Running,
+        running: FlowQuery,
         *,
         updates: bool,
     ) -> DataStreamWriter:
@@ -235,21 +230,21 @@ class Run:
             from lakebed.spark.pipeline.table_sink import table_writer
 
             write = table_writer(self._log, sink, writer, stateful=bool(document["state"]))
-            return frame.writeStream.foreachBatch(running.guarded(write))
+            return frame.writeStream.foreachBatch(running.guard(write))
         made = frame if sink is None else records(frame, sink)
         topic = str(self._spec.dead_letter if sink is None else sink.topic)
         if updates:
             write = topic_writer(self._log, self._url, topic, writer)
-            return made.writeStream.foreachBatch(running.guarded(write))
+            return made.writeStream.foreachBatch(running.guard(write))
         return made.writeStream.format("lakebed").option("log", self._url).option("topic", topic)
 
     def _await_quiet(self) -> None:
         """Wait until no flow works on a batch, for a while."""
-        pause = threading.Event()
-        for _ in range(round(_QUIET_SECONDS / _POLL_SECONDS)):
+        for _ in range(round(_QUIET_SECONDS / POLL_SECONDS)):
             if not any(each.works() for each in self._flows.values()):
                 return
-            pause.wait(_POLL_SECONDS)
+            if self.stopping.wait(POLL_SECONDS):
+                return
 
     # Watching
 
@@ -262,6 +257,12 @@ class Run:
                     each.status = replace(each.status, lag=lag)
                 self._keep(name, each.status)
 
+    def _recover(self) -> None:
+        """Restart flows that have failed for a reason that may pass, each when its time comes."""
+        for name, each in self._flows.items():
+            if each.recover():
+                self._keep(name, each.status)
+
     def _keep(self, name: str, status: FlowStatus) -> None:
         try:
             self._place.write(name, STATUS, status.document())
@@ -270,6 +271,9 @@ class Run:
 
     def _failed(self) -> bool:
         return any(each.failure is not None for each in self._flows.values())
+
+    def _ended(self) -> bool:
+        return all(each.has_ended() for each in self._flows.values())
 
     # Stopping
 
@@ -281,8 +285,10 @@ class Run:
         self._look()
         for name, each in self._flows.items():
             state = "stopped" if each.failure is None else "failed"
-            error = None if each.failure is None else str(each.error(name))
-            each.status = replace(each.status, state=state, error=error, rows_per_second=0.0)
+            error = None if each.failure is None else str(each.error())
+            each.status = replace(
+                each.status, state=state, error=error, next_attempt=None, rows_per_second=0.0
+            )
             self._keep(name, each.status)
 
 
@@ -296,104 +302,3 @@ def _output_mode(flow: Flow, state: Sequence[str]) -> str:
     mode = Mode.APPEND if flow.sink is None else flow.sink.mode
     aggregates = any(each.startswith("Aggregate") for each in state)
     return "update" if mode == Mode.UPDATE or (mode == Mode.CURRENT and aggregates) else "append"
-
-
-class _Running:
-    """A query that runs, and what it has done so far."""
-
-    def __init__(self, status: FlowStatus) -> None:
-        self.status = status
-        self.query: StreamingQuery = None  # type: ignore[assignment]  # given when it is started
-        self.failure: str | None = None
-        self._raised: LakebedError | None = None
-        self._said: str | None = None
-        self._seen = ""
-        """The time of the last trigger that was looked at."""
-        self._stopped = False
-
-    def guarded(self, write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-        """Keep one of our errors that a batch raises in this process, before Spark wraps it."""
-
-        def guard(frame: DataFrame, number: int) -> None:
-            try:
-                write(frame, number)
-            except LakebedError as error:
-                self._raised = error
-                raise
-            except Exception as error:  # whatever Spark or a function raises in a batch
-                self._said = str(error)
-                # Spark searches the text for what may be an interruption, in a way that does not
-                # survive traces as long as its own.
-                raise FlowFailedError("a batch failed", cause=first_line(self._said)) from None
-
-        return guard
-
-    def start(self, writing: DataStreamWriter, await_quiet: Callable[[], None]) -> None:
-        """Start the query, and wait until Spark has opened its sources.
-
-        Spark gives up on a source whose process is not up in ten seconds, and each flow has one.
-        A busy machine manages that for one flow after another, and sometimes only when the flows
-        before it have done their first batches.
-        """
-        for _ in range(_STARTS):
-            self.query = writing.start()
-            self._await_sources()
-            failure = None if self.query.isActive else self.query.exception()
-            if failure is None or _NOT_UP not in str(failure):
-                return
-            _log.warning("a source was not up in time, and is started again: %s", self.status.flow)
-            await_quiet()
-
-    def _await_sources(self) -> None:
-        pause = threading.Event()
-        while self.query.isActive and self.query.status["message"].startswith(_OPENING):
-            pause.wait(_LOOK_SECONDS)
-
-    def advance(self) -> bool:
-        """Take what the query has done since; say whether there was anything."""
-        changed = False
-        for each in self.query.recentProgress:
-            progress = _values(each)
-            if progress["timestamp"] > self._seen:
-                self._seen = progress["timestamp"]
-                self.status = advanced(self.status, progress)
-                changed = True
-        failure = None if self._stopped else self.query.exception()
-        if failure is not None and self.failure is None:
-            self.failure = str(failure)
-        return changed
-
-    def finish(self, *, hurried: bool) -> None:
-        """Stop the query: when the batch that runs now is done, unless that is not worth it."""
-        if self.failure is None and not hurried:
-            self._await_batch()
-        self.advance()
-        self._stopped = True
-        self.query.stop()
-
-    def works(self) -> bool:
-        """Tell whether the query works on a batch."""
-        return self.query.isActive and bool(self.query.status["isTriggerActive"])
-
-    def _await_batch(self) -> None:
-        pause = threading.Event()
-        before = self._seen
-        while self.works():
-            pause.wait(_POLL_SECONDS)
-            self.advance()
-            if self._seen != before:
-                return
-
-    def error(self, flow: str) -> LakebedError:
-        """Give what the query failed of."""
-        if self._raised is not None:
-            kind = type(self._raised)
-            return kind(self._raised.message, **{**self._raised.facts, "flow": flow})
-        return failure_of(flow, self._said or self.failure or "")
-
-
-def _values(progress: Any) -> dict[str, Any]:
-    import json
-
-    values: dict[str, Any] = json.loads(progress.json)
-    return values

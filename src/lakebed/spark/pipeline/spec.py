@@ -148,6 +148,22 @@ class Sink:
 
 
 @dataclass(frozen=True)
+class Restart:
+    """How a flow is started again that failed for a reason that may pass."""
+
+    attempts_max: int = 5
+    """Restarts in succession without progress in between; 0 turns restarts off."""
+    backoff_ms: int = 1000
+    """The wait before the first restart; it doubles with each further one."""
+    backoff_max_ms: int = 60_000
+
+    def delay_ms(self, attempt: int) -> int:
+        """Return the wait before a restart, the first of which is attempt 1."""
+        doublings = min(attempt - 1, 62)  # more would only make a large number larger
+        return min(self.backoff_ms << doublings, self.backoff_max_ms)
+
+
+@dataclass(frozen=True)
 class PipelineSpec:
     """A pipeline, checked: every name leads somewhere, and nothing goes round in circles."""
 
@@ -162,6 +178,7 @@ class PipelineSpec:
     dead_letter: str | None = None
     spark: Mapping[str, str] = field(default_factory=dict)
     """Settings of Spark."""
+    restart: Restart = Restart()
     folder: Path = Path()
     """What relative paths are relative to."""
 

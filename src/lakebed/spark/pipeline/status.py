@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Final, Self
 
 from lakebed.engine.log import Log
 from lakebed.errors import LakebedError
@@ -18,13 +18,19 @@ Counts = Mapping[str, Mapping[str, int]]
 """Rows that were counted, by part of the pipeline and by what was counted."""
 
 
+RUNNING: Final = "running"
+RESTARTING: Final = "restarting"
+LIVE: Final = (RUNNING, RESTARTING)
+"""The states of a flow whose process lives."""
+
+
 @dataclass(frozen=True)
 class FlowStatus:
     """How far a flow has come."""
 
     flow: str
     state: str = "new"
-    """new, running, stopped, failed, or killed if its process is gone without a word."""
+    """new, running, restarting, stopped, failed, or killed if its process is gone."""
     batch: int | None = None
     """The last batch that is done."""
     time: str | None = None
@@ -38,8 +44,26 @@ class FlowStatus:
     """The next offset to be read, by topic and partition."""
     counts: Counts = field(default_factory=dict)
     error: str | None = None
+    restarts: int = 0
+    """How many times the flow was restarted in this run of its pipeline."""
+    last_error: str | None = None
+    """The failure before the last restart, or before the next one."""
+    next_attempt: str | None = None
+    """When the flow is restarted; None if it does not wait for that."""
     owner: str | None = None
     """Who runs it: machine and process."""
+
+    def begun(self, owner: str) -> Self:
+        """Return the status of a flow that a new run of its pipeline starts."""
+        return replace(
+            self,
+            state=RUNNING,
+            error=None,
+            restarts=0,
+            last_error=None,
+            next_attempt=None,
+            owner=owner,
+        )
 
     def document(self) -> dict[str, Any]:
         """Give it as plain data."""
@@ -119,8 +143,8 @@ def look(spec: PipelineSpec, place: Place, log: Log | None) -> list[FlowStatus]:
 
 def _look(place: Place, flow: str, log: Log | None) -> FlowStatus:
     status = stored(place, flow)
-    if status.state == "running" and _is_gone(status.owner):
-        status = replace(status, state="killed")
+    if status.state in LIVE and _is_gone(status.owner):
+        status = replace(status, state="killed", next_attempt=None)
     batch = place.last_batch(flow)
     if batch is None:
         return replace(status, batch=None)
