@@ -16,7 +16,7 @@ from pathlib import Path
 
 LONG = os.environ.get("LAKEBED_PROVE") == "1"
 SEED = int(os.environ.get("LAKEBED_SEED", "1"))
-FAILURES = Path(__file__).parents[2] / "failures"
+FAILURES = Path(os.environ.get("LAKEBED_FAILURES", Path(__file__).parents[2] / "failures"))
 
 
 def trials(short: int, long: int) -> int:
