@@ -2,13 +2,8 @@
 
 A `Mutant` names a function, such as `lakebed.wal.appender:Appender.write` (without a colon: a whole
 module), and one or more changes. A change names a place in that function by a pattern. The pattern
-is compared with the syntax tree, so formatting, comments, messages and other lines do not matter,
-and it must match exactly one place. It is Python, an expression or a statement, with two additions:
-
-* `$X` matches any expression; where the name is repeated, the same expression. A replacement may
-  use it.
-* `...` in arguments, elements or a block matches any number of them. In the arguments of a call it
-  also stands for keywords that the pattern does not name.
+(`tests.proof.syntax_pattern`) is compared with the syntax tree, so formatting, comments, messages
+and other lines do not matter, and it must match exactly one place.
 
 | change | effect |
 |---|---|
@@ -27,24 +22,17 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from tests.proof.syntax_pattern import Bound, DoesNotFitError, fill, find
+
 ROOT = Path(__file__).parents[2]
-_ANY = "_any_"
-"""What `$` becomes, so that a pattern is Python."""
-_IGNORED = {"ctx", "kind", "type_comment"}
 _GLOBALS = {*dir(builtins), "__file__", "__path__"}
-
-Bound = dict[str, ast.expr]
-
-
-class DoesNotFitError(Exception):
-    """A mutant does not fit the code: a function or pattern was not found exactly once."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +47,10 @@ class Change:
 
     def apply(self, root: ast.AST) -> None:
         """Change a tree, which has the pattern exactly once."""
+        path = [root]
         if self.within is not None:
-            root = _find(root, self.within).node
-        self.edit(_find(root, self.pattern, operand=self.operand))
+            path, _ = find(path, self.within)
+        self.edit(Site(*find(path, self.pattern, operand=self.operand)))
 
 
 @dataclass(frozen=True)
@@ -98,10 +87,10 @@ class Mutant:
     def _tree(self, path: Path) -> ast.Module:
         tree = ast.parse(_text(path))
         scope = _scope(tree, self.at.partition(":")[2])
-        original = ast.dump(tree)
+        original = ast.dump(scope)
         for change in self.changes:
             change.apply(scope)
-        if ast.dump(tree) == original:
+        if ast.dump(scope) == original:
             raise DoesNotFitError("the changes have no effect")
         return ast.fix_missing_locations(tree)
 
@@ -164,12 +153,10 @@ class Site:
 
     def parse(self, text: str, *, expression: bool = False) -> list[Any]:
         """Return the nodes of a replacement, with what `$X` stands for."""
-        source = text.replace("$", _ANY)
-        tree = ast.parse(source, mode="eval" if expression else "exec")
-        filled = _Fill(self._bound).visit(tree)
-        for node in ast.walk(filled):
+        tree = fill(text, self._bound, expression=expression)
+        for node in ast.walk(tree):
             ast.copy_location(node, self.node)
-        return [filled.body] if expression else list(filled.body)
+        return tree.body if isinstance(tree, ast.Module) else [tree]
 
     def put(self, *new: ast.AST) -> None:
         """Put nodes in the place of this one."""
@@ -187,17 +174,6 @@ class Site:
         parent.values.remove(self.node)  # type: ignore[arg-type]
         if len(parent.values) == 1:
             _put(self._path[-3], parent, parent.values)
-
-
-class _Fill(ast.NodeTransformer):
-    def __init__(self, bound: Bound) -> None:
-        self._bound = bound
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        if not node.id.startswith(_ANY):
-            return node
-        # A copy: one expression may be used twice, and each has its own context.
-        return ast.parse(ast.unparse(self._bound[node.id]), mode="eval").body
 
 
 def _put(parent: ast.AST, old: ast.AST, new: Any) -> None:
@@ -234,77 +210,6 @@ def _scope(tree: ast.Module, qualified_name: str) -> ast.AST:
             raise DoesNotFitError(f"`{name}` is defined {len(same)} times")
         (scope,) = same
     return scope  # type: ignore[no-any-return]
-
-
-def _find(root: ast.AST, text: str, *, operand: bool = False) -> Site:
-    pattern = _pattern(text)
-    sites = []
-    for path in _paths([root]):
-        bound: Bound = {}
-        if operand and not (len(path) > 1 and isinstance(path[-2], ast.BoolOp)):
-            continue
-        if _fits(pattern, path[-1], bound):
-            sites.append(Site(path, bound))
-    if len(sites) != 1:
-        raise DoesNotFitError(f"`{text}` was found {len(sites)} times, not once,")
-    return sites[0]
-
-
-def _paths(path: list[ast.AST]) -> Iterator[list[ast.AST]]:
-    yield path
-    for child in ast.iter_child_nodes(path[-1]):
-        yield from _paths([*path, child])
-
-
-def _pattern(text: str) -> ast.AST:
-    source = text.replace("$", _ANY)
-    try:
-        return ast.parse(source, mode="eval").body
-    except SyntaxError:
-        (statement,) = ast.parse(source).body
-        return statement
-
-
-def _fits(pattern: Any, node: Any, bound: Bound) -> bool:
-    if isinstance(pattern, ast.Name) and pattern.id.startswith(_ANY):
-        if not isinstance(node, ast.expr):
-            return False
-        return ast.unparse(bound.setdefault(pattern.id, node)) == ast.unparse(node)
-    if isinstance(pattern, list):
-        return isinstance(node, list) and _fits_items(pattern, node, bound)
-    if not isinstance(pattern, ast.AST):
-        return type(pattern) is type(node) and bool(pattern == node)
-    if type(pattern) is not type(node):
-        return False
-    if isinstance(pattern, ast.Call) and any(map(_is_rest, pattern.args)):
-        node = _with_keywords(node, [keyword.arg for keyword in pattern.keywords])
-    names = [name for name in pattern._fields if name not in _IGNORED]
-    return all(_fits(getattr(pattern, name), getattr(node, name), bound) for name in names)
-
-
-def _fits_items(pattern: list[Any], nodes: list[Any], bound: Bound) -> bool:
-    if not pattern:
-        return not nodes
-    if not _is_rest(pattern[0]):
-        fits = bool(nodes) and _fits(pattern[0], nodes[0], bound)
-        return fits and _fits_items(pattern[1:], nodes[1:], bound)
-    for skipped in range(len(nodes) + 1):
-        attempt = dict(bound)
-        if _fits_items(pattern[1:], nodes[skipped:], attempt):
-            bound.update(attempt)
-            return True
-    return False
-
-
-def _is_rest(node: ast.AST) -> bool:
-    value = node.value if isinstance(node, ast.Expr) else node
-    return isinstance(value, ast.Constant) and value.value is ...
-
-
-def _with_keywords(call: ast.Call, names: list[str | None]) -> ast.Call:
-    """Return a call without the keywords that a pattern does not name."""
-    given = {keyword.arg: keyword for keyword in call.keywords}
-    return ast.Call(call.func, call.args, [given[name] for name in names if name in given])
 
 
 def _undefined(code: CodeType) -> set[str]:

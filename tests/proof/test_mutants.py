@@ -18,8 +18,9 @@ import pytest
 
 from tests.proof import mutant_hook
 from tests.proof.mutants import MUTANTS, affordable, choose
-from tests.proof.mutation import ROOT, DoesNotFitError, Mutant, drop
+from tests.proof.mutation import ROOT, Mutant
 from tests.proof.scale import LONG
+from tests.proof.syntax_pattern import DoesNotFitError
 
 _PER_RUN = 3
 _LIMIT_SECONDS = 600
@@ -117,14 +118,6 @@ def test_every_test_of_a_mutant_exists() -> None:
             path, _, function = test.partition("::")
             text = (ROOT / path).read_text(encoding="utf8")
             assert f"def {function.partition('[')[0]}" in text, f"{mutant.name}: no {test}"
-
-
-def test_a_mutant_that_does_not_fit_names_its_function_and_pattern() -> None:
-    mutant = Mutant(
-        "lost", "nothing", "lakebed.wal.appender:Appender.write", (drop("$F.gone()"),), (), 1
-    )
-    with pytest.raises(DoesNotFitError, match=r"\$F\.gone.*0 times.*appender:Appender\.write"):
-        mutant.compile()
 
 
 def test_the_rotation_visits_every_affordable_mutant() -> None:
