@@ -125,3 +125,10 @@ def test_the_rotation_visits_every_affordable_mutant() -> None:
     visited = {mutant for seed in range(runs) for mutant in choose(seed, _PER_RUN)}
     assert visited == set(affordable())
     assert len(visited) > len(MUTANTS) / 2
+
+
+def test_the_page_says_how_many_mutants_run() -> None:
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf8")
+    (row,) = [line for line in page.splitlines() if line.startswith("| mutants |")]
+    assert f"| {_PER_RUN}, by rotation | all |" in row
+    assert "`make test` runs three of" in page

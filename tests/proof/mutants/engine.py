@@ -87,7 +87,10 @@ MUTANTS = (
         breaks="a producer's batch is written once",
         at="lakebed.state.machine:_producer_write",
         changes=(replace("known is not None", "known == ()"),),
-        tests=(ENGINE_CUTS,),
+        tests=(
+            "tests/engine/test_producers.py"
+            "::test_a_repeated_batch_is_told_its_first_place_and_written_once",
+        ),
         seconds=99,
     ),
     Mutant(
