@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 
 from lakebed import Log, LogConfig, WalConfig
 from lakebed.config import LakeConfig, SyncMode
+from lakebed.engine import tiering
 from lakebed.engine.lake_reports import SyncReport
 from lakebed.errors import (
     CorruptionError,
@@ -218,16 +220,32 @@ def test_a_table_never_shows_an_object_that_was_not_uploaded(
         assert shown(log) == sealed(log) > before
 
 
-def test_what_is_sealed_while_others_are_uploaded_is_not_forgotten(tmp_path: Path) -> None:
-    """A sync that comes too early for a segment leaves the topic behind, and it is synced again."""
+def test_what_is_sealed_while_others_are_uploaded_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync that comes too early for a segment leaves the topic behind, and it is synced again.
+
+    A pass uploads what is behind, and uploads again for each table: a segment is sealed after both.
+    """
+    uploaded, resume = threading.Semaphore(0), threading.Semaphore(0)
+
+    class Pause:
+        def hit(self) -> None:
+            uploaded.release()
+            assert resume.acquire(timeout=60)
+
     (tmp_path / "store").mkdir()
     config = lake(f"file://{tmp_path}/store", sync_interval_ms=50)
     with Log.open(tmp_path / "log", config) as log:
-        with armed("engine.tier.uploaded=delay:300"):
+        monkeypatch.setattr(tiering, "_UPLOADED", Pause())
+        fill(log, times=1)
+        for _ in range(2):
+            assert uploaded.acquire(timeout=60)
             fill(log, times=1)
-            until(lambda: log.lake.stats().store_uploads == 1)
-            fill(log, times=1)
-            until(lambda: places(log) == [BOTH] * 2 and log.lake.stats().lag_records == 0)
+            resume.release()
+        monkeypatch.undo()
+        resume.release(9)
+        until(lambda: places(log) == [BOTH] * 3 and log.lake.stats().lag_records == 0)
         assert shown(log) == sealed(log)
 
 

@@ -14,6 +14,7 @@ happened, and keeps its data folder under `failures/`.
 | `LAKEBED_PROVE` | `1`: run the long counts; `short`: run the short counts whole |
 | `LAKEBED_SEED` | the seed; the date as an ordinal unless it is set |
 | `LAKEBED_ROUND` | run this one round of each proof |
+| `LAKEBED_FAILURES` | where the data of a failure is kept, instead of `failures/` |
 | `LAKEBED_PROVE_UNTIL` | seconds since 1970 at which a long proof stops between two rounds |
 | `LAKEBED_PROVE_FOLDER` | where long proofs note how far they have come (`tests/proving.py`) |
 """
@@ -35,7 +36,7 @@ from tests.proving import Note
 LONG = os.environ.get("LAKEBED_PROVE") == "1"
 _WHOLE = os.environ.get("LAKEBED_PROVE") == "short"
 SEED = int(os.environ.get("LAKEBED_SEED") or datetime.datetime.now(datetime.UTC).toordinal())
-FAILURES = Path(__file__).parents[2] / "failures"
+FAILURES = Path(os.environ.get("LAKEBED_FAILURES", Path(__file__).parents[2] / "failures"))
 _UNTIL = float(os.environ.get("LAKEBED_PROVE_UNTIL", "inf"))
 _FOLDER = os.environ.get("LAKEBED_PROVE_FOLDER")
 _ROUND = os.environ.get("LAKEBED_ROUND")

@@ -1,0 +1,167 @@
+"""Faults in the log engine: records, producers, transactions, checkpoints, compaction."""
+
+from __future__ import annotations
+
+from tests.proof.mutation import Mutant, after, always, before, drop, instead, replace
+
+ENGINE_CUTS = (
+    "tests/proof/test_engine_power_cut.py::test_a_power_cut_leaves_every_acknowledged_record[0]"
+)
+ENGINE_LATER = (
+    "tests/proof/test_engine_power_cut.py::test_a_log_that_syncs_later_opens_after_any_cut"
+)
+ENGINE_MODEL = "tests/proof/test_engine_model.py::test_a_log_behaves_like_lists"
+ENGINE_DAMAGE = "tests/proof/test_engine_damage.py"
+ENGINE_REGRESSIONS = "tests/proof/test_engine_regressions.py"
+TOGETHER = "tests/engine/test_together.py"
+COMPACTION = "tests/engine/test_compaction.py"
+
+MUTANTS = (
+    Mutant(
+        name="records-acknowledged-without-a-sync",
+        breaks="every acknowledged record is there after a power cut",
+        at="lakebed.wal.writer:Writer._commit",
+        changes=(replace("$A.write($T, $G, sync=$S)", "$A.write($T, $G, sync=False)"),),
+        tests=(ENGINE_CUTS,),
+        seconds=99,
+    ),
+    Mutant(
+        name="snapshot-name-not-synced",
+        breaks="never lost: a snapshot's name survives before the WAL frees what it holds",
+        at="lakebed.raft.snapshot:SnapshotFolder.write",
+        changes=(drop("$D.sync_folder(...)"),),
+        tests=(ENGINE_CUTS,),
+        seconds=99,
+    ),
+    Mutant(
+        name="flush-logged-before-segment-names-are-synced",
+        breaks="never lost: a segment's name survives before an entry speaks of it",
+        at="lakebed.engine.checkpoint:Checkpointer._write_all",
+        changes=(drop("$LAKE.sync(...)"),),
+        tests=(ENGINE_CUTS,),
+        seconds=99,
+    ),
+    Mutant(
+        name="wal-released-up-to-the-newest-snapshot",
+        breaks="a damaged newest snapshot is passed over",
+        at="lakebed.engine.checkpoint:Checkpointer._snapshot",
+        changes=(replace("$X[0]", "$X[-1]", within="$WAL.release(...)"),),
+        tests=(f"{ENGINE_DAMAGE}::test_without_its_newest_snapshot_a_log_is_the_same",),
+        seconds=99,
+    ),
+    Mutant(
+        name="snapshot-ahead-of-the-wal",
+        breaks="a log that syncs later opens after a power cut",
+        at="lakebed.engine.checkpoint:Checkpointer._snapshot",
+        changes=(drop("$WAL.flush()"),),
+        tests=(
+            ENGINE_LATER,
+            ENGINE_REGRESSIONS,
+        ),
+        seconds=99,
+    ),
+    Mutant(
+        name="no-epoch-check",
+        breaks="one who was fenced cannot write",
+        at="lakebed.state.machine:_producer",
+        changes=(replace("$X.epoch != epoch", "$X.epoch < epoch"),),
+        tests=(ENGINE_MODEL,),
+        seconds=99,
+    ),
+    Mutant(
+        name="transaction-visible-before-its-commit",
+        breaks="a transaction is wholly visible or not at all",
+        at="lakebed.engine.transaction:Transaction._write_all",
+        changes=(
+            before("TransactionWrite(...)", "from lakebed.state.commands import Write"),
+            replace("TransactionWrite($ID, $EPOCH, $TIME, $PARTS)", "Write($TIME, $PARTS)"),
+        ),
+        tests=(
+            ENGINE_CUTS,
+            ENGINE_MODEL,
+        ),
+        seconds=99,
+    ),
+    Mutant(
+        name="repeat-not-recognised",
+        breaks="a producer's batch is written once",
+        at="lakebed.state.machine:_producer_write",
+        changes=(replace("known is not None", "known == ()"),),
+        tests=(
+            "tests/engine/test_producers.py"
+            "::test_a_repeated_batch_is_told_its_first_place_and_written_once",
+        ),
+        seconds=99,
+    ),
+    Mutant(
+        name="low-watermark-not-in-the-snapshot",
+        breaks="records that were removed do not come back",
+        at="lakebed.state.image:encode_state",
+        changes=(replace("[*$K, *$S.partitions[$K]]", "[*$K, 0, *$S.partitions[$K][1:]]"),),
+        tests=(ENGINE_MODEL,),
+        seconds=99,
+    ),
+    Mutant(
+        name="offsets-of-a-rejected-transaction",
+        breaks="consumer offsets are committed with their transaction or not at all",
+        at="lakebed.engine.core:Core._decide",
+        changes=(
+            after(
+                "error, [], ()",
+                """
+from lakebed.state.values import Committed
+changes = [
+    (state.offsets, (item[0], item[2], item[3]), Committed(item[4], 0))
+    for item in getattr(prepared.command, "offsets", ())
+    if len(item) == 5
+]
+""",
+            ),
+        ),
+        tests=(ENGINE_MODEL,),
+        seconds=99,
+    ),
+    Mutant(
+        name="orphans-deleted",
+        breaks="a file that is not the log's is put aside, never deleted",
+        at="lakebed.engine.recovery:tidy",
+        changes=(instead("$X.append(lake.path(*$NAME))", "lake.remove(*$NAME)"),),
+        tests=(f"{ENGINE_DAMAGE}::test_a_file_that_is_not_the_logs_is_put_aside_and_kept",),
+        seconds=99,
+    ),
+    Mutant(
+        name="staged-files-removed-too-early",
+        breaks="never lost: a staged file stays while a snapshot or a transaction needs it",
+        at="lakebed.engine.checkpoint:Checkpointer._clean",
+        changes=(replace("$X.staged_needed().union(...)", "set()"),),
+        tests=(ENGINE_CUTS,),
+        seconds=99,
+    ),
+    Mutant(
+        name="stale-abort-drops-bodies",
+        breaks="one who was fenced cannot harm the transaction that follows",
+        at="lakebed.engine.core:Core._data",
+        changes=(always("changes", within="if changes: ..."),),
+        tests=(ENGINE_REGRESSIONS,),
+        seconds=99,
+    ),
+    Mutant(
+        name="marker-not-checked",
+        breaks="transactions that are committed together count once for each number",
+        at="lakebed.state.machine:_commit_together",
+        changes=(replace("$X.number >= $Y", "$X.number > $Y"),),
+        tests=(f"{TOGETHER}::test_a_number_counts_once_however_often_and_late_it_is_committed",),
+        seconds=99,
+    ),
+    Mutant(
+        name="rewritten-segments-not-verified",
+        breaks="what stands for old segments was read again and compared first",
+        at="lakebed.engine.survival:Survival._write",
+        changes=(drop("self._verify(...)"),),
+        tests=(
+            f"{COMPACTION}::test_a_key_survives_once",
+            f"{COMPACTION}::test_a_row_that_was_lost_on_its_way_never_counts",
+        ),
+        seconds=99,
+    ),
+)

@@ -1,0 +1,213 @@
+"""Faults in the server, its client and access control."""
+
+from __future__ import annotations
+
+from tests.proof.mutation import Mutant, after, always, drop, instead, never, omit, replace
+
+GUARD = "tests/serve/test_guard.py"
+ACCESS = "tests/engine/test_access.py"
+MATRIX = "tests/serve/test_matrix.py"
+BAD_CLIENTS = "tests/serve/test_bad_clients.py"
+ACKS = "tests/serve/test_acknowledgements.py"
+SERVER_KILLS = "tests/serve/test_kills.py"
+PROCESSES = "tests/serve/test_together_of_processes.py"
+
+MUTANTS = (
+    Mutant(
+        name="put-acknowledged-before-it-is-durable",
+        breaks="acknowledged over the wire means on disk",
+        at="lakebed.serve.puts:PutStream.take",
+        changes=(
+            instead(
+                "$X.add_done_callback(...)",
+                """
+$X.add_done_callback(lambda _: stack.close())
+self._settle(number, [(1, 0, 0, 1, 0)])
+""",
+            ),
+        ),
+        tests=(f"{ACKS}::test_nothing_is_acknowledged_over_the_wire_while_its_sync_is_under_way",),
+        seconds=99,
+    ),
+    Mutant(
+        name="calls-not-checked",
+        breaks="deny by default: whatever no rule allows is refused",
+        at="lakebed.serve.flight:FlightServer._call",
+        changes=(never("not call.open or $X"),),
+        tests=(f"{MATRIX}::test_a_caller_may_do_what_its_roles_allow_and_nothing_else[writer]",),
+        seconds=99,
+    ),
+    Mutant(
+        name="puts-not-checked",
+        breaks="deny by default: whatever no rule allows is refused",
+        at="lakebed.serve.flight:FlightServer.do_put",
+        changes=(drop("self._guard.check(...)"),),
+        tests=(f"{MATRIX}::test_a_caller_may_do_what_its_roles_allow_and_nothing_else[reader]",),
+        seconds=99,
+    ),
+    Mutant(
+        name="heartbeat-of-a-fetch-not-checked",
+        breaks="whoever speaks for a member of a group may do so",
+        at="lakebed.serve.flight:FlightServer.do_get",
+        changes=(never("group is not None"),),
+        tests=(f"{MATRIX}::test_a_member_of_a_group_needs_the_group_also_to_fetch",),
+        seconds=99,
+    ),
+    Mutant(
+        name="batch-not-validated",
+        breaks="received data is validated in full",
+        at="lakebed.serve.puts:PutStream._submit",
+        changes=(replace("$X.validate(full=True)", "$X.validate()"),),
+        tests=(f"{BAD_CLIENTS}::test_data_that_is_not_what_it_says_is_refused",),
+        seconds=99,
+    ),
+    Mutant(
+        name="sent-again-as-something-new",
+        breaks="what is sent again is written once",
+        at="lakebed.client.puts:Lane._begin",
+        changes=(after("self._flying.items()", "self._known = None"),),
+        tests=(f"{SERVER_KILLS}::test_what_was_written_and_not_acknowledged_is_not_written_twice",),
+        seconds=99,
+    ),
+    Mutant(
+        name="single-records-wait-for-ever",
+        breaks="every call on a server that is gone ends in time",
+        at="lakebed.client.puts:Lane.expire",
+        changes=(drop("self._gathered.refuse(...)"),),
+        tests=(f"{SERVER_KILLS}::test_a_client_of_a_server_that_is_gone_is_told_so_in_time",),
+        seconds=99,
+    ),
+    Mutant(
+        name="secret-of-a-token-not-compared",
+        breaks="nobody comes in without a valid token",
+        at="lakebed.engine.access:Access.authenticate",
+        changes=(omit("not same"),),
+        tests=(f"{MATRIX}::test_a_token_with_another_secret_is_none",),
+        seconds=99,
+    ),
+    Mutant(
+        name="producer-of-somebody-else-accepted",
+        breaks="a producer belongs to whoever it was given to",
+        at="lakebed.serve.calls:check_owner",
+        changes=(never("$X.owner != $Y"),),
+        tests=(f"{BAD_CLIENTS}::test_somebody_elses_producer_cannot_be_used",),
+        seconds=99,
+    ),
+    Mutant(
+        name="answers-pile-up",
+        breaks="a client that does not read costs little memory",
+        at="lakebed.serve.puts:PutStream._is_full",
+        changes=(omit("len($X) >= $Y"),),
+        tests=(f"{ACKS}::test_answers_that_nobody_reads_do_not_pile_up",),
+        seconds=99,
+    ),
+    Mutant(
+        name="access-check-skipped",
+        breaks="deny by default: one choke point checks every call",
+        at="lakebed.serve.guard:Guard.check",
+        changes=(always("refused is None"),),
+        tests=(f"{GUARD}::test_every_action_and_every_built_in_role",),
+        seconds=99,
+    ),
+    Mutant(
+        name="only-the-first-name-checked",
+        breaks="every name of a call is checked",
+        at="lakebed.serve.guard:_refused",
+        changes=(replace("names", "names[:1]", within="for $X in names: ..."),),
+        tests=(f"{GUARD}::test_every_name_has_to_be_allowed",),
+        seconds=99,
+    ),
+    Mutant(
+        name="no-names-means-allowed",
+        breaks="a call that names nothing is one on everything",
+        at="lakebed.serve.guard:_refused",
+        changes=(omit("not names"),),
+        tests=(f"{GUARD}::test_what_has_no_name_needs_the_pattern_for_everything",),
+        seconds=99,
+    ),
+    Mutant(
+        name="audit-topic-like-any-other",
+        breaks="the audit is read by administrators and written by nobody",
+        at="lakebed.serve.guard:_refused",
+        changes=(never("$X and is_internal($Y)"),),
+        tests=(f"{GUARD}::test_the_logs_own_topics_are_for_administrators_and_written_by_nobody",),
+        seconds=99,
+    ),
+    Mutant(
+        name="bad-token-falls-back-to-the-certificate",
+        breaks="a token that is shown has to be valid",
+        at="lakebed.serve.guard:Guard.authenticate",
+        changes=(replace("token is not None", "token"),),
+        tests=(
+            f"{GUARD}::test_a_token_comes_before_the_certificate_and_a_bad_one_is_not_made_good_by_it",
+        ),
+        seconds=99,
+    ),
+    Mutant(
+        name="secret-not-compared",
+        breaks="a token is more than its id",
+        at="lakebed.engine.access:Access.authenticate",
+        changes=(omit("not same"),),
+        tests=(f"{ACCESS}::test_whatever_is_not_a_token_is_refused_without_being_repeated",),
+        seconds=99,
+    ),
+    Mutant(
+        name="digest-without-the-logs-identity",
+        breaks="a token of one log does not fit another",
+        at="lakebed.engine.access:Access._digest",
+        changes=(replace("self._log_id.bytes + $X", "$X"),),
+        tests=(f"{ACCESS}::test_a_token_of_another_log_does_not_fit_even_under_the_same_id",),
+        seconds=99,
+    ),
+    Mutant(
+        name="revoked-token-accepted",
+        breaks="a revoked token is valid no more",
+        at="lakebed.engine.access:Access.authenticate",
+        changes=(
+            drop("$X.revoked_us"),
+            replace("not $X.valid_at($NOW)", "$X.expires_us and $NOW >= $X.expires_us"),
+        ),
+        tests=(f"{GUARD}::test_revocation_and_expiry_count_at_once",),
+        seconds=99,
+    ),
+    Mutant(
+        name="rules-remembered",
+        breaks="a changed rule counts for the next call",
+        at="lakebed.engine.access:Access.permissions",
+        changes=(omit("$X != changes"),),
+        tests=(f"{ACCESS}::test_a_change_counts_at_once",),
+        seconds=99,
+    ),
+    Mutant(
+        name="revoked-tokens-forgotten",
+        breaks="revoking the last token does not open the log to everybody",
+        at="lakebed.state.machine:_revoke_token",
+        changes=(replace("($S.tokens, $ID, $X)", "($S.tokens, $ID, GONE)"),),
+        tests=(f"{ACCESS}::test_a_revoked_token_is_valid_no_more_and_the_log_stays_closed",),
+        seconds=99,
+    ),
+    Mutant(
+        name="audit-without-a-limit",
+        breaks="refused callers cannot fill the disk by trying",
+        at="lakebed.serve.audit:Limiter.admit",
+        changes=(omit("$X < REFUSALS_PER_SECOND"),),
+        tests=(f"{GUARD}::test_many_refusals_of_one_caller_are_counted",),
+        seconds=99,
+    ),
+    Mutant(
+        name="secret-shown-by-repr",
+        breaks="secrets redact themselves",
+        at="lakebed.types:Secret.__repr__",
+        changes=(replace("'<secret>'", "super().__repr__()"),),
+        tests=(f"{ACCESS}::test_a_secret_is_shown_to_whoever_asks_and_by_nothing_else",),
+        seconds=99,
+    ),
+    Mutant(
+        name="somebody-elses-transaction-committed",
+        breaks="a transaction is committed by its owner alone",
+        at="lakebed.state.machine:_named",
+        changes=(replace("$X.owner != $Y", "$X.owner is None"),),
+        tests=(f"{PROCESSES}::test_a_transaction_of_another_principal_is_not_committed",),
+        seconds=99,
+    ),
+)
