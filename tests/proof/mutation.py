@@ -64,7 +64,7 @@ class Mutant:
     changes: tuple[Change, ...]
     tests: tuple[str, ...]
     seconds: int
-    """About how long its tests take, from the start of pytest to the failure."""
+    """How long its tests take, once passing and once failing, on an idle machine: 5, 15, 60."""
 
     @property
     def module(self) -> str:

@@ -23,7 +23,7 @@ MUTANTS = (
         at="lakebed.wal.writer:Writer._commit",
         changes=(replace("$A.write($T, $G, sync=$S)", "$A.write($T, $G, sync=False)"),),
         tests=(ENGINE_CUTS,),
-        seconds=99,
+        seconds=15,
     ),
     Mutant(
         name="snapshot-name-not-synced",
@@ -31,7 +31,7 @@ MUTANTS = (
         at="lakebed.raft.snapshot:SnapshotFolder.write",
         changes=(drop("$D.sync_folder(...)"),),
         tests=(ENGINE_CUTS,),
-        seconds=99,
+        seconds=15,
     ),
     Mutant(
         name="flush-logged-before-segment-names-are-synced",
@@ -39,7 +39,7 @@ MUTANTS = (
         at="lakebed.engine.checkpoint:Checkpointer._write_all",
         changes=(drop("$LAKE.sync(...)"),),
         tests=(ENGINE_CUTS,),
-        seconds=99,
+        seconds=15,
     ),
     Mutant(
         name="wal-released-up-to-the-newest-snapshot",
@@ -47,7 +47,7 @@ MUTANTS = (
         at="lakebed.engine.checkpoint:Checkpointer._snapshot",
         changes=(replace("$X[0]", "$X[-1]", within="$WAL.release(...)"),),
         tests=(f"{ENGINE_DAMAGE}::test_without_its_newest_snapshot_a_log_is_the_same",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="snapshot-ahead-of-the-wal",
@@ -58,7 +58,7 @@ MUTANTS = (
             ENGINE_LATER,
             ENGINE_REGRESSIONS,
         ),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="no-epoch-check",
@@ -66,7 +66,7 @@ MUTANTS = (
         at="lakebed.state.machine:_producer",
         changes=(replace("$X.epoch != epoch", "$X.epoch < epoch"),),
         tests=(ENGINE_MODEL,),
-        seconds=99,
+        seconds=15,
     ),
     Mutant(
         name="transaction-visible-before-its-commit",
@@ -80,7 +80,7 @@ MUTANTS = (
             ENGINE_CUTS,
             ENGINE_MODEL,
         ),
-        seconds=99,
+        seconds=15,
     ),
     Mutant(
         name="repeat-not-recognised",
@@ -91,7 +91,7 @@ MUTANTS = (
             "tests/engine/test_producers.py"
             "::test_a_repeated_batch_is_told_its_first_place_and_written_once",
         ),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="low-watermark-not-in-the-snapshot",
@@ -99,7 +99,7 @@ MUTANTS = (
         at="lakebed.state.image:encode_state",
         changes=(replace("[*$K, *$S.partitions[$K]]", "[*$K, 0, *$S.partitions[$K][1:]]"),),
         tests=(ENGINE_MODEL,),
-        seconds=99,
+        seconds=60,
     ),
     Mutant(
         name="offsets-of-a-rejected-transaction",
@@ -119,7 +119,7 @@ changes = [
             ),
         ),
         tests=(ENGINE_MODEL,),
-        seconds=99,
+        seconds=15,
     ),
     Mutant(
         name="orphans-deleted",
@@ -127,7 +127,7 @@ changes = [
         at="lakebed.engine.recovery:tidy",
         changes=(instead("$X.append(lake.path(*$NAME))", "lake.remove(*$NAME)"),),
         tests=(f"{ENGINE_DAMAGE}::test_a_file_that_is_not_the_logs_is_put_aside_and_kept",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="staged-files-removed-too-early",
@@ -135,7 +135,7 @@ changes = [
         at="lakebed.engine.checkpoint:Checkpointer._clean",
         changes=(replace("$X.staged_needed().union(...)", "set()"),),
         tests=(ENGINE_CUTS,),
-        seconds=99,
+        seconds=15,
     ),
     Mutant(
         name="stale-abort-drops-bodies",
@@ -143,7 +143,7 @@ changes = [
         at="lakebed.engine.core:Core._data",
         changes=(always("changes", within="if changes: ..."),),
         tests=(ENGINE_REGRESSIONS,),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="marker-not-checked",
@@ -151,7 +151,7 @@ changes = [
         at="lakebed.state.machine:_commit_together",
         changes=(replace("$X.number >= $Y", "$X.number > $Y"),),
         tests=(f"{TOGETHER}::test_a_number_counts_once_however_often_and_late_it_is_committed",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="rewritten-segments-not-verified",
@@ -162,6 +162,6 @@ changes = [
             f"{COMPACTION}::test_a_key_survives_once",
             f"{COMPACTION}::test_a_row_that_was_lost_on_its_way_never_counts",
         ),
-        seconds=99,
+        seconds=5,
     ),
 )

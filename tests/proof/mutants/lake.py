@@ -23,7 +23,7 @@ MUTANTS = (
             ENGINE_DAMAGE,
             "tests/lake/test_damage.py",
         ),
-        seconds=99,
+        seconds=60,
     ),
     Mutant(
         name="files-put-into-the-table-twice",
@@ -31,7 +31,7 @@ MUTANTS = (
         at="lakebed.lake.iceberg:Tables._sync",
         changes=(replace("[$X for $X in $Y if $X not in have]", "list($Y)"),),
         tests=(f"{LAKE_KILLS}[lake.table.swapped]",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="removed-files-stay-in-the-table",
@@ -39,7 +39,7 @@ MUTANTS = (
         at="lakebed.lake.iceberg:Tables._sync",
         changes=(replace("have.difference(...)", "frozenset()"),),
         tests=(f"{LAKE_KILLS}[engine.retention.logged]",),
-        seconds=99,
+        seconds=15,
     ),
     Mutant(
         name="swap-repeated-blindly",
@@ -47,7 +47,7 @@ MUTANTS = (
         at="lakebed.lake.swaps",
         changes=(replace("'0'", "'4'", within="PROPERTIES: Final = $X"),),
         tests=(f"{LAKE}::test_somebody_who_commits_between_our_look_and_our_swap_is_seen",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="buried-segment-removed-under-a-snapshot",
@@ -55,7 +55,7 @@ MUTANTS = (
         at="lakebed.engine.removal:Removal.remove_segments",
         changes=(replace("segment in $NEEDED", "not $NEEDED"),),
         tests=(f"{LAKE}::test_a_removed_segment_stays_while_a_snapshot_refers_to_it",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="object-removed-under-a-snapshot",
@@ -63,7 +63,7 @@ MUTANTS = (
         at="lakebed.engine.removal:Removal.sweep",
         changes=(replace("$X in wanted", "$X in wanted and '/segments/' not in $X"),),
         tests=(f"{LAKE_KILLS}[engine.removal.file_removed]",),
-        seconds=99,
+        seconds=15,
     ),
     Mutant(
         name="no-grace-period",
@@ -71,7 +71,7 @@ MUTANTS = (
         at="lakebed.engine.removal:Removal.sweep",
         changes=(always("$X >= grace_us"),),
         tests=(f"{TIERING}::test_what_a_crash_left_half_written_is_removed",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="segment-sealed-during-an-upload-forgotten",
@@ -79,7 +79,7 @@ MUTANTS = (
         at="lakebed.engine.tables:TopicTables.sync",
         changes=(always("self._is_complete(...)"),),
         tests=(f"{TIERING}::test_what_is_sealed_while_others_are_uploaded_is_not_forgotten",),
-        seconds=99,
+        seconds=60,
     ),
     Mutant(
         name="segment-placed-before-its-upload",
@@ -87,7 +87,7 @@ MUTANTS = (
         at="lakebed.engine.tiering:Tiering._upload",
         changes=(before("sent: $T = []", "self._place(key, segments, BOTH)"),),
         tests=(f"{TIERING}::test_a_table_never_shows_an_object_that_was_not_uploaded",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="damaged-segment-uploaded",
@@ -95,7 +95,7 @@ MUTANTS = (
         at="lakebed.engine.tiering:Tiering._send",
         changes=(drop("$READER.verify(...)"),),
         tests=(f"{TIERING}::test_a_damaged_segment_is_not_uploaded",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="local-files-removed-before-the-log-is-synced",
@@ -105,7 +105,7 @@ MUTANTS = (
         tests=(
             f"{TIERING}::test_local_files_go_only_when_the_entry_that_says_so_survives_a_power_cut",
         ),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="place-goes-back",
@@ -113,7 +113,7 @@ MUTANTS = (
         at="lakebed.state.machine:_place",
         changes=(replace("$X > $Y.place", "$X != $Y.place"),),
         tests=(f"{TIERING}::test_a_place_never_goes_back",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="segments-in-a-store-forgotten",
@@ -121,7 +121,7 @@ MUTANTS = (
         at="lakebed.engine.recovery:tidy",
         changes=(drop("_check_local(...)"),),
         tests=(f"{TIERING}::test_a_store_that_the_settings_have_lost_is_asked_for",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="adopted-file-not-checked",
@@ -129,7 +129,7 @@ MUTANTS = (
         at="lakebed.lake.fetched:FetchedSegments._intact",
         changes=(drop("_check(...)"),),
         tests=(f"{TIERING}::test_a_fetched_copy_that_was_damaged_meanwhile_is_fetched_again",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="backup-without-a-hold",
@@ -137,7 +137,7 @@ MUTANTS = (
         at="lakebed.lake.holds:Holds.cover",
         changes=(never("any(...)"),),
         tests=(f"{BACKUP}::test_what_the_log_drops_meanwhile_stays_until_it_is_copied",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="backup-manifest-before-names-are-synced",
@@ -145,7 +145,7 @@ MUTANTS = (
         at="lakebed.engine.backup:Backups._sync_folders",
         changes=(drop("$D.sync_folder(...)", within="for $X in $Y: ..."),),
         tests=(f"{BACKUP_FAILURES}::test_a_power_cut_leaves_a_whole_backup_or_none",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="backup-files-not-synced",
@@ -153,7 +153,7 @@ MUTANTS = (
         at="lakebed.engine.backup_files:copy_file",
         changes=(drop("$F.sync()"),),
         tests=(f"{BACKUP_FAILURES}::test_a_power_cut_leaves_a_whole_backup_or_none",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="backup-checksums-not-compared",
@@ -161,6 +161,6 @@ MUTANTS = (
         at="lakebed.engine.backup_files:check_same",
         changes=(never("$X != $Y.crc32c"),),
         tests=(f"{BACKUP_FAILURES}::test_a_damaged_file_is_named_and_nothing_is_written",),
-        seconds=99,
+        seconds=5,
     ),
 )

@@ -27,7 +27,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
             ),
         ),
         tests=(f"{ACKS}::test_nothing_is_acknowledged_over_the_wire_while_its_sync_is_under_way",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="calls-not-checked",
@@ -35,7 +35,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.serve.flight:FlightServer._call",
         changes=(never("not call.open or $X"),),
         tests=(f"{MATRIX}::test_a_caller_may_do_what_its_roles_allow_and_nothing_else[writer]",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="puts-not-checked",
@@ -43,7 +43,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.serve.flight:FlightServer.do_put",
         changes=(drop("self._guard.check(...)"),),
         tests=(f"{MATRIX}::test_a_caller_may_do_what_its_roles_allow_and_nothing_else[reader]",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="heartbeat-of-a-fetch-not-checked",
@@ -51,7 +51,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.serve.flight:FlightServer.do_get",
         changes=(never("group is not None"),),
         tests=(f"{MATRIX}::test_a_member_of_a_group_needs_the_group_also_to_fetch",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="batch-not-validated",
@@ -59,7 +59,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.serve.puts:PutStream._submit",
         changes=(replace("$X.validate(full=True)", "$X.validate()"),),
         tests=(f"{BAD_CLIENTS}::test_data_that_is_not_what_it_says_is_refused",),
-        seconds=99,
+        seconds=15,
     ),
     Mutant(
         name="sent-again-as-something-new",
@@ -67,7 +67,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.client.puts:Lane._begin",
         changes=(after("self._flying.items()", "self._known = None"),),
         tests=(f"{SERVER_KILLS}::test_what_was_written_and_not_acknowledged_is_not_written_twice",),
-        seconds=99,
+        seconds=15,
     ),
     Mutant(
         name="single-records-wait-for-ever",
@@ -75,7 +75,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.client.puts:Lane.expire",
         changes=(drop("self._gathered.refuse(...)"),),
         tests=(f"{SERVER_KILLS}::test_a_client_of_a_server_that_is_gone_is_told_so_in_time",),
-        seconds=99,
+        seconds=60,
     ),
     Mutant(
         name="secret-of-a-token-not-compared",
@@ -83,7 +83,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.engine.access:Access.authenticate",
         changes=(omit("not same"),),
         tests=(f"{MATRIX}::test_a_token_with_another_secret_is_none",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="producer-of-somebody-else-accepted",
@@ -91,7 +91,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.serve.calls:check_owner",
         changes=(never("$X.owner != $Y"),),
         tests=(f"{BAD_CLIENTS}::test_somebody_elses_producer_cannot_be_used",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="answers-pile-up",
@@ -99,7 +99,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.serve.puts:PutStream._is_full",
         changes=(omit("len($X) >= $Y"),),
         tests=(f"{ACKS}::test_answers_that_nobody_reads_do_not_pile_up",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="access-check-skipped",
@@ -107,7 +107,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.serve.guard:Guard.check",
         changes=(always("refused is None"),),
         tests=(f"{GUARD}::test_every_action_and_every_built_in_role",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="only-the-first-name-checked",
@@ -115,7 +115,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.serve.guard:_refused",
         changes=(replace("names", "names[:1]", within="for $X in names: ..."),),
         tests=(f"{GUARD}::test_every_name_has_to_be_allowed",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="no-names-means-allowed",
@@ -123,7 +123,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.serve.guard:_refused",
         changes=(omit("not names"),),
         tests=(f"{GUARD}::test_what_has_no_name_needs_the_pattern_for_everything",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="audit-topic-like-any-other",
@@ -131,7 +131,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.serve.guard:_refused",
         changes=(never("$X and is_internal($Y)"),),
         tests=(f"{GUARD}::test_the_logs_own_topics_are_for_administrators_and_written_by_nobody",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="bad-token-falls-back-to-the-certificate",
@@ -141,7 +141,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         tests=(
             f"{GUARD}::test_a_token_comes_before_the_certificate_and_a_bad_one_is_not_made_good_by_it",
         ),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="secret-not-compared",
@@ -149,7 +149,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.engine.access:Access.authenticate",
         changes=(omit("not same"),),
         tests=(f"{ACCESS}::test_whatever_is_not_a_token_is_refused_without_being_repeated",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="digest-without-the-logs-identity",
@@ -157,7 +157,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.engine.access:Access._digest",
         changes=(replace("self._log_id.bytes + $X", "$X"),),
         tests=(f"{ACCESS}::test_a_token_of_another_log_does_not_fit_even_under_the_same_id",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="revoked-token-accepted",
@@ -168,7 +168,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
             replace("not $X.valid_at($NOW)", "$X.expires_us and $NOW >= $X.expires_us"),
         ),
         tests=(f"{GUARD}::test_revocation_and_expiry_count_at_once",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="rules-remembered",
@@ -176,7 +176,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.engine.access:Access.permissions",
         changes=(omit("$X != changes"),),
         tests=(f"{ACCESS}::test_a_change_counts_at_once",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="revoked-tokens-forgotten",
@@ -184,7 +184,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.state.machine:_revoke_token",
         changes=(replace("($S.tokens, $ID, $X)", "($S.tokens, $ID, GONE)"),),
         tests=(f"{ACCESS}::test_a_revoked_token_is_valid_no_more_and_the_log_stays_closed",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="audit-without-a-limit",
@@ -192,7 +192,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.serve.audit:Limiter.admit",
         changes=(omit("$X < REFUSALS_PER_SECOND"),),
         tests=(f"{GUARD}::test_many_refusals_of_one_caller_are_counted",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="secret-shown-by-repr",
@@ -200,7 +200,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.types:Secret.__repr__",
         changes=(replace("'<secret>'", "super().__repr__()"),),
         tests=(f"{ACCESS}::test_a_secret_is_shown_to_whoever_asks_and_by_nothing_else",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="somebody-elses-transaction-committed",
@@ -208,6 +208,6 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.state.machine:_named",
         changes=(replace("$X.owner != $Y", "$X.owner is None"),),
         tests=(f"{PROCESSES}::test_a_transaction_of_another_principal_is_not_committed",),
-        seconds=99,
+        seconds=5,
     ),
 )

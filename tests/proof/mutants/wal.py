@@ -20,7 +20,7 @@ MUTANTS = (
         at="lakebed.wal.appender:Appender.write",
         changes=(drop("$F.sync_data()"),),
         tests=(f"{MODEL}[always-0]",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="ack-before-sync",
@@ -28,7 +28,7 @@ MUTANTS = (
         at="lakebed.wal.appender:Appender.write",
         changes=(before("$F.sync_data()", "for early in group:\n    early.settle()"),),
         tests=(f"{PROMISES}::test_nothing_is_acknowledged_or_read_while_its_sync_is_under_way",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="reader-past-durable",
@@ -45,7 +45,7 @@ self._publish(after, early, group, only_entries=marks == 0)
             ),
         ),
         tests=(f"{PROMISES}::test_nothing_is_acknowledged_or_read_while_its_sync_is_under_way",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="no-folder-sync-after-rotation",
@@ -53,7 +53,7 @@ self._publish(after, early, group, only_entries=marks == 0)
         at="lakebed.wal.appender:Appender.start_file",
         changes=(drop("$D.sync_folder(...)"),),
         tests=(f"{MODEL}[always-0]",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="no-folder-sync-after-recycling",
@@ -61,7 +61,7 @@ self._publish(after, early, group, only_entries=marks == 0)
         at="lakebed.wal.spares:Spares.give",
         changes=(drop("$D.sync_folder(...)"),),
         tests=(f"{PROMISES}::test_a_file_is_not_used_again_before_its_old_name_is_surely_gone",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="header-not-synced-before-rename",
@@ -69,7 +69,7 @@ self._publish(after, early, group, only_entries=marks == 0)
         at="lakebed.wal.appender:Appender.start_file",
         changes=(drop("file.sync()"),),
         tests=(f"{MODEL}[always-0]",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="old-file-not-synced-before-rotation",
@@ -83,7 +83,7 @@ self._publish(after, early, group, only_entries=marks == 0)
             f"{MODEL}[os-0]",
             f"{MODEL}[interval-0]",
         ),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="end-block-not-written",
@@ -91,7 +91,7 @@ self._publish(after, early, group, only_entries=marks == 0)
         at="lakebed.wal.appender:Appender.write",
         changes=(drop("$B.append(END_BLOCK)"),),
         tests=(f"{PROMISES}::test_a_recycled_file_ends_where_it_was_last_written",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="durable-through-says-too-much",
@@ -105,7 +105,7 @@ self._publish(after, early, group, only_entries=marks == 0)
             ),
         ),
         tests=(f"{MODEL}[always-0]",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="failed-sync-retried",
@@ -123,7 +123,7 @@ except OSError:
             ),
         ),
         tests=(f"{FAILING}::test_a_failed_sync_is_never_made_good_by_a_later_one",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="poison-not-set",
@@ -131,7 +131,7 @@ except OSError:
         at="lakebed.wal.writer:Writer._poisoned",
         changes=(instead("$C.refuse(...)", "self.poison = self._failure = None"),),
         tests=(f"{FAILING}::test_a_failed_sync_is_never_made_good_by_a_later_one",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="short-write-not-completed",
@@ -139,7 +139,7 @@ except OSError:
         at="lakebed.host.disk:write_all",
         changes=(drop("while $X: ..."),),
         tests=(f"{FAILING}::test_no_failing_call_breaks_a_promise[write]",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="disk-full-poisons",
@@ -147,7 +147,7 @@ except OSError:
         at="lakebed.wal.writer:Writer._commit",
         changes=(instead("_log.warning(...)", "self.poison = error.cause"),),
         tests=(f"{FAILING}::test_a_full_disk_rejects_and_the_log_goes_on",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="payload-checksum-ignored-in-scan",
@@ -155,7 +155,7 @@ except OSError:
         at="lakebed.wal.scan:FileScan._frames",
         changes=(replace("not right", "not right and end > self._have"),),
         tests=(f"{FLIPS}[plain-0]",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="payload-checksum-ignored-across-chunks",
@@ -167,7 +167,7 @@ except OSError:
             f"{FLIPS}[wide-1]",
             f"{FLIPS}[wide-2]",
         ),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="header-checksum-ignored-in-reader",
@@ -177,7 +177,7 @@ except OSError:
         tests=(
             "tests/proof/test_damaged_files.py::test_damage_after_opening_is_reported_when_it_is_read",
         ),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="payload-checksum-ignored-in-reader",
@@ -187,7 +187,7 @@ except OSError:
         tests=(
             "tests/proof/test_damaged_files.py::test_damage_after_opening_is_reported_when_it_is_read",
         ),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="torn-tail-cut-whatever-is-proven",
@@ -195,7 +195,7 @@ except OSError:
         at="lakebed.wal.recovery:decide",
         changes=(omit("proven"),),
         tests=(TABLE,),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="torn-tail-cut-in-any-file",
@@ -203,7 +203,7 @@ except OSError:
         at="lakebed.wal.recovery:decide",
         changes=(omit("not last_file"),),
         tests=(TABLE,),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="unreadable-taken-for-the-end",
@@ -211,7 +211,7 @@ except OSError:
         at="lakebed.wal.recovery:decide",
         changes=(drop("$X is Ending.UNREADABLE"),),
         tests=(TABLE,),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="torn-bytes-not-zeroed",
@@ -219,7 +219,7 @@ except OSError:
         at="lakebed.wal.repair:cut_torn_tail",
         changes=(drop("write_all(...)"),),
         tests=(TABLE,),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="cut-not-synced",
@@ -229,7 +229,7 @@ except OSError:
         tests=(
             f"{PROMISES}::test_a_torn_tail_is_surely_gone_before_anything_is_written_in_its_place",
         ),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="parent-not-checked",
@@ -237,7 +237,7 @@ except OSError:
         at="lakebed.wal.scan:FileScan._frames",
         changes=(omit("$X != self.link"),),
         tests=(TABLE,),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="file-number-not-checked",
@@ -245,7 +245,7 @@ except OSError:
         at="lakebed.wal.scan:FileScan._frames",
         changes=(omit("$X != number"),),
         tests=(TABLE,),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="entry-index-not-checked",
@@ -253,7 +253,7 @@ except OSError:
         at="lakebed.wal.recovery:_Surveyor._replay",
         changes=(never("$X != $RUN.next_index"),),
         tests=(TABLE,),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="truncated-file-accepted",
@@ -264,7 +264,7 @@ except OSError:
             f"{CUT_SHORT}[0]",
             f"{CUT_SHORT}[1]",
         ),
-        seconds=99,
+        seconds=15,
     ),
     Mutant(
         name="foreign-file-accepted",
@@ -272,7 +272,7 @@ except OSError:
         at="lakebed.wal.recovery:_Surveyor._log_id",
         changes=(never("$X.log_id != log_id"),),
         tests=(BAD_INPUT,),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="missing-file-accepted",
@@ -280,7 +280,7 @@ except OSError:
         at="lakebed.wal.recovery:_check_start",
         changes=(never("$X > $STATE.mark.index"),),
         tests=("tests/proof/test_damaged_files.py",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="hard-state-not-carried",
@@ -288,7 +288,7 @@ except OSError:
         at="lakebed.wal.appender:_carried",
         changes=(never("$X != HardState()"),),
         tests=(f"{LOG}::test_the_latest_hard_state_wins_and_outlives_its_file",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="mark-not-carried",
@@ -296,7 +296,7 @@ except OSError:
         at="lakebed.wal.appender:_carried",
         changes=(never("$X != Mark()"),),
         tests=(f"{PROMISES}::test_a_release_outlives_the_file_it_was_written_to",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="freed-before-released",
@@ -304,7 +304,7 @@ except OSError:
         at="lakebed.wal.reclaim:Reclaimer.free",
         changes=(replace("$X.last_index <= $Y", "$X.last_index <= $Y + 3"),),
         tests=(f"{MODEL}[always-0]",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="recycled-under-a-reader",
@@ -312,7 +312,7 @@ except OSError:
         at="lakebed.wal.reclaim:Reclaimer._free_one",
         changes=(omit("unmapped"),),
         tests=(f"{LOG}::test_views_stay_valid_when_their_file_is_freed_and_the_log_closed",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="last-file-not-settled",
@@ -320,7 +320,7 @@ except OSError:
         at="lakebed.wal.opening:_Opening.run",
         changes=(drop("self._settle_last_file()"),),
         tests=("tests/proof/test_kill_then_power_cut.py",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="interval-forgets-to-sync",
@@ -328,7 +328,7 @@ except OSError:
         at="lakebed.wal.writer:Writer._sync",
         changes=(replace("$A.sync($T)", "$T._replace(synced=$T.position)"),),
         tests=(f"{PROMISES}::test_a_weaker_mode_calls_durable_only_what_it_has_synced",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="entry-limit-not-checked",
@@ -336,7 +336,7 @@ except OSError:
         at="lakebed.wal.request:entry_request",
         changes=(never("$X > bytes_max"),),
         tests=("tests/wal/test_settings.py::test_setting_entry_bytes_max",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="lock-not-taken",
@@ -344,7 +344,7 @@ except OSError:
         at="lakebed.host.os_disk:OsDisk.lock",
         changes=(drop("fcntl.flock(...)"),),
         tests=(f"{BAD_INPUT}::test_a_second_owner_in_this_process_is_refused_too",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="waiters-behind-a-batch-not-woken",
@@ -352,7 +352,7 @@ except OSError:
         at="lakebed.wal.request:Waiter.wake",
         changes=(before("$W.gate is not None", "if $W.gate is None:\n    return"),),
         tests=(f"{PROMISES}::test_every_caller_of_a_shared_group_returns",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="waiters-behind-a-flush-not-woken",
@@ -360,7 +360,7 @@ except OSError:
         at="lakebed.wal.committer:Committer._join",
         changes=(drop("$R.pass_on()"),),
         tests=(f"{PROMISES}::test_a_flush_that_comes_late_lets_nobody_wait",),
-        seconds=99,
+        seconds=5,
     ),
     Mutant(
         name="released-taken-for-lost",
@@ -370,6 +370,6 @@ except OSError:
         tests=(
             f"{PROMISES}::test_a_read_that_meets_a_change_says_so_and_not_that_the_log_is_damaged",
         ),
-        seconds=99,
+        seconds=5,
     ),
 )
