@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.cli.test_docs import MASKS
 from tests.documents.pages import Block
+from tests.waiting import PATIENCE_SECONDS
 
 _END = "\x1e"
 
@@ -64,7 +65,7 @@ def _continued(piece: str) -> str:
     return re.sub(r"\\\n(?:> )?\s*", "", piece)
 
 
-def typed(steps: list[Step], folder: Path, timeout_seconds: float = 280) -> list[str]:
+def typed(steps: list[Step], folder: Path, timeout_seconds: float = PATIENCE_SECONDS) -> list[str]:
     """Run steps in one shell, one after the other; give what each of them put out.
 
     A server is started in the background, on ports of its own, and ended with the shell.
@@ -129,7 +130,7 @@ def environment(folder: Path) -> dict[str, str]:
 def check(
     blocks: Iterable[Block],
     folder: Path,
-    timeout_seconds: float = 280,
+    timeout_seconds: float = PATIENCE_SECONDS,
     before: Sequence[str] = (),
     ignoring: str = r"(?!)",
 ) -> None:
