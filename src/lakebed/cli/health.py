@@ -218,7 +218,8 @@ class Examination:
                 reader.verify(topic, partition, segment)
             except LakebedError as error:
                 bad += 1
-                yield self._bad_segment(segment, error)
+                name = state.topics[topic].name if topic in state.topics else str(topic)
+                yield self._bad_segment(name, segment, error)
             done += segment.file_bytes
             self.progress("verifying segments", done, total)
         if not bad:
@@ -227,10 +228,13 @@ class Examination:
             stored = f"{len(everywhere) - len(wanted)} in the object store alone"
             yield Check("stored segments", OK, f"{stored}; these are checked when they are read")
 
-    def _bad_segment(self, segment: Segment, error: LakebedError) -> Check:
+    def _bad_segment(self, topic: str, segment: Segment, error: LakebedError) -> Check:
         if segment.place == LOCAL:
-            advice = "bring this file back from a copy; the rest of the log is not concerned"
-            return Check("segment", self._bad, str(error), advice)
+            advice = (
+                "bring this file back from a copy; until then, compaction and merging of topic "
+                f"{topic} fail, and the rest of the log is not concerned"
+            )
+            return Check("segment", self._bad, f"of topic {topic}: {error}", advice)
         advice = "the object store has this segment too: remove the file, and it is read from there"
         return Check("segment", WARNING, str(error), advice)
 

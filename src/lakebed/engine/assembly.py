@@ -257,6 +257,7 @@ class Assembly(Closing):
             last_failure=None
             if self._maintenance.last_failure is None
             else str(self._maintenance.last_failure),
+            cleanup_failures=self._cleanup.failures.listing(state.topics.__contains__),
             cache_bytes=cache.cached_bytes,
             cache_hits=cache.hits,
             cache_misses=cache.misses,
