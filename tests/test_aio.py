@@ -1002,3 +1002,21 @@ def test_tasks_go_on_when_the_server_is_started_again(tmp_path: Path) -> None:
 
     with serving(tmp_path / "log") as server:
         run(server.url, body, lakebed.ClientConfig(retry_ms=SECONDS * 1000))
+
+
+def test_times_outside_the_years_1_to_9999_are_refused(tmp_path: Path, run_on: Run) -> None:
+    async def body(log: AsyncLog) -> None:
+        await log.create_topic("t")
+        async with await log.producer() as producer:
+            with pytest.raises(errors.InvalidArgumentError):
+                await producer.send("t", b"x", timestamp=2**62)
+        with pytest.raises(errors.InvalidArgumentError):
+            await log.append("t", b"x", timestamp=2**62)
+        with pytest.raises(errors.InvalidArgumentError):
+            await log.append_batch("t", [{"value": b"x", "timestamp": 2**62}])
+        async with await log.transaction() as transaction:
+            with pytest.raises(errors.InvalidArgumentError):
+                await transaction.append("t", b"x", timestamp=2**62)
+        assert values(await log.read("t")) == []
+
+    run_on(tmp_path / "log", body)

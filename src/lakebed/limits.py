@@ -32,6 +32,16 @@ INDEX_MAX: Final = 2**63 - 1
 OFFSET_MAX: Final = 2**63 - 1
 """Offsets are 64-bit numbers."""
 
+TIME_US_MIN: Final = -62_135_596_800_000_000
+"""The first time of a record or in a value, 0001-01-01T00:00:00Z, in microseconds since 1970.
+
+Earlier ones fit into 64 bits and cannot be read back everywhere: Python's `datetime`, Spark's and
+SQL's timestamps begin with the year 1.
+"""
+
+TIME_US_MAX: Final = 253_402_300_799_999_999
+"""The last such time, 9999-12-31T23:59:59.999999Z, for the same reason."""
+
 GROUP_BYTES_MAX: Final = 16 * MIB
 """A group commit takes no further entry beyond this, so that the first waiter is served soon."""
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lakebed
@@ -211,6 +212,42 @@ def test_files_that_nobody_knows_are_listed(shell: Shell) -> None:
     found = checks(shell, 3)
     assert verdicts(found) == {"unknown files": "warning"}
     assert "notes.txt" in found["unknown files"]["found"]
+
+
+def test_the_folder_of_derived_tables_is_part_of_a_log(shell: Shell) -> None:
+    with lakebed.open(shell.folder, SMALL) as log:
+        fields = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+        log.derived.create("totals", fields, kind="append")
+    assert (shell.folder / "derived").is_dir()
+    assert verdicts(checks(shell, 0)) == {}
+
+
+STRAY = {
+    "of a topic that never existed": "lake/99/0-00000000000000000001.parquet",
+    "of a topic 0": "lake/0/0-00000000000000000001.parquet",
+    "of a partition that never existed": "lake/1/7-00000000000000000001.parquet",
+    "of an id that another partition has": "lake/1/0-{other}.parquet",
+    "of an id that was never given": "lake/1/0-00000000000000000000.parquet",
+    "unfinished, of a topic that never existed": "lake/99/0-00000000000000000001.parquet.tmp",
+    "unfinished, and no segment": "lake/1/notes.tmp",
+}
+
+
+@pytest.mark.parametrize("name", STRAY.values(), ids=STRAY)
+def test_a_stray_file_is_put_aside_and_never_removed(shell: Shell, name: str) -> None:
+    (other,) = (shell.folder / "lake" / "1").glob("1-*.parquet")
+    path = shell.folder / name.format(other=other.stem.removeprefix("1-"))
+    assert not path.exists()
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.write_bytes(b"somebody's")
+    path.chmod(0o600)
+    assert path.name in checks(shell, 3)["unknown files"]["found"]
+    with lakebed.open(shell.folder, SMALL) as log:
+        assert log.stats().files_quarantined == 1
+        assert log.stats().files_removed == 0
+    assert not path.exists()
+    (aside,) = (shell.folder / "quarantine").iterdir()
+    assert aside.read_bytes() == b"somebody's"
 
 
 def test_files_in_quarantine_are_listed(shell: Shell) -> None:

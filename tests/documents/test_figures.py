@@ -12,7 +12,6 @@ import pytest
 
 import lakebed
 from lakebed import ClientConfig, LogConfig, ServeConfig, WalConfig, limits
-from lakebed.client.connection import _CONNECT_SECONDS
 from lakebed.client.reading import _WAIT_MS_MAX
 from lakebed.engine.access import EXPIRES_MS
 from lakebed.engine.audit import _RETENTION_MS
@@ -67,7 +66,6 @@ CLAIMS = [
         f"{limits.TOKENS_MAX:,} tokens, {limits.RULES_MAX:,} rules "
         f"and {limits.GRANTS_MAX:,} grants",
     ),
-    ("docs/server.md", f"is tried for {_CONNECT_SECONDS:.0f} seconds"),
     ("docs/server.md", f"cannot be reached; {ClientConfig().retry_ms:,} |"),
     ("docs/server.md", f"costs one request in {WORDS[_WAIT_MS_MAX]} seconds"),
     ("docs/server.md", f"`stop_timeout_ms` ({ServeConfig().stop_timeout_ms // 1000} s)"),

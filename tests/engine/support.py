@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
-from lakebed import Log, LogConfig
+from lakebed import Log, LogConfig, limits
 from lakebed.host import Disk, ManualClock, SimDisk, failpoints
 from lakebed.state.image import encode_state
 
@@ -109,3 +110,12 @@ def armed(text: str) -> Iterator[None]:
         yield
     finally:
         failpoints.disarm()
+
+
+@contextmanager
+def any_time() -> Iterator[None]:
+    """Accept every time of 64 bits within the block, as version 0.6 did."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "TIME_US_MIN", -(2**80))
+        patch.setattr(limits, "TIME_US_MAX", 2**80)
+        yield

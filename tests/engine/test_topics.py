@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import lakebed
 from lakebed import limits
+from lakebed.engine.topics import TopicInfo
 from lakebed.errors import (
     InvalidArgumentError,
     InvalidNameError,
@@ -18,6 +20,7 @@ from lakebed.errors import (
     TopicNotFoundError,
 )
 from lakebed.host import SimDisk
+from lakebed.state.commands import Command
 from tests.engine.support import PRICE, everything, inner, quiet, rows, state_of
 
 WIDER = PRICE.append(pa.field("currency", pa.string()))
@@ -51,6 +54,42 @@ def test_a_second_topic_of_a_name_is_refused_and_get_or_create_gives_the_first()
         assert log.get_or_create_topic("orders", 7) == first
         assert len(log.get_or_create_topic("others", 2).partitions) == 2
         assert log.topics() == ["orders", "others"]
+
+
+def test_get_or_create_makes_a_topic_that_is_deleted_while_it_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with quiet() as log:
+        first = log.create_topic("orders", 3)
+        topics = inner(log)._topics
+        describe = topics.describe
+
+        def describe_after_a_deletion(name: str) -> TopicInfo:
+            monkeypatch.undo()
+            inner(log).delete_topic(name)
+            return describe(name)
+
+        monkeypatch.setattr(topics, "describe", describe_after_a_deletion)
+        made = log.get_or_create_topic("orders", 7)
+        assert (made.id, len(made.partitions)) == (first.id + 1, 7)
+
+
+def test_a_topic_that_is_deleted_as_soon_as_it_is_made_is_described() -> None:
+    with quiet() as log:
+        core, topics = inner(log)._core, inner(log)._topics
+        submit = topics._submit
+
+        def submit_and_delete(command: Command) -> Any:
+            topics._submit = submit
+            made = submit(command)
+            inner(log).delete_topic("orders")
+            return made
+
+        topics._submit = submit_and_delete
+        made = log.get_or_create_topic("orders", 2, PRICE)
+        assert (len(made.partitions), made.records) == (2, 0)
+        assert made.schema is not None and made.schema.equals(PRICE)
+        assert core.state.topics == {}
 
 
 def test_a_description_counts_what_is_in_segments_and_in_the_memtable() -> None:

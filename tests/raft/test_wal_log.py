@@ -327,7 +327,7 @@ def test_an_interrupted_snapshot_is_followed_as_far_as_it_came(
 def test_a_wal_released_by_somebody_else_is_not_a_replicated_log(note: bytes) -> None:
     disk = SimDisk()
     with Wal.open(ROOT, SMALL, disk=disk, threaded=False) as wal:
-        wal.append(b"x")
+        wal.append(b"x", term=1)
         wal.release(1, note)
     with pytest.raises(CorruptionError, match="index=1"):
         open_sim(disk)
@@ -337,8 +337,8 @@ def test_a_wal_released_by_somebody_else_is_not_a_replicated_log(note: bytes) ->
 def test_a_configuration_entry_that_is_none_is_damage() -> None:
     disk = SimDisk()
     with Wal.open(ROOT, SMALL, disk=disk, threaded=False) as wal:
-        wal.append(b"x")
-        wal.append(b"not a membership", kind=configuration(1, 1, Membership()).kind)
+        wal.append(b"x", term=1)
+        wal.append(b"not a membership", term=1, kind=configuration(1, 1, Membership()).kind)
     with pytest.raises(CorruptionError, match="index=2"):
         open_sim(disk)
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 import lakebed
+import lakebed.aio
 from lakebed import ClientConfig, Log, ServeConfig
-from lakebed.errors import InvalidArgumentError, ServerUnavailableError, TlsError
+from lakebed.client import connection
+from lakebed.client.diagnosis import diagnosis
+from lakebed.errors import (
+    InvalidArgumentError,
+    ServerUnavailableError,
+    TlsError,
+    UnauthenticatedError,
+)
 from lakebed.serve.server import Server
 from tests.serve.certificates import Authority
+from tests.waiting import until
 
 
 class Scene(NamedTuple):
@@ -106,9 +118,116 @@ def test_files_that_cannot_be_meant(scene: Scene, tmp_path: Path) -> None:
             lakebed.open(url, config)
 
 
-def test_nobody_is_there() -> None:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def test_nobody_is_there() -> None:
+    port = free_port()
     with pytest.raises(ServerUnavailableError) as caught:
         lakebed.open(f"lakebed://127.0.0.1:{port}", ClientConfig(retry_ms=100))
     assert caught.value.retriable
+
+
+# A server that comes later
+
+PATIENT = ClientConfig(retry_ms=600_000)
+
+
+def open_topics(url: str) -> list[str]:
+    with lakebed.open(url, PATIENT) as log:
+        return log.topics()
+
+
+def open_topics_with_asyncio(url: str) -> list[str]:
+    async def main() -> list[str]:
+        async with lakebed.aio.open(url, PATIENT) as log:
+            return await log.topics()
+
+    return asyncio.run(main())
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What clients found when they looked for a mistake; they look every two seconds."""
+    found: list[Any] = []
+
+    def look(*args: Any) -> Any:
+        found.append(diagnosis(*args))
+        return found[-1]
+
+    monkeypatch.setattr(connection, "diagnosis", look)
+    return found
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def await_looks(looks: list[Any], count: int, opening: Future[Any]) -> None:
+    """Wait until a client has looked so often, which fails if it gives up before."""
+    until(lambda: len(looks) >= count or opening.done())
+    assert not opening.done(), opening.exception()
+
+
+@pytest.mark.parametrize("open_there", [open_topics, open_topics_with_asyncio])
+def test_a_writer_may_start_while_its_server_restarts(
+    open_there: Callable[[str], list[str]],
+    looks: list[Any],
+    thread: ThreadPoolExecutor,
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    opening = thread.submit(open_there, f"lakebed://127.0.0.1:{port}")
+    await_looks(looks, 4, opening)  # six seconds, which was too long once
+    log = Log.open(tmp_path)
+    log.create_topic("t")
+    with Server(log, ServeConfig(port=port, http_port=-1)):
+        assert opening.result(60) == ["t"]
+    assert set(looks) == {None}
+
+
+def test_a_mistake_that_shows_later_is_told_then(
+    scene: Scene, looks: list[Any], thread: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    port = free_port()
+    opening = thread.submit(open_topics, f"lakebed://127.0.0.1:{port}")
+    await_looks(looks, 1, opening)
+    pair = scene.authority.sign("later")
+    config = ServeConfig(port=port, http_port=-1, tls_cert=pair.certificate, tls_key=pair.key)
+    with Server(Log.open(tmp_path), config):
+        assert isinstance(opening.exception(60), TlsError)
+
+
+def test_a_wrong_token_is_told_at_once(tmp_path: Path, looks: list[Any]) -> None:
+    log = Log.open(tmp_path)
+    log.access.create_token("ann", roles=["admin"])
+    with (
+        Server(log, ServeConfig(port=0, http_port=-1)) as server,
+        pytest.raises(UnauthenticatedError),
+    ):
+        lakebed.open(server.url, ClientConfig(token="wrong", retry_ms=600_000))
+    assert looks == []
+
+
+def test_a_cancelled_opening_ends_its_thread() -> None:
+    async def main() -> None:
+        opening = asyncio.ensure_future(_entered(f"lakebed://127.0.0.1:{free_port()}"))
+        await asyncio.sleep(0)
+        while not any(each.name.startswith("lakebed-aio") for each in threading.enumerate()):
+            await asyncio.sleep(0.01)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    asyncio.run(main())
+    until(lambda: not any(each.name.startswith("lakebed-aio") for each in threading.enumerate()))
+
+
+async def _entered(url: str) -> None:
+    async with lakebed.aio.open(url, PATIENT):
+        pass

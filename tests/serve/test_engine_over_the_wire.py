@@ -21,6 +21,7 @@ from tests.engine import (
     support,
     test_access,
     test_bad_input,
+    test_cleanup,
     test_compaction,
     test_consumers,
     test_derived,
@@ -29,6 +30,7 @@ from tests.engine import (
     test_review,
     test_settings,
     test_table,
+    test_times,
     test_together,
     test_topics,
     test_transactions,
@@ -38,6 +40,7 @@ from tests.engine import (
 MODULES: Final = (
     test_access,
     test_bad_input,
+    test_cleanup,
     test_compaction,
     test_consumers,
     test_derived,
@@ -46,6 +49,7 @@ MODULES: Final = (
     test_review,
     test_settings,
     test_table,
+    test_times,
     test_together,
     test_topics,
     test_transactions,
@@ -98,6 +102,9 @@ EMBEDDED_ONLY: Final[dict[str, str]] = {
     ),
     "test_closing_can_be_repeated_after_it_was_interrupted": "Ctrl-C in maintenance",
     "test_readers_wait_for_changes_that_are_half_carried_out": "changes the state by hand",
+    # cleanup
+    "test_metrics_tell_which_topic_fails": "asks the server's own meters",
+    "test_a_topic_that_is_deleted_before_it_is_trimmed_is_no_failure": "changes a part by hand",
     # settings
     "test_a_log_takes_settings_of_its_own_kind_only": _NO_LOG,
     "test_a_setting_out_of_bounds_is_refused": _NO_LOG,

@@ -19,6 +19,7 @@ from lakebed import Log, TopicConfig, limits
 from lakebed.cli.formats import format_of
 from lakebed.serve.http_body import parsed
 from lakebed.serve.openapi import OPERATIONS
+from tests.engine.support import any_time
 from tests.serve.over_http import Answer, Served, served
 
 JSON = {"Content-Type": "application/json"}
@@ -155,6 +156,22 @@ def test_records_that_do_not_fit_their_topic_are_refused_with_the_good_ones(
     body = {"records": [{"value": "good", "partition": 1}, {**record, "partition": 0}]}
     refused(here.call("POST", RECORDS, body), "schema_mismatch")
     assert ends(here.log) == [0, 0]
+
+
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59-23:59", 253402300800000000, 2**80])
+def test_times_outside_the_years_1_to_9999_are_refused(here: Served, time: Any) -> None:
+    body = {"records": [{"value": "good"}, {"value": "x", "timestamp": time}]}
+    refused(here.call("POST", RECORDS, body))
+    assert ends(here.log) == [0, 0]
+
+
+def test_times_that_an_older_version_wrote_are_shown_with_longer_years(
+    here: Served,
+) -> None:
+    with any_time():
+        here.log.append_batch("a", [{"value": b"x", "timestamp": 2**62}], partition=0)
+    (record,) = here.get(f"{RECORDS}?partition=0").json["records"]
+    assert record["timestamp"] == "148108-07-06T14:00:27.387904Z"
 
 
 def test_partitions_and_topics_that_there_are_none_of(here: Served) -> None:

@@ -388,3 +388,12 @@ def test_the_open_log_is_not_written_to_under_a_name_of_somebody_else(here: Serv
     key = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
     answer = raw_upgrade(here, **key, **evil)
     assert answer.status == 400 and "own host" in answer.json["message"]
+
+
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59-23:59", 253402300800000000])
+def test_a_time_outside_the_years_1_to_9999_is_refused_alone(here: Served, time: Any) -> None:
+    with writer(here) as connection:
+        answer = told(connection, {"value": "a", "timestamp": time})
+        assert answer["error"]["code"] == "invalid_argument"
+        assert told(connection, {"value": "b"}) == {"partition": 0, "offset": 0}
+    assert rows(here.log, "t") == [b"b"]

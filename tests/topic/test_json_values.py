@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.topic.json_values import UnfitError, from_json
+from lakebed.topic.json_values import UnfitError, from_json, to_json
+from lakebed.topic.times import python_values, texts
 
 
 @pytest.mark.parametrize(
@@ -50,3 +51,14 @@ def test_what_fits_is_taken(kind: pa.DataType, value: Any, expected: Any) -> Non
     convert = from_json(kind)
     assert convert is not None
     assert convert(value) == expected
+
+
+def test_times_beyond_the_years_that_python_knows_are_texts_with_longer_years() -> None:
+    far_us, far_days = 2**62, 2**30
+    column = pa.chunked_array([pa.array([far_us, 0], pa.timestamp("us", "UTC"))])
+    assert texts(column) == ["148108-07-06T14:00:27.387904Z", "1970-01-01T00:00:00.000000Z"]
+    kind = pa.struct([("at", pa.timestamp("us")), ("day", pa.date32())])
+    values = python_values(pa.chunked_array([pa.array([{"at": far_us, "day": far_days}], kind)]))
+    convert = to_json(kind)
+    assert convert is not None
+    assert convert(values[0]) == {"at": "148108-07-06T14:00:27.387904", "day": "2941775-04-07"}

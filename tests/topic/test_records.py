@@ -189,7 +189,6 @@ def test_no_typed_records_are_an_empty_batch() -> None:
         ({"value": ["a"], "headers": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32()))},
          "headers"),
         ({"value": ["a"], "timestamp": pa.array([1])}, "timestamp"),
-        ({"value": ["a"], "timestamp": pa.array([2**62], pa.timestamp("s"))}, "timestamp"),
         ({"value": ["a"], "colour": ["red"]}, "colour"),
         ({"key": ["a"]}, "value"),
     ],
@@ -258,7 +257,6 @@ def test_rows_carry_headers_as_dictionaries() -> None:
         ([{"value": b"", "timestamp": "today"}], "timestamp"),
         ([{"value": b"", "timestamp": 1.5}], "timestamp"),
         ([{"value": b"", "timestamp": True}], "timestamp"),
-        ([{"value": b"", "timestamp": 2**63}], "timestamp"),
         ([{"value": b"", "colour": "red"}], "colour"),
         ([{"value": b"", 3: "red"}], "3"),
         ([None], "value"),
@@ -519,7 +517,10 @@ def test_wrong_lists_are_refused_with_an_error_of_ours(arguments: Any, told: str
 
 raw_rows = st.lists(
     st.fixed_dictionaries(
-        {"value": st.binary(max_size=20), "timestamp": st.integers(-(2**62), 2**62)},
+        {
+            "value": st.binary(max_size=20),
+            "timestamp": st.integers(limits.TIME_US_MIN, limits.TIME_US_MAX),
+        },
         optional={
             "key": st.none() | st.binary(max_size=9),
             "headers": st.none() | st.dictionaries(st.text(max_size=5), st.binary(max_size=5)),

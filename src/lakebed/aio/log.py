@@ -6,6 +6,7 @@ import asyncio
 import functools
 import math
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -66,13 +67,11 @@ async def _open(
     config: LogConfig | ClientConfig | None,
     progress: Progress | None,
 ) -> AsyncLog:
-    threads = Threads()
-    tell = None if progress is None else told_in_loop(progress)
+    threads, woken = Threads(), threading.Event()
     try:
-        log = await threads.open(
-            functools.partial(lakebed.open, target, config, progress=tell), Log.close
-        )
+        log = await threads.open(_opener(target, config, progress, woken), Log.close)
     except BaseException:
+        woken.set()  # a thread that tries to reach a server gives up
         threads.close()
         raise
     if type(log) is Log:
@@ -80,6 +79,21 @@ async def _open(
     from lakebed.aio.remote import AsyncRemoteLog  # not needed by those who embed the log
 
     return AsyncRemoteLog(log, threads)
+
+
+def _opener(
+    target: str | os.PathLike[str],
+    config: LogConfig | ClientConfig | None,
+    progress: Progress | None,
+    woken: threading.Event,
+) -> Callable[[], Log]:
+    """Return what opens the log in a thread; setting `woken` ends its search for a server."""
+    if isinstance(target, str) and "://" in target:
+        from lakebed.client.log import RemoteLog  # not needed by those who embed the log
+
+        return functools.partial(RemoteLog, target, config, woken=woken)
+    tell = None if progress is None else told_in_loop(progress)
+    return functools.partial(lakebed.open, target, config, progress=tell)
 
 
 class AsyncLog(AsyncClosing):

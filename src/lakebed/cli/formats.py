@@ -9,8 +9,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakebed.topic.json_records import RecordTexts, times
-from lakebed.topic.json_values import compact, plain_values, to_json
+from lakebed.topic.json_records import RecordTexts
+from lakebed.topic.json_values import compact, to_json
+from lakebed.topic.times import python_values, texts
 
 Format = Callable[[pa.Table], bytes]
 """Gives a batch as bytes."""
@@ -61,7 +62,7 @@ class _Text:
 
     def texts(self, column: pa.ChunkedArray) -> list[bytes]:
         """Give values as they are, typed ones as JSON."""
-        values, convert = plain_values(column), self._convert
+        values, convert = python_values(column), self._convert
         if convert is not None:
             return [compact(convert(value)).encode() for value in values]
         if column.null_count:
@@ -112,7 +113,7 @@ class _Table:
             out.write(_TABLE_LINE.format("partition", "offset", "time", "key", "value"))
         self._begun = True
         columns = [table.column(name).to_pylist() for name in ("partition", "offset")]
-        columns.append(times(table.column("timestamp")))
+        columns.append(texts(table.column("timestamp")))
         keys = [b"-" if key is None else key for key in table.column("key").to_pylist()]
         values = self._text.texts(table.column("value"))
         for partition, offset, time, key, value in zip(*columns, keys, values, strict=True):

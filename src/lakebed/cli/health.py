@@ -18,9 +18,11 @@ from typing import Final
 
 from lakebed import limits
 from lakebed.config import CONFIG_NAME
+from lakebed.engine.derived import NAME as DERIVED_NAME
+from lakebed.engine.leftovers import may_be_dropped, may_be_unfinished, segment_owners
 from lakebed.errors import CorruptionError, LakebedError, RejectedError
 from lakebed.host import Disk
-from lakebed.lake.folder import UNFINISHED, LakeFolder
+from lakebed.lake.folder import LakeFolder
 from lakebed.lake.places import TABLES_NAME
 from lakebed.lake.reader import SegmentReader
 from lakebed.raft.snapshot import SnapshotFolder
@@ -53,6 +55,7 @@ _OURS: Final = {
     "wal",
     "lake",
     TABLES_NAME,
+    DERIVED_NAME,
     "fetched",
     "snapshots",
     "staging",
@@ -218,7 +221,8 @@ class Examination:
                 reader.verify(topic, partition, segment)
             except LakebedError as error:
                 bad += 1
-                yield self._bad_segment(segment, error)
+                name = state.topics[topic].name if topic in state.topics else str(topic)
+                yield self._bad_segment(name, segment, error)
             done += segment.file_bytes
             self.progress("verifying segments", done, total)
         if not bad:
@@ -227,10 +231,13 @@ class Examination:
             stored = f"{len(everywhere) - len(wanted)} in the object store alone"
             yield Check("stored segments", OK, f"{stored}; these are checked when they are read")
 
-    def _bad_segment(self, segment: Segment, error: LakebedError) -> Check:
+    def _bad_segment(self, topic: str, segment: Segment, error: LakebedError) -> Check:
         if segment.place == LOCAL:
-            advice = "bring this file back from a copy; the rest of the log is not concerned"
-            return Check("segment", self._bad, str(error), advice)
+            advice = (
+                "bring this file back from a copy; until then, compaction and merging of topic "
+                f"{topic} fail, and the rest of the log is not concerned"
+            )
+            return Check("segment", self._bad, f"of topic {topic}: {error}", advice)
         advice = "the object store has this segment too: remove the file, and it is read from there"
         return Check("segment", WARNING, str(error), advice)
 
@@ -265,17 +272,22 @@ class Examination:
             for segment in partition.segments
             if segment.place != STORE
         }
+        owners = segment_owners(state)
         lake, unknown, left = LakeFolder(self.disk, self.folder), [], Counter[str]()
         with_table = self.disk.names(self.folder / TABLES_NAME)
         for name in lake.listing():
             if isinstance(name, Path):
-                unfinished = name.name.endswith(UNFINISHED)
-                left["unfinished"] += unfinished
-                unknown += [] if unfinished else [str(name)]
-            elif name.segment >= state.numbers["segment"]:
-                unknown.append(str(lake.path(*name)))
-            elif name not in needed:
+                unfinished = lake.unfinished(name)
+                if unfinished is not None and may_be_unfinished(state, unfinished):
+                    left["unfinished"] += 1
+                else:
+                    unknown.append(str(name))
+            elif name in needed:
+                continue
+            elif owners.get(name.segment) == name[:2] or may_be_dropped(state, owners, name):
                 left["waiting" if str(name.topic) in with_table else "dropped"] += 1
+            else:
+                unknown.append(str(lake.path(*name)))
         return unknown, left
 
     def _aside(self) -> Iterator[Check]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from typing import Final
 
 import click
 
@@ -22,11 +23,15 @@ from lakebed.cli.output import (
     write_json,
     write_line,
 )
+from lakebed.engine.cleanup import CleanupReport
 from lakebed.engine.lake_reports import LakeStats
 from lakebed.engine.stats import LogStats
 from lakebed.errors import LakebedError
 
 Facts = list[tuple[str, str]]
+
+_NAMED_MAX: Final = 5
+"""The most topics named with a failure."""
 
 
 @click.command(short_help="Put what is in memory into segments.")
@@ -85,17 +90,29 @@ def _sync(log: lakebed.Log, *, silent: bool) -> list[tuple[str, LakebedError]]:
 @click.argument("topic", required=False, shell_complete=complete_topic)
 @data_option
 @json_option
-def retain(topic: str | None, folder: Target, *, as_json: bool) -> None:
+@click.pass_context
+def retain(ctx: click.Context, topic: str | None, folder: Target, *, as_json: bool) -> None:
     """Apply retention, compaction and merging now, to TOPIC or to all topics.
 
     A log does this by itself once a minute. Records that are in memory only are not touched:
     `lakebed checkpoint` puts them into segments.
+
+    A topic that cannot be cleaned up, because a segment is damaged for example, does not keep the
+    others from it; the exit code is 1 then.
     """
     with opened(folder, silent=as_json) as log:
         report = log.retain(topic)
     if as_json:
-        write_json("retain", {"topic": topic, **asdict(report)})
-        return
+        failures = [{"topic": name, **error_facts(each)} for name, each in report.errors.items()]
+        done = {name: value for name, value in asdict(report).items() if name != "errors"}
+        write_json("retain", {"topic": topic, **done, "failures": failures})
+    else:
+        _show_retained(report)
+    if report.errors:
+        ctx.exit(1)
+
+
+def _show_retained(report: CleanupReport) -> None:
     removed = counted(report.records_removed, "record", "records")
     compacted = counted(report.records_compacted, "record", "records")
     write_facts(
@@ -105,6 +122,8 @@ def retain(topic: str | None, folder: Target, *, as_json: bool) -> None:
             ("merging", f"{_segments(report.segments_merged)} merged"),
         ]
     )
+    for name, error in report.errors.items():
+        warn(f"{name} could not be cleaned up", error)
 
 
 def _segments(count: int) -> str:
@@ -193,6 +212,9 @@ def _maintenance(stats: LogStats) -> Iterator[tuple[str, str]]:
     if stats.maintenance_failures:
         yield "failures", str(stats.maintenance_failures)
         yield "last failure", stats.last_failure or "-"
+    for failure in stats.cleanup_failures[:_NAMED_MAX]:
+        since = "fails" if failure.failing else "works again"
+        yield f"cleanup of {failure.topic}", f"{since}, {failure.failures} failed"
     if stats.throttled_ms:
         yield "writers waited", f"{stats.throttled_ms / 1000:.1f} s"
     if stats.rejected_writes:

@@ -27,7 +27,7 @@ class ClientConfig:
     """File with that certificate's key, PEM; else `LAKEBED_KEY`."""
 
     retry_ms: int = 30_000
-    """How long a call is repeated while the server cannot be reached."""
+    """How long opening and each call are repeated while the server cannot be reached."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""

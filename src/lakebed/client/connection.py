@@ -64,8 +64,10 @@ _SLOW: Final = frozenset(
 """Calls that take as long as they take."""
 _TELL_SECONDS: Final = 2.0
 """After so long it is told that a call is being repeated."""
-_CONNECT_SECONDS: Final = 5.0
-"""How long a server is tried for that has never answered this client."""
+_HELLO_SECONDS: Final = 5.0
+"""How long one attempt waits for the first answer of a server."""
+_LOOK_SECONDS: Final = 2.0
+"""How often it is looked for a mistake while the first answer does not come."""
 _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # every log has a connection of its own
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -81,7 +83,9 @@ Result = TypeVar("Result")
 class Connection:
     """One server, as one client reaches it. Any thread."""
 
-    def __init__(self, url: str, config: ClientConfig) -> None:
+    def __init__(
+        self, url: str, config: ClientConfig, woken: threading.Event | None = None
+    ) -> None:
         self.url = url
         self.config = config = config.resolved()
         location, self._port, tls = _location(url)
@@ -100,7 +104,8 @@ class Connection:
         self.options = fl.FlightCallOptions(headers=headers)
         self._client: Any = None
         self._guard = threading.Lock()
-        self._woken = threading.Event()
+        self._woken = threading.Event() if woken is None else woken
+        """Set when nothing is to be repeated any more."""
         self.closed = False
 
     @property
@@ -131,25 +136,29 @@ class Connection:
         """Give the options of a call that a server which lives answers in time."""
         return fl.FlightCallOptions(headers=self._headers, timeout=seconds)
 
-    def hello(self) -> dict[str, Any]:
-        """Ask the server who it is; a mistake that no repetition mends is told at once."""
+    def hello(self, seconds: float | None = None) -> dict[str, Any]:
+        """Ask the server who it is, for `retry_ms` or as long as given.
+
+        A server that is being restarted is waited for. A mistake that no repetition mends (TLS, a
+        token, a port that speaks something else) is told at once, also if it shows later.
+        """
         action = fl.Action("hello", pack({}))
-        looked = False
+        look_at = 0.0
 
         def attempt() -> Any:
-            nonlocal looked
+            nonlocal look_at
             try:
-                (reply,) = self.client.do_action(action, self._within(_CONNECT_SECONDS))
+                (reply,) = self.client.do_action(action, self._within(_HELLO_SECONDS))
             except (pa.ArrowException, OSError) as failure:
-                if not looked and isinstance(self.error_of(failure), ServerUnavailableError):
-                    looked = True
+                unavailable = isinstance(self.error_of(failure), ServerUnavailableError)
+                if unavailable and time.monotonic() >= look_at:
                     mistake = diagnosis(self.url, self._port, self.config)
+                    look_at = time.monotonic() + _LOOK_SECONDS
                     if mistake is not None:
                         raise mistake from failure
                 raise
             return unpack(memoryview(reply.body))
 
-        seconds = min(self.config.retry_ms / 1000, _CONNECT_SECONDS)
         said = self.repeated(attempt, safe=True, seconds=seconds)
         if not isinstance(said, dict) or said.get("protocol") != VERSION:
             raise ProtocolError("the server speaks another protocol", url=self.url)
@@ -211,7 +220,7 @@ class Connection:
                         "the connection broke under way", url=self.url
                     ) from failure
                 now = time.monotonic()
-                if now + wait > deadline or self.closed:
+                if now + wait > deadline or self.closed or self._woken.is_set():
                     raise error from failure
                 if now - begun > _TELL_SECONDS and not told:
                     told = True

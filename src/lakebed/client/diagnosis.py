@@ -1,7 +1,8 @@
 """Why a server cannot be reached: what is at the other end, when it is not what the URL says.
 
-gRPC tells little about a handshake that failed, and tries again. So when the first call of a client
-does not get through, this looks once by itself: a mistake that no repetition mends is told at once.
+gRPC tells little about a handshake that failed, and tries again. So while the first call of a
+client does not get through, this looks every few seconds: a mistake that no repetition mends is
+told at once. A server that is starting or stopping is not a mistake.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ def diagnosis(url: str, port: int, config: ClientConfig) -> LakebedError | None:
             reason=error.verify_message,
             ca=config.ca or "those of the system",
         )
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+        return None  # it hangs up, as a server does that is stopping
     except ssl.SSLError as error:
         return _failed(error, url)
     except OSError:
-        return None  # nobody is there, or not now
+        return None  # no server is there, or not now
 
 
 def _plainly(plain: socket.socket, host: str, port: int, url: str) -> LakebedError | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,17 +87,27 @@ class RemoteLog(Log):
     _writing: RemoteWriting
     _groups: RemoteGroups  # type: ignore[assignment]
 
-    def __init__(self, url: str, config: object = None) -> None:
-        """Connect to a server, or raise `ServerUnavailableError`."""
+    def __init__(
+        self,
+        url: str,
+        config: object = None,
+        *,
+        connect_seconds: float | None = None,
+        woken: threading.Event | None = None,
+    ) -> None:
+        """Connect to a server, or raise `ServerUnavailableError` when `retry_ms` are over.
+
+        `connect_seconds` is how long to try instead; whoever sets `woken` ends it earlier.
+        """
         if config is not None and not isinstance(config, ClientConfig):
             raise InvalidArgumentError(
                 "the settings of a served log are a ClientConfig", got=type(config).__name__
             )
         self.url = url
-        self._connection = Connection(url, config or ClientConfig())
+        self._connection = Connection(url, config or ClientConfig(), woken)
         self._closed = False
         try:
-            hello = self._connection.hello()
+            hello = self._connection.hello(connect_seconds)
         except BaseException:
             self._connection.close()
             raise

@@ -22,6 +22,7 @@ from lakebed.engine.table import (
 )
 from lakebed.errors import ClosedError, InvalidArgumentError
 from lakebed.serve.predicates import pack_predicate
+from lakebed.topic.times import python_rows
 
 
 class RemoteTable(Table):
@@ -108,7 +109,7 @@ class RemoteTable(Table):
         table, _ = self._connection.get(
             {"call": "record", "topic": self.name, "id": self._id, "key": checked_key(key)}
         )
-        return dict(table.to_pylist()[0]) if table.num_rows else None
+        return python_rows(table)[0] if table.num_rows else None
 
     def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Give the current record of each key, in the order of partitions and offsets."""

@@ -41,8 +41,9 @@ from lakebed.lake.remote import RemoteSegments
 from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.state.commands import Command
 from lakebed.state.image import State
-from lakebed.types import Closing, Progress, say_nothing
+from lakebed.types import Closing, HardState, Progress, say_nothing
 from lakebed.wal import Wal
+from lakebed.wal.folder import RAFT, TOPICS, Layout, declare_kind, is_declared, other_kind
 
 _FLUSH_THREADS_MAX: Final = 4
 """Segments that a checkpoint writes at a time, at most."""
@@ -111,9 +112,15 @@ class Assembly(Closing):
             clock=clock,
             threaded=threaded,
             applied=log._core.applied,
+            kind=TOPICS,
         )
         try:
+            declared = is_declared(disk, Layout(log.folder))
+            if not declared:
+                _check_not_raft(log._wal)
             log._recover(tell)
+            if not declared:
+                declare_kind(disk, Layout(log.folder), log._wal.log_id, TOPICS)
             log._assemble()
         except BaseException:
             log._wal.close()
@@ -257,6 +264,7 @@ class Assembly(Closing):
             last_failure=None
             if self._maintenance.last_failure is None
             else str(self._maintenance.last_failure),
+            cleanup_failures=self._cleanup.failures.listing(state.topics.__contains__),
             cache_bytes=cache.cached_bytes,
             cache_hits=cache.hits,
             cache_misses=cache.misses,
@@ -322,6 +330,15 @@ class Assembly(Closing):
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the log is closed", path=self.folder)
+
+
+def _check_not_raft(wal: Wal) -> None:
+    """Refuse the log of a Raft node of version 0.6, which does not say that it is one.
+
+    Only such a log has terms and votes, and notes at its release marks.
+    """
+    if wal.last_term or wal.hard_state != HardState() or wal.mark.note:
+        raise other_kind(wal.folder, TOPICS, RAFT)
 
 
 def _flush_threads() -> int:

@@ -2,28 +2,39 @@
 
 The plans are pure (`topic/retention.py`, `topic/compaction.py`); how segments are rewritten is in
 `engine/rewriting.py`.
+
+Each topic, and each of its partitions, is cleaned up separately: one with a damaged segment does
+not keep the others from retention and compaction. What fails is counted by topic, logged, and tried
+again at the next cleanup. A topic that is deleted or purged during a cleanup is not a failure: its
+segments are gone because the log has dropped them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from lakebed.config import TopicConfig, stored_config
 from lakebed.engine.checkpoint import Checkpointer
+from lakebed.engine.cleanup_failures import CleanupFailures
 from lakebed.engine.compaction import holds_of
 from lakebed.engine.core import Core, Key
 from lakebed.engine.rewriting import Rewriting
-from lakebed.errors import translated
+from lakebed.errors import ClosedError, LakebedError, PoisonedError, translated
 from lakebed.host import failpoints
 from lakebed.lake.reader import SegmentReader
 from lakebed.state.commands import Command, ReplaceSegments, Trim
 from lakebed.state.values import Partition, Segment, Topic
 from lakebed.topic.compaction import keep, surviving, with_tombstones
 from lakebed.topic.retention import plan_compaction, plan_merge, plan_retention
+
+_log = logging.getLogger("lakebed.engine")
 
 _TRIMMED = failpoints.define("engine.retention.logged")
 
@@ -37,6 +48,13 @@ class CleanupReport:
     segments_merged: int = 0
     segments_compacted: int = 0
     records_compacted: int = 0
+    errors: dict[str, LakebedError] = field(default_factory=dict)
+    """Topics that could not be cleaned up, and why; the others were."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether records or segments were removed or rewritten."""
+        return replace(self, errors={}) != CleanupReport()
 
 
 class Cleanup:
@@ -55,26 +73,69 @@ class Cleanup:
         self._rewriting = rewriting
         self._checkpointer = checkpointer
         self._submit = submit
+        self.failures = CleanupFailures()
 
     def run(self, topics: list[Topic]) -> CleanupReport:
-        """Do everything that is due for these topics."""
-        with translated("cleaning up", self._core.staging.folder.parent):
-            return self._run(topics)
-
-    def _run(self, topics: list[Topic]) -> CleanupReport:
+        """Do everything that is due for these topics; each error is in the report."""
         report = CleanupReport()
-        for each in topics:
-            topic = self._core.topic(each.id)
-            if topic is None:
-                continue  # deleted since it was asked for
-            config = stored_config(topic.config)
-            self._retain(topic, config, report)
-            holds = holds_of(self._core, topic, config, self._core.clock.time_us())
-            for number in range(topic.partitions):
-                self._compact(topic, number, config, holds.get(number), report)
-                self._merge(topic, number, config, report)
-        self._checkpointer.remove_dropped()
+        for topic in topics:
+            error = self._clean(topic.id, report)
+            if error is None:
+                self.failures.clear(topic.id)
+            else:
+                report.errors[topic.name] = error
+                is_new = self.failures.add(topic.id, topic.name, error)
+                level = logging.ERROR if is_new else logging.DEBUG
+                _log.log(level, "cleaning up failed, and is tried again: %s", error)
+        with translated("cleaning up", self._core.staging.folder.parent):
+            self._checkpointer.remove_dropped()
         return report
+
+    def _clean(self, topic_id: int, report: CleanupReport) -> LakebedError | None:
+        """Clean up a topic; return the first error, after trying every partition."""
+        topic = self._core.topic(topic_id)
+        if topic is None:
+            return None  # deleted since it was asked for
+        config = stored_config(topic.config)
+        failure = self._attempt(topic, partial(self._retain, topic, config, report))
+        holds = holds_of(self._core, topic, config, self._core.clock.time_us())
+        for number in range(topic.partitions):
+            hold = holds.get(number)
+            compact = partial(self._compact, topic, number, config, hold, report)
+            merge = partial(self._merge, topic, number, config, report)
+            error = self._attempt(topic, compact) or self._attempt(topic, merge)
+            failure = failure or error
+        return failure
+
+    def _attempt(self, topic: Topic, act: Callable[[], None]) -> LakebedError | None:
+        """Do a part of the work; return why it failed."""
+        try:
+            with translated("cleaning up", self._core.staging.folder.parent):
+                act()
+        except (ClosedError, PoisonedError):
+            raise  # it would be the same for every other part
+        except LakebedError as error:
+            return None if self._core.topic(topic.id) is None else error
+        except Exception as error:  # a defect in the work on one topic
+            _log.exception("cleaning up failed: topic=%s", topic.name)
+            return LakebedError(f"cleaning up failed: {type(error).__name__}: {error}")
+        return None
+
+    @contextlib.contextmanager
+    def _unless_dropped(self, key: Key, segments: Sequence[Segment]) -> Iterator[None]:
+        """Ignore an error of the block if the log has dropped the segments it works on meanwhile.
+
+        The entry that drops a segment is applied before its file goes, so a file that is missing
+        while the log still names it is damage.
+        """
+        try:
+            yield
+        except LakebedError as error:
+            partition = self._partition(key)
+            there = set() if partition is None else {each.id for each in partition.segments}
+            if there.issuperset(segment.id for segment in segments):
+                raise
+            _log.info("segments were dropped while they were rewritten: %s", error)
 
     # Retention
 
@@ -121,6 +182,18 @@ class Cleanup:
         )
         if not old:
             return
+        with self._unless_dropped(key, old):
+            self._compact_segments(topic, key, config, old, now_us, report)
+
+    def _compact_segments(
+        self,
+        topic: Topic,
+        key: Key,
+        config: TopicConfig,
+        old: list[Segment],
+        now_us: int,
+        report: CleanupReport,
+    ) -> None:
         tombstone_before_us = now_us - config.tombstone_retention_ms * 1000
         survivors = surviving(self._keys(key, old, tombstone_before_us), tombstone_before_us)
         before = sum(each.records for each in old)
@@ -159,10 +232,11 @@ class Cleanup:
         if partition is None:
             return
         for old in plan_merge(partition.segments, config):
-            new = self._rewritten(topic, key, old, self._rewriting.scan(topic, key, old))
-            command = ReplaceSegments(*key, tuple(each.id for each in old), (new,), 0)
-            if self._rewriting.replace(command, old):
-                report.segments_merged += len(old)
+            with self._unless_dropped(key, old):
+                new = self._rewritten(topic, key, old, self._rewriting.scan(topic, key, old))
+                command = ReplaceSegments(*key, tuple(each.id for each in old), (new,), 0)
+                if self._rewriting.replace(command, old):
+                    report.segments_merged += len(old)
 
     def _rewritten(
         self, topic: Topic, key: Key, old: list[Segment], batches: Iterable[pa.RecordBatch]

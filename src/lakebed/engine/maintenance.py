@@ -22,6 +22,7 @@ from lakebed.errors import ClosedError, LakebedError
 from lakebed.state.commands import AbortTransaction, Command, ExpireProducers
 from lakebed.state.image import State
 from lakebed.state.machine import TIMED_OUT
+from lakebed.state.values import Topic
 
 _log = logging.getLogger("lakebed.engine")
 
@@ -130,13 +131,16 @@ class Maintenance:
             if now - self._cleaned_at >= self._config.retention_interval_ms / 1000:
                 self._clean_if_free(now)
 
-    def clean(self, topics: list[Any]) -> CleanupReport:
-        """Do retention, merging and compaction for topics, now."""
+    def clean(self, topics: list[Topic]) -> CleanupReport:
+        """Do retention, merging and compaction for topics, now.
+
+        The error of a single topic is raised; of several, each is in the report.
+        """
         self._core.check_may_wait()
         with self._cleaning, self._working:
-            report = self._cleanup.run(topics)
-            if report != CleanupReport():
-                self._changed()
+            report = self._clean(topics)
+            if len(topics) == 1 and report.errors:
+                raise next(iter(report.errors.values()))
             return report
 
     def rewrite(self, act: Callable[[], Result]) -> Result:
@@ -179,9 +183,17 @@ class Maintenance:
         finally:
             self._cleaning.release()
 
-    def _clean_all(self) -> None:
-        if self._cleanup.run(list(self._core.state.topics.values())) != CleanupReport():
+    def _clean(self, topics: list[Topic]) -> CleanupReport:
+        report = self._cleanup.run(topics)
+        if report.changed:
             self._changed()
+        for error in report.errors.values():
+            self.failures += 1
+            self.last_failure = error
+        return report
+
+    def _clean_all(self) -> None:
+        self._clean(list(self._core.state.topics.values()))
         before = self._core.clock.time_us() - self._config.producer_expiry_ms * 1000
         old = [
             each

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.engine.acks import Ack, Acks
@@ -36,7 +37,10 @@ _log = logging.getLogger("lakebed.engine")
 _ITEMS: Final = 4
 """Items of a batch's list that make one record."""
 _LARGE_BYTES: Final = 256 * 1024
-"""A record above this gets a batch of its own, so that a batch always fits into an entry."""
+"""A record above this gets a separate batch, so that a batch always fits into an entry.
+
+In a log of small entries the limit is lower: what `Writing` gathers into an entry.
+"""
 _RECORD_BYTES: Final = 32
 """What a record takes besides its key and value, about."""
 
@@ -108,11 +112,11 @@ class _Batch:
         "tickets",
     )
 
-    def __init__(self, target: Target, opened_at: float) -> None:
+    def __init__(self, target: Target, opened_at: float, large_bytes: int) -> None:
         self.target = target
         self.opened_at = opened_at
         self.record_bytes_max = (
-            min(target.config.record_bytes_max, _LARGE_BYTES) if target.raw else -1
+            min(target.config.record_bytes_max, large_bytes) if target.raw else -1
         )
         """The largest record that may be added without a further look."""
         self.items: list[Any] = []
@@ -210,7 +214,8 @@ class Producer(Closing):
         self._writing = writing
         self._admit = admit
         self._linger = linger_ms / 1000
-        self._batch_bytes = batch_bytes
+        self._batch_bytes = min(batch_bytes, writing.gathered_bytes_max)
+        self._large_bytes = min(_LARGE_BYTES, writing.gathered_bytes_max)
         self._memory_bytes = memory_bytes
         self._guard = threading.Lock()
         self._changed = threading.Condition(self._guard)
@@ -282,7 +287,7 @@ class Producer(Closing):
             self._check_usable()
             self._wait_for_memory()
             batch = self._open_batch(topic, record.target)
-            if batch.size and record.size > _LARGE_BYTES:
+            if batch.size and record.size > self._large_bytes:
                 self._close_batch(batch)
                 batch = self._open_batch(topic, record.target)
             sent._batch = batch
@@ -302,7 +307,7 @@ class Producer(Closing):
             self._close_batch(batch)  # the topic was changed or made anew
             batch = None
         if batch is None:
-            batch = self._open[topic] = _Batch(target, time.monotonic())
+            batch = self._open[topic] = _Batch(target, time.monotonic(), self._large_bytes)
             self._unsettled[id(batch)] = batch
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -393,7 +398,7 @@ class Producer(Closing):
                 values,
                 None if keys.count(None) == len(keys) else keys,
                 [each and each.headers for each in extras] if extras else None,
-                np.array(times, np.int64) // 1000,
+                _micros(times),
                 target.value_type,
                 target.config.record_bytes_max,
             )
@@ -487,3 +492,11 @@ class Producer(Closing):
 
     def __repr__(self) -> str:
         return f"<Producer {self.name!r}: id {self.id}, epoch {self.epoch}>"
+
+
+def _micros(times_ns: list[int]) -> npt.NDArray[np.int64]:
+    """Return times in nanoseconds as microseconds; those after 2262 exceed 64 bits before that."""
+    try:
+        return np.array(times_ns, np.int64) // 1000
+    except OverflowError:
+        return np.array([time_ns // 1000 for time_ns in times_ns], np.int64)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakebed.engine.core import Core, Prepared
+from lakebed.engine.leftovers import may_be_dropped, may_be_unfinished, segment_owners
 from lakebed.errors import (
     CorruptionError,
     EntryLostError,
@@ -25,7 +26,7 @@ from lakebed.errors import (
     MissingFileError,
     from_os_error,
 )
-from lakebed.lake.folder import UNFINISHED, LakeFolder, SegmentName
+from lakebed.lake.folder import LakeFolder, SegmentName
 from lakebed.state.commands import decode, parts_of
 from lakebed.state.image import State, decode_state
 from lakebed.state.machine import Dropped
@@ -129,11 +130,12 @@ def tidy(
     if not stored:
         _check_local(segments)
     needed = {key for key, place in segments.items() if place == LOCAL or not stored}
-    following = core.state.numbers["segment"]
+    owners = segment_owners(core.state)
     strange: list[Path] = []
     for name in lake.listing():
         if isinstance(name, Path):
-            if name.name.endswith(UNFINISHED):
+            unfinished = lake.unfinished(name)
+            if unfinished is not None and may_be_unfinished(core.state, unfinished):
                 _remove(disk, name)
                 found.files_removed += 1
             else:
@@ -143,7 +145,7 @@ def tidy(
             found.files_removed += 1
         elif name in segments:
             needed.discard(name)
-        elif name.segment < following:
+        elif may_be_dropped(core.state, owners, name):
             found.dropped.append(name)  # the process died before it was removed
         else:
             strange.append(lake.path(*name))

@@ -43,7 +43,7 @@ from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.state.image import decode_state, encode_state
 from lakebed.types import Progress
 from lakebed.wal.copying import Copy
-from lakebed.wal.folder import Layout, make_folders, write_identity
+from lakebed.wal.folder import TOPICS, Layout, make_folders, write_identity
 from lakebed.wal.recovery import Mark
 
 _JUMP: Final = 1 << 40
@@ -184,7 +184,7 @@ class _Restore:
             finally:
                 copy.close()
             _FOUNDED.hit()
-            write_identity(self._disk, layout, log_id)  # last, as when a log is made
+            write_identity(self._disk, layout, log_id, TOPICS)  # last, as when a log is made
 
     # Checking
 

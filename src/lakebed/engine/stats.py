@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lakebed.engine.checkpoint import CheckpointReport
+from lakebed.engine.cleanup_failures import CleanupFailure
 from lakebed.engine.lake_reports import LakeStats
 from lakebed.wal import WalStats
 
@@ -40,6 +41,8 @@ class LogStats:
     rejected_writes: int
     maintenance_failures: int
     last_failure: str | None
+    cleanup_failures: tuple[CleanupFailure, ...]
+    """Topics whose retention, compaction or merging failed since the log was opened."""
     cache_bytes: int
     cache_hits: int
     cache_misses: int

@@ -26,6 +26,7 @@ from lakebed.engine.writing import no_topic
 from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
 from lakebed.lake.reader import SegmentReader
 from lakebed.state.values import Partition, Segment, Topic
+from lakebed.topic.times import python_rows, python_values
 
 _log = logging.getLogger("lakebed.engine")
 
@@ -134,13 +135,13 @@ class Table:
         A key that was never written, or was deleted by a tombstone, has the value `default`.
         """
         found = self._find(key, ("value",))
-        value = None if found is None else found.column("value")[0].as_py()
+        value = None if found is None else python_values(found.column("value"))[0]
         return default if value is None else value
 
     def record(self, key: bytes | str) -> dict[str, Any] | None:
         """Give the latest record of a key with all its columns, also if it is a tombstone."""
         found = self._find(key, COLUMNS)
-        return None if found is None else dict(found.select(list(COLUMNS)).to_pylist()[0])
+        return None if found is None else python_rows(found.select(list(COLUMNS)))[0]
 
     def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Give the current record of each key, in the order of partitions and offsets.

@@ -13,7 +13,12 @@ from lakebed import limits
 from lakebed.config import TopicConfig, stored_config
 from lakebed.engine.core import Core
 from lakebed.engine.writing import no_topic
-from lakebed.errors import InvalidArgumentError, SchemaChangeError, TopicExistsError
+from lakebed.errors import (
+    InvalidArgumentError,
+    SchemaChangeError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
 from lakebed.state.commands import (
     AddPartitions,
     AlterTopic,
@@ -85,8 +90,10 @@ class Topics:
             raise TopicExistsError("the topic exists", topic=checked)
         time_us = self._core.clock.time_us()
         changed = tuple(sorted(settings.changed().items()))
-        self._submit(CreateTopic(str(checked), count, encoded, changed, time_us))
-        return self.describe(checked)
+        topic_id = self._submit(CreateTopic(str(checked), count, encoded, changed, time_us))
+        schemas = (encoded,) if encoded else ()
+        made = Topic(topic_id, str(checked), count, schemas, changed, time_us)
+        return self._describe(self._core.topic(topic_id) or made)  # deleted, perhaps, by now
 
     def get_or_create(
         self,
@@ -95,11 +102,13 @@ class Topics:
         schema: pa.Schema | None,
         config: Mapping[str, object] | TopicConfig | None,
     ) -> TopicInfo:
-        """Give a topic as it is, or make it."""
-        try:
-            return self.create(name, partitions, schema, config)
-        except TopicExistsError:
-            return self.describe(name)
+        """Return a topic as it is, or make it; again if it is deleted between these two steps."""
+        while True:
+            try:
+                return self.create(name, partitions, schema, config)
+            except TopicExistsError:
+                with contextlib.suppress(TopicNotFoundError):
+                    return self.describe(name)
 
     def ensure_internal(self, name: str, schema: pa.Schema, config: TopicConfig) -> None:
         """Make a topic of the log's own, of one partition, unless there is one."""
@@ -113,7 +122,9 @@ class Topics:
 
     def describe(self, name: str) -> TopicInfo:
         """Give everything about a topic but its records."""
-        topic = self.find(name)
+        return self._describe(self.find(name))
+
+    def _describe(self, topic: Topic) -> TopicInfo:
         return TopicInfo(
             name=topic.name,
             id=topic.id,

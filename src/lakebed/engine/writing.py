@@ -28,7 +28,7 @@ from lakebed.errors import (
     RejectedError,
     TopicNotFoundError,
 )
-from lakebed.state.commands import Command, Write, encode
+from lakebed.state.commands import Command, ProducerWrite, Write, encode
 from lakebed.state.machine import Written
 from lakebed.state.values import Part, Run, Topic
 from lakebed.topic.memtable import Body
@@ -329,6 +329,27 @@ class Writing:
         timestamp: Any,
     ) -> Record:
         """Check one record in its caller's thread, so that it cannot spoil the others' batch."""
+        record = self._checked_record(topic, value, key, headers, partition, timestamp)
+        if record.size > self._wal.config.entry_bytes_max // 4:
+            self._check_fits_alone(record)
+        return record
+
+    def _check_fits_alone(self, record: Record) -> None:
+        """Refuse a record that no entry can hold, however it is written."""
+        encoded = self.encode_records([record])
+        most = limits.OFFSET_MAX
+        largest = ProducerWrite(most, most, most, (most,), encoded.part)
+        self.check_fits(encode(largest, [encoded.body.raw()]))
+
+    def _checked_record(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Mapping[str, Any] | None,
+        partition: int | None,
+        timestamp: Any,
+    ) -> Record:
         target = self.target(topic)
         if partition is not None and not (
             type(partition) is int and 0 <= partition < target.topic.partitions

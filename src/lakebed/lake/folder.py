@@ -132,6 +132,14 @@ class LakeFolder:
                 match = _SEGMENT.fullmatch(name)
                 yield SegmentName(number, int(match[1]), int(match[2])) if match else folder / name
 
+    def unfinished(self, path: Path) -> SegmentName | None:
+        """Return the segment that a path from `listing` is an unfinished file of, if it is one."""
+        match = _SEGMENT.fullmatch(path.name.removesuffix(UNFINISHED))
+        topic = path.parent
+        if not path.name.endswith(UNFINISHED) or match is None or topic.parent != self._lake:
+            return None
+        return SegmentName(int(topic.name), int(match[1]), int(match[2]))
+
     def _names_in_topic(self, folder: Path) -> list[str] | None:
         try:
             return self.disk.names(folder)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from lakebed import limits
 from lakebed.errors import (
@@ -15,6 +15,7 @@ from lakebed.errors import (
     LakebedError,
     NotContiguousError,
     RejectedError,
+    translated,
 )
 from lakebed.host import Clock, Disk, OsDisk
 from lakebed.raft.checks import (
@@ -36,11 +37,16 @@ from lakebed.raft.staging import Group, Staging
 from lakebed.raft.values import LogEntry, Membership, Snapshot
 from lakebed.types import Closing, EntryKind, HardState
 from lakebed.wal import Wal, WalConfig, WalStats
+from lakebed.wal.folder import RAFT, TOPICS, Layout, declare_kind, is_declared, other_kind
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from lakebed.wal.recovery import Progress
+
+
+_TOPICS_FOLDERS: Final = frozenset(["lake", "staging", "iceberg", "derived", "quarantine"])
+"""Folders beside the WAL that only a log with topics has."""
 
 
 class WalLog(Closing):
@@ -78,13 +84,26 @@ class WalLog(Closing):
     ) -> Self:
         """Open the log in `folder`, making it if the folder is new or empty.
 
-        A snapshot that is missing or not what was written is refused, naming the file. The
-        arguments are those of `Wal.open`.
+        A snapshot that is missing or not what was written is refused, naming the file, and so is a
+        folder that holds a log with topics. The arguments are those of `Wal.open`.
         """
         disk = disk or OsDisk()
-        wal = Wal.open(folder, config, progress=progress, disk=disk, clock=clock, threaded=threaded)
+        wal = Wal.open(
+            folder,
+            config,
+            progress=progress,
+            disk=disk,
+            clock=clock,
+            threaded=threaded,
+            kind=RAFT,
+        )
         try:
-            return cls(wal, disk)
+            if is_declared(disk, Layout(wal.folder)):
+                return cls(wal, disk)
+            _check_not_topics(disk, wal)
+            log = cls(wal, disk)
+            declare_kind(disk, Layout(wal.folder), wal.log_id, RAFT)
+            return log
         except BaseException:
             with contextlib.suppress(LakebedError):  # the first error is the one to report
                 wal.close()
@@ -386,3 +405,16 @@ class WalLog(Closing):
             group = self._staging.last()
         if group is not None and group.payload_bytes > limits.QUEUE_BYTES_MAX:
             self._staging.wait(group)
+
+
+def _check_not_topics(disk: Disk, wal: Wal) -> None:
+    """Refuse a log with topics of version 0.6, which does not say that it is one.
+
+    Opening it here would remove its snapshots. It has folders that no Raft node makes, or entries
+    and not a single term: a node's first election gives it term 1.
+    """
+    with translated("looking for a log with topics", wal.folder):
+        topics = not _TOPICS_FOLDERS.isdisjoint(disk.names(wal.folder))
+    has_entries = wal.last_index > 0 and not wal.last_term and wal.hard_state == HardState()
+    if topics or (has_entries and not wal.mark.note):
+        raise other_kind(wal.folder, RAFT, TOPICS)

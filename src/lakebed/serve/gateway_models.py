@@ -19,7 +19,7 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Partition = Annotated[int, Field(ge=0, lt=limits.PARTITIONS_MAX)]
 Partitions = Annotated[int, Field(ge=1, le=limits.PARTITIONS_MAX)]
 Offset = Annotated[int, Field(ge=0, le=limits.OFFSET_MAX)]
-Microseconds = Annotated[int, Field(ge=-62_135_596_800_000_000, le=253_402_300_799_999_999)]
+Microseconds = Annotated[int, Field(ge=limits.TIME_US_MIN, le=limits.TIME_US_MAX)]
 """Since 1970, from the year 1 to the year 9999."""
 Count = Annotated[int, Field(ge=0)]
 

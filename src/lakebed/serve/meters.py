@@ -16,6 +16,7 @@ from lakebed.errors import GroupNotFoundError, TopicNotFoundError
 from lakebed.version import __version__
 
 if TYPE_CHECKING:
+    from lakebed.engine.cleanup_failures import CleanupFailure
     from lakebed.engine.log import Log
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -218,7 +219,9 @@ def _escaped(text: str) -> str:
 
 def _tell_stats(text: _Text, log: Log) -> None:
     """Tell every number of `Log.stats`, and the words of it that say what log this is."""
-    stats = log.stats().as_dict()
+    found = log.stats()
+    _tell_cleanup(text, found.cleanup_failures)
+    stats = found.as_dict()
     wal = stats["wal"]
     identity = {"version": __version__, "log_id": wal["log_id"], "sync": wal["sync"]}
     text.family("lakebed_info", "gauge", "The log that is served.", [(identity, 1)])
@@ -243,6 +246,23 @@ def _tell_stats(text: _Text, log: Log) -> None:
         "Entries that shared a group commit.",
         [2**slot for slot in range(len(counts) - 1)],
         [({}, counts, wal["counters"]["appends"])],
+    )
+
+
+def _tell_cleanup(text: _Text, failures: Sequence[CleanupFailure]) -> None:
+    """Tell which topics could not be cleaned up; those without a failure have no series."""
+    shown = failures[:SERIES_MAX]
+    text.family(
+        "lakebed_topic_cleanup_failures_total",
+        "counter",
+        "Failures of a topic's retention, compaction or merging, since the log was opened.",
+        [({"topic": each.topic}, each.failures) for each in shown],
+    )
+    text.family(
+        "lakebed_topic_cleanup_failing",
+        "gauge",
+        "Whether a topic's last retention, compaction or merging failed.",
+        [({"topic": each.topic}, int(each.failing)) for each in shown],
     )
 
 

@@ -26,6 +26,7 @@ from lakebed.engine.access import GrantInfo, RuleInfo, TokenInfo
 from lakebed.engine.backup import BackupReport
 from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup import CleanupReport
+from lakebed.engine.cleanup_failures import CleanupFailure
 from lakebed.engine.compaction import CompactionPlan, PartitionCompaction, RewriteReport
 from lakebed.engine.groups import GroupInfo, GroupPartition
 from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
@@ -55,6 +56,7 @@ _REPORTS: Final[dict[str, Any]] = {
     for kind in (
         BackupReport,
         CheckpointReport,
+        CleanupFailure,
         CleanupReport,
         CompactionPlan,
         Committed,

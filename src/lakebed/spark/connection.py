@@ -17,6 +17,9 @@ from lakebed.spark.serving import url_of
 _open: Final[dict[tuple[int, str, ClientConfig], RemoteLog]] = {}
 _guard: Final = threading.Lock()
 
+_CONNECT_SECONDS: Final = 5.0
+"""How long one attempt to reach a server takes at most."""
+
 
 def reachable(target: Target) -> Target:
     """Give a target whose log is a URL, which every process of the application can use."""
@@ -53,5 +56,7 @@ def _connected(url: str, client: ClientConfig) -> RemoteLog:
     with _guard:
         log = _open.get(key)
         if log is None or log._closed:
-            log = _open[key] = RemoteLog(url, client)
+            # Others wait for the guard, and the next attempt may be at another address.
+            seconds = min(client.retry_ms / 1000, _CONNECT_SECONDS)
+            log = _open[key] = RemoteLog(url, client, connect_seconds=seconds)
         return log

@@ -16,6 +16,7 @@ from pyarrow import types
 
 from lakebed.errors import SchemaMismatchError
 from lakebed.topic.schema import HEADERS, TIMESTAMP
+from lakebed.topic.times import check_array
 
 
 def mismatch(column: str, expected: object, got: object, **facts: object) -> SchemaMismatchError:
@@ -27,10 +28,7 @@ def mismatch(column: str, expected: object, got: object, **facts: object) -> Sch
 
 def constant_timestamps(time_us: int, rows: int) -> pa.Array:
     """Give the same time for each row."""
-    try:
-        times = np.full(rows, time_us, np.int64)
-    except OverflowError as error:
-        raise mismatch("timestamp", "microseconds in 64 bits", time_us) from error
+    times = np.full(rows, time_us, np.int64)
     return pa.Array.from_buffers(TIMESTAMP, rows, [None, pa.py_buffer(times)], 0)
 
 
@@ -41,8 +39,9 @@ def timestamp_column(array: pa.Array, now_us: int) -> pa.Array:
         return constant_timestamps(now_us, len(array))
     if not types.is_timestamp(kind):
         raise mismatch("timestamp", "a timestamp", kind)
+    check_array(array, "timestamp")
     if kind != TIMESTAMP:
-        # Finer units are cut to microseconds; coarser ones must not overflow.
+        # Nanoseconds are cut to microseconds.
         array = _cast(array, pa.timestamp("us", kind.tz), "timestamp", safe=kind.unit != "ns")
         array = array.view(TIMESTAMP)
     if array.null_count:

@@ -22,10 +22,10 @@ from lakebed.topic.json_values import (
     from_json,
     given_bytes,
     given_time,
-    plain_values,
     shown_bytes,
     to_json,
 )
+from lakebed.topic.times import python_values, texts
 
 _NAMES: Final = ("value", "key", "headers", "timestamp", "partition")
 _IGNORED: Final = frozenset(["type", "topic", "offset"])
@@ -46,7 +46,7 @@ class RecordTexts:
         rows = zip(
             table.column("partition").to_pylist(),
             table.column("offset").to_pylist(),
-            times(table.column("timestamp")),
+            texts(table.column("timestamp")),
             _bytes_json(table.column("key")),
             _headers_json(table.column("headers")),
             self._values(table.column("value")),
@@ -62,13 +62,7 @@ class RecordTexts:
     def _values(self, column: pa.ChunkedArray) -> list[str]:
         if self._raw:
             return _bytes_json(column)
-        return [_json(self._convert(value)) for value in plain_values(column)]
-
-
-def times(column: pa.ChunkedArray) -> list[str]:
-    """Give timestamps as text in UTC."""
-    texts = column.cast(pa.timestamp("us")).cast(pa.string()).to_pylist()
-    return [f"{text.replace(' ', 'T', 1)}Z" for text in texts]
+        return [_json(self._convert(value)) for value in python_values(column)]
 
 
 def _bytes_json(column: pa.ChunkedArray) -> list[str]:
@@ -119,7 +113,7 @@ class RecordRows:
         if given.get("key") is not None:
             row["key"] = given_bytes(given["key"])
         if given.get("timestamp") is not None:
-            row["timestamp"] = given_time(given["timestamp"])
+            row["timestamp"] = _time(given["timestamp"])
         headers = {**self._headers, **_headers(given.get("headers"))}
         if headers:
             row["headers"] = headers
@@ -152,6 +146,11 @@ def _headers(given: Any) -> dict[str, bytes | None]:
     if not isinstance(given, dict):
         raise UnfitError("headers are an object of names and values")
     return {name: given_bytes(value) for name, value in given.items()}
+
+
+def _time(given: Any) -> Any:
+    """Return a record's time; whether a log accepts it is checked where every record is."""
+    return given if type(given) is int else given_time(given)
 
 
 def _partition(given: Any) -> int:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import types
 
-from lakebed.errors import InvalidArgumentError
+from lakebed.topic.times import text_of_days, text_of_micros
 
 Converter = Callable[[Any], Any]
 
@@ -41,16 +41,6 @@ class UnfitError(ValueError):
 # Out
 
 
-def plain_values(column: pa.ChunkedArray) -> list[Any]:
-    """Give a column as Python values."""
-    try:
-        return column.to_pylist()  # type: ignore[no-any-return]
-    except (ValueError, OverflowError) as error:
-        raise InvalidArgumentError(
-            f"a value holds a time that Python cannot tell: {error}"
-        ) from error
-
-
 def shown_bytes(value: bytes | None) -> object:
     """Give bytes as text if they are text."""
     if value is None:
@@ -59,6 +49,19 @@ def shown_bytes(value: bytes | None) -> object:
         return value.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(value).decode()}
+
+
+def shown_date(value: date | int) -> str:
+    """Return a date as text; one that `date` cannot hold comes as days since 1970."""
+    return text_of_days(value) if isinstance(value, int) else value.isoformat()
+
+
+def _time_out(kind: pa.DataType) -> Converter:
+    """Make the converter of times; one that `datetime` cannot hold comes as microseconds."""
+    zone = "Z" if kind.tz else ""
+    return _unless_none(
+        lambda time: text_of_micros(time) + zone if isinstance(time, int) else shown_time(time)
+    )
 
 
 def shown_time(value: datetime) -> str:
@@ -72,9 +75,9 @@ def to_json(kind: pa.DataType) -> Converter | None:
     if types.is_binary(kind):
         return shown_bytes
     if types.is_timestamp(kind):
-        return _unless_none(shown_time)
+        return _time_out(kind)
     if types.is_date(kind):
-        return _unless_none(date.isoformat)
+        return _unless_none(shown_date)
     if types.is_decimal(kind):
         return _unless_none(str)
     if types.is_floating(kind):

@@ -24,7 +24,7 @@ from lakebed.errors import (
     RecordTooLargeError,
     SchemaMismatchError,
 )
-from lakebed.topic import columns, rows, sizes
+from lakebed.topic import columns, rows, sizes, times
 from lakebed.topic.schema import HEADERS, TIMESTAMP, reader_schema, storage_schema
 
 if TYPE_CHECKING:
@@ -104,18 +104,22 @@ def _assembled(
         _check_headers(headers)
     if value.type != _BINARY:
         columns.check_required(value, value.type)
+        times.check_values(value)
     _check_sizes([array for array in (key, headers, value) if array is not None], record_bytes_max)
     return pa.RecordBatch.from_arrays(arrays, schema=storage_schema(value.type))
 
 
 def _timestamps(timestamps: Sequence[int] | npt.NDArray[np.int64] | int, count: int) -> pa.Array:
     if isinstance(timestamps, int):
+        times.check_micros([timestamps])
         return columns.constant_timestamps(timestamps, count)
     if isinstance(timestamps, np.ndarray):
-        return pa.array(timestamps).view(TIMESTAMP)
-    array = rows.array(timestamps, TIMESTAMP, "timestamp")
-    if array.null_count:
-        raise columns.mismatch("timestamp", TIMESTAMP, "null")
+        array = pa.array(timestamps).view(TIMESTAMP)
+    else:
+        array = rows.array(timestamps, TIMESTAMP, "timestamp")
+        if array.null_count:
+            raise columns.mismatch("timestamp", TIMESTAMP, "null")
+    times.check_array(array, "timestamp")
     return array
 
 

@@ -18,6 +18,7 @@ from lakebed import limits
 from lakebed.errors import EntryTooLargeError, RecordTooLargeError
 from lakebed.topic.columns import mismatch
 from lakebed.topic.schema import HEADERS
+from lakebed.topic.times import check_micros
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
@@ -44,12 +45,15 @@ def lists_of(rows: Sequence[Any], now_us: int, *, raw: bool) -> Lists:
     names = set[str]().union(*dictionaries)
     for name in sorted(names - _KNOWN, key=str):
         raise mismatch(str(name), "one of value, key, headers, timestamp", "an unknown name")
-    timestamps = _column(dictionaries, names, "timestamp")
+    times = _column(dictionaries, names, "timestamp")
+    timestamps = now_us if times is None else [_micros(time, now_us) for time in times]
+    if isinstance(timestamps, list):
+        check_micros(timestamps)
     return Lists(
         _values(dictionaries),
         _column(dictionaries, names, "key"),
         _column(dictionaries, names, "headers"),
-        now_us if timestamps is None else [_micros(time, now_us) for time in timestamps],
+        timestamps,
     )
 
 

@@ -19,7 +19,7 @@ from crc32c import crc32c
 from lakebed import limits
 from lakebed.errors import CorruptionError
 from lakebed.host import Disk, File, Mode, Readable, fill, read_exactly
-from lakebed.wal.folder import Layout, file_numbers, read_identity
+from lakebed.wal.folder import Layout, file_numbers, read_identity, read_kind
 from lakebed.wal.frame import (
     END_BLOCK,
     ENTRY,
@@ -298,6 +298,8 @@ class FoundLog:
     files: list[FoundFile]
     foreign: list[FoundFile]
     """Files that are not of this log, or a second file of a number; `problem` says which."""
+    kind: str | None = None
+    """What the identity file says of the kind of log, if it does."""
 
 
 def find_files(disk: Disk, layout: Layout) -> FoundLog:
@@ -308,7 +310,8 @@ def find_files(disk: Disk, layout: Layout) -> FoundLog:
             found.append(_look_at(disk, layout, number))
         except FileNotFoundError:
             continue  # a name that leads nowhere is a file that is missing
-    log_id = _identity(disk, layout) or _most_common_id(found)
+    identity, kind = _identity(disk, layout)
+    log_id = identity or _most_common_id(found)
     foreign = [
         replace(file, problem=f"belongs to log {file.header.log_id}")
         for file in found
@@ -323,7 +326,7 @@ def find_files(disk: Disk, layout: Layout) -> FoundLog:
             files[file.number] = replace(file, problem=f"its name is not of number {file.number}")
         else:
             files[file.number] = file
-    return FoundLog(log_id, sorted(files.values(), key=lambda file: file.number), foreign)
+    return FoundLog(log_id, sorted(files.values(), key=lambda file: file.number), foreign, kind)
 
 
 def _look_at(disk: Disk, layout: Layout, number: int) -> FoundFile:
@@ -340,11 +343,14 @@ def _look_at(disk: Disk, layout: Layout, number: int) -> FoundFile:
     return FoundFile(header.number, path, size, header)
 
 
-def _identity(disk: Disk, layout: Layout) -> uuid.UUID | None:
+def _identity(disk: Disk, layout: Layout) -> tuple[uuid.UUID | None, str | None]:
     try:
-        return read_identity(disk, layout)
+        return read_identity(disk, layout), read_kind(disk, layout)
     except OSError:
-        return None  # an unreadable identity file is a missing one: the file headers have it too
+        return (
+            None,
+            None,
+        )  # an unreadable identity file is a missing one: the file headers have it too
 
 
 def _most_common_id(found: list[FoundFile]) -> uuid.UUID | None:

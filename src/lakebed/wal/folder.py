@@ -1,6 +1,6 @@
 """The folder of a log: what its files are called, whose it is, and who may write to it.
 
-DIR/lakebed.json             format version, log identity, checksum; rebuilt from the WAL if lost
+DIR/lakebed.json             format version, log identity, kind, checksum; rebuilt if it is lost
 DIR/lock                     held by the one owner; says which process that is
 DIR/wal/{number:020d}.wal    the log
 DIR/wal/{number:020d}.spare  files ready to be taken into use
@@ -28,11 +28,16 @@ from lakebed.errors import (
     LockedError,
     NotALogError,
     from_os_error,
+    translated,
 )
 from lakebed.host import Disk, Lock, LockHeldError, Mode, read_exactly, write_all
 
 FORMAT_VERSION: Final = 1
 IDENTITY_NAME: Final = "lakebed.json"
+TOPICS: Final = "topics"
+"""The kind of a folder that holds a log with topics."""
+RAFT: Final = "raft"
+"""The kind of a folder that holds the log of a Raft node."""
 LOCK_NAME: Final = "lock"
 _WAL_NAME: Final = re.compile(r"(\d{20})\.wal", re.ASCII)
 _IDENTITY_BYTES_MAX: Final = 4096
@@ -96,9 +101,11 @@ def check_is_log_or_empty(disk: Disk, layout: Layout) -> None:
         )
 
 
-def write_identity(disk: Disk, layout: Layout, log_id: uuid.UUID) -> None:
+def write_identity(disk: Disk, layout: Layout, log_id: uuid.UUID, kind: str | None = None) -> None:
     """Write the identity file so that it is there whole or not at all."""
-    record = {"format": FORMAT_VERSION, "log": str(log_id)}
+    record: dict[str, object] = {"format": FORMAT_VERSION, "log": str(log_id)}
+    if kind is not None:
+        record["kind"] = kind
     text = json.dumps({**record, "crc32c": _identity_checksum(record)}).encode() + b"\n"
     temporary = layout.root / (IDENTITY_NAME + ".tmp")
     with contextlib.suppress(FileNotFoundError):
@@ -115,6 +122,49 @@ def write_identity(disk: Disk, layout: Layout, log_id: uuid.UUID) -> None:
 
 def read_identity(disk: Disk, layout: Layout) -> uuid.UUID | None:
     """Give the log's identity, or None if its file is missing or damaged and must be rebuilt."""
+    found = _read_identity(disk, layout)
+    return None if found is None else found[0]
+
+
+def read_kind(disk: Disk, layout: Layout) -> str | None:
+    """Return what kind of log the folder holds; None if that is not written down.
+
+    Folders of version 0.6 and those of a bare WAL do not say it, and a file that is lost cannot.
+    """
+    found = _read_identity(disk, layout)
+    return None if found is None else found[1]
+
+
+def check_kind(disk: Disk, layout: Layout, kind: str) -> None:
+    """Refuse a folder that says that it holds a log of another kind."""
+    found = read_kind(disk, layout)
+    if found is not None and found != kind:
+        raise other_kind(layout.root, kind, found)
+
+
+def is_declared(disk: Disk, layout: Layout) -> bool:
+    """Return True if the folder says which kind of log it holds."""
+    with translated("reading the identity file", layout.identity):
+        return read_kind(disk, layout) is not None
+
+
+def declare_kind(disk: Disk, layout: Layout, log_id: uuid.UUID, kind: str) -> None:
+    """Write down which kind of log the folder holds, for one that does not say it yet."""
+    with translated("writing the identity file", layout.identity):
+        write_identity(disk, layout, log_id, kind)
+
+
+def other_kind(path: Path, kind: str, found: str) -> NotALogError:
+    """Build the error for a folder that holds a log of another kind."""
+    return NotALogError(
+        f"the folder holds a log of kind {found!r}, not {kind!r}",
+        path=path,
+        kind=found,
+        expected=kind,
+    )
+
+
+def _read_identity(disk: Disk, layout: Layout) -> tuple[uuid.UUID, str | None] | None:
     try:
         file = disk.open(layout.identity, Mode.READ)
     except FileNotFoundError:
@@ -126,20 +176,21 @@ def read_identity(disk: Disk, layout: Layout) -> uuid.UUID | None:
     return _parse_identity(data, layout.identity)
 
 
-def _parse_identity(data: bytes, path: Path) -> uuid.UUID | None:
+def _parse_identity(data: bytes, path: Path) -> tuple[uuid.UUID, str | None] | None:
     try:
         record = json.loads(data)
         checksum = record.pop("crc32c")
         if checksum != _identity_checksum(record):
             return None
         version, log_id = int(record["format"]), uuid.UUID(record["log"])
+        kind = str(record["kind"]) if "kind" in record else None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return None
     if version > FORMAT_VERSION:
         raise FormatTooNewError(
             "the log has a newer format", path=path, version=version, supported=FORMAT_VERSION
         )
-    return log_id
+    return log_id, kind
 
 
 def _identity_checksum(record: dict[str, object]) -> int:

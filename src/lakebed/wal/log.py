@@ -104,12 +104,15 @@ class Wal(Closing):
         clock: Clock | None = None,
         threaded: bool = True,
         applied: Applied | None = None,
+        kind: str | None = None,
     ) -> Self:
         """Open the log in `folder`, making it if the folder is new or empty.
 
         `progress` is called with bytes scanned and bytes in all. `applied` is called with each
         group of requests once it is on disk, in the order of the log and before its writers are
-        told. `disk`, `clock` and `threaded=False` (everything in the calling thread) are for tests.
+        told. `kind` is what the entries are of, for the layer that opens its WAL: a folder that
+        says that it is of another kind is refused; without it, any folder is opened. `disk`,
+        `clock` and `threaded=False` (everything in the calling thread) are for tests.
         """
         if not isinstance(folder, (str, os.PathLike)) or "\0" in os.fspath(folder):
             raise InvalidArgumentError("the folder is not a path", got=repr(folder))
@@ -117,7 +120,9 @@ class Wal(Closing):
             raise InvalidArgumentError("the settings are not a WalConfig", got=repr(config))
         failpoints.arm_from_environment()
         config, disk, clock = config or WalConfig(), disk or OsDisk(), clock or SystemClock()
-        opened, tail = open_log(Path(folder), config, disk, clock, progress, threaded=threaded)
+        opened, tail = open_log(
+            Path(folder), config, disk, clock, progress, threaded=threaded, kind=kind
+        )
         log = cls(opened, tail, config, disk, threaded=threaded, applied=applied)
         try:
             # What was recovered is synced; from here on damage to it is told from a torn write.

@@ -31,6 +31,7 @@ from lakebed.wal.entry_map import EntryMap
 from lakebed.wal.folder import (
     Layout,
     check_is_log_or_empty,
+    check_kind,
     file_numbers,
     is_log,
     make_folders,
@@ -75,17 +76,20 @@ def open_log(
     progress: Progress | None,
     *,
     threaded: bool,
+    kind: str | None = None,
 ) -> tuple[Opened, Tail]:
-    """Open or create the log in `root`."""
+    """Open or create the log in `root`; one of another kind is refused before it is touched."""
     layout = Layout(root)
     try:
         check_is_log_or_empty(disk, layout)
+        if kind is not None:
+            check_kind(disk, layout, kind)
         make_folders(disk, layout)
         lock = take_lock(disk, layout)
     except OSError as error:
         raise from_os_error(error, "opening the log", root) from error
     try:
-        return _Opening(layout, config, disk, clock, lock, threaded=threaded).run(progress)
+        return _Opening(layout, config, disk, clock, lock, kind, threaded=threaded).run(progress)
     except OSError as error:
         lock.release()
         raise from_os_error(error, "opening the log", root) from error
@@ -105,9 +109,11 @@ class _Opening:
         disk: Disk,
         clock: Clock,
         lock: Lock,
+        kind: str | None,
         *,
         threaded: bool,
     ) -> None:
+        self.kind = kind
         self.layout = layout
         self.disk = disk
         self.clock = clock
@@ -146,7 +152,7 @@ class _Opening:
             mark=Mark(),
         )
         _CREATED.hit()
-        write_identity(self.disk, self.layout, log_id)
+        write_identity(self.disk, self.layout, log_id, self.kind)
         _IDENTIFIED.hit()
         recovery = RecoveryStats(self.clock.monotonic() - started, 0, 0, 0, 0, None)
         return self._opened(log_id, appender, EntryMap(), [], recovery), tail

@@ -349,7 +349,7 @@ class _Salvage:
         self.disk.rename(self.partial.wal, self.layout.wal)
         # From here on the folder is a log; before, it held one that was not whole.
         self.disk.sync_folder(self.layout.root)
-        write_identity(self.disk, self.layout, self.report.log_id)
+        write_identity(self.disk, self.layout, self.report.log_id, self.found.kind)
 
     def _tell(self, doing: str, done: int, total: int) -> None:
         if self.progress is not None:

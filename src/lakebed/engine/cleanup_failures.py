@@ -1,0 +1,49 @@
+"""Topics whose cleanup failed: how often, why, and whether that is over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from lakebed.errors import LakebedError
+
+
+@dataclass(frozen=True)
+class CleanupFailure:
+    """What went wrong with retention, compaction or merging of one topic since the log opened."""
+
+    topic: str
+    failures: int
+    last_failure: str
+    failing: bool
+    """Whether the last attempt failed; it is repeated every `retention_interval_ms`."""
+
+
+class CleanupFailures:
+    """Counts failures by topic. Any thread."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._topics: dict[int, CleanupFailure] = {}
+
+    def add(self, topic_id: int, name: str, error: LakebedError) -> bool:
+        """Count a failure; return True unless the attempt before it failed in the same way."""
+        with self._guard:
+            before = self._topics.get(topic_id)
+            count = 0 if before is None else before.failures
+            self._topics[topic_id] = CleanupFailure(name, count + 1, str(error), failing=True)
+            return before is None or not before.failing or before.last_failure != str(error)
+
+    def clear(self, topic_id: int) -> None:
+        """Note that an attempt succeeded."""
+        with self._guard:
+            found = self._topics.get(topic_id)
+            if found is not None and found.failing:
+                self._topics[topic_id] = replace(found, failing=False)
+
+    def listing(self, exists: Callable[[int], bool]) -> tuple[CleanupFailure, ...]:
+        """Return the topics that had a failure, by name; forget those that do not exist."""
+        with self._guard:
+            self._topics = {key: found for key, found in self._topics.items() if exists(key)}
+            return tuple(sorted(self._topics.values(), key=lambda found: found.topic))
