@@ -210,7 +210,7 @@ MUTANTS = (
         name="header-checksum-ignored-in-reader",
         breaks="never silently wrong",
         file="wal/reader.py",
-        old=" or checksum_of(header[8:], salt) != fields[1]:",
+        old=" or checksum_of(window[at + 8 : body], salt) != fields[1]:",
         new=":",
         tests=(
             "tests/proof/test_damaged_files.py"
