@@ -10,6 +10,7 @@ import argparse
 
 from bench.engine_life import checkpoint_latency, ingest, many_segments, recovery
 from bench.engine_reading import memtable, segments
+from bench.engine_small import small_entries, small_recovery
 from bench.engine_writing import batches, producer, single_records
 from bench.report import run
 
@@ -27,7 +28,9 @@ def main() -> None:
         single_records,
         memtable,
         segments,
+        small_entries,
         recovery,
+        small_recovery,
         many_segments,
         checkpoint_latency,
         ingest,

@@ -34,7 +34,7 @@ def memtable(options: argparse.Namespace, rows: Rows) -> None:
         for _ in range(count):
             log.append_batch(TOPIC, given)
         for name in ("first", "again"):
-            took = seconds(partial(_read_all, log, low, count * BATCH))
+            took = seconds(partial(read_all, log, low, count * BATCH))
             rates[name].append(count * BATCH / took)
         settle(log)
         for name, peer in peers.items():
@@ -65,14 +65,15 @@ def segments(options: argparse.Namespace, rows: Rows) -> None:
         rates["arrow"].append(size / seconds(partial(_read_files, files, size, threads=True)))
         rates["one thread"].append(size / seconds(partial(_read_files, files, size, threads=False)))
         with lakebed.open(folder, settings()) as log:
-            rates["ours"].append(size / seconds(partial(_read_all, log, 0, size)))
+            rates["ours"].append(size / seconds(partial(read_all, log, 0, size)))
     work = "reading sealed segments from the start, 2 M x 100 B"
     rows.figure(work, "records per second", rates["ours"], "/s")
     rows.ratio(work, rates["ours"], rates["arrow"], "pyarrow.parquet, same files", 0.8)
     rows.ratio(work, rates["ours"], rates["one thread"], "pyarrow.parquet with one thread")
 
 
-def _read_all(log: lakebed.Log, offset: int, expected: int) -> None:
+def read_all(log: lakebed.Log, offset: int, expected: int) -> None:
+    """Read a partition from `offset` on, in large reads."""
     count = 0
     while rows := log.read(TOPIC, 0, offset + count, max_records=READ_RECORDS).num_rows:
         count += rows

@@ -34,7 +34,7 @@ from lakebed.state.commands import Command, Flush, StagedFile
 from lakebed.state.image import State, encode_state
 from lakebed.state.machine import Dropped, carry_out, decide
 from lakebed.state.values import Segment, Topic
-from lakebed.topic.memtable import Chunk
+from lakebed.topic.memtable import Chunk, decode_chunks
 from lakebed.topic.records import with_position
 from lakebed.topic.schema import evolve
 from lakebed.wal import Wal
@@ -333,9 +333,8 @@ def _cut(chunks: list[Chunk], segment_bytes: int) -> Iterator[list[Chunk]]:
 def _batches(
     chunks: list[Chunk], partition: int, value_type: pa.DataType
 ) -> Iterator[pa.RecordBatch]:
-    for chunk in chunks:
-        batch = evolve(chunk.batch(chunk.base, chunk.end), value_type)
-        yield with_position(batch, partition, chunk.base)
+    for base, batch in decode_chunks(chunks):
+        yield with_position(evolve(batch, value_type), partition, base)
 
 
 def _staged_of(state: State) -> set[int]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from lakebed.engine.ledger import Ledger
 from lakebed.engine.staging import Staging
 from lakebed.errors import LakebedError, PoisonedError, RejectedError
 from lakebed.host import Clock
@@ -29,7 +30,6 @@ from lakebed.state.machine import (
     Change,
     Decision,
     Dropped,
-    Placed,
     Written,
     carry_out,
     decide,
@@ -168,7 +168,7 @@ class Core:
         self, index: int, prepared: Prepared, decision: Decision, changes: list[Change]
     ) -> tuple[Key, ...]:
         """Add what a command does to memtables and bodies; give the partitions that got records."""
-        ledger = _Ledger(self)
+        ledger = Ledger(self)
         command = prepared.command
         ledger.trim(changes)
         touched: tuple[Key, ...] = ()
@@ -255,7 +255,11 @@ class Core:
         staging, length = self.staging, pending.part.body_bytes
         number, position, checksum = pending.staged, pending.position, pending.checksum
         return Body(
-            lambda: staging.load(number, position, length, checksum), schema, length, staged=number
+            lambda: staging.load(number, position, length, checksum),
+            schema,
+            length,
+            staged=number,
+            holders=len(pending.part.runs),
         )
 
     def staged_needed(self) -> set[int]:
@@ -268,7 +272,7 @@ class Core:
 
     def body_of(self, part: Part, raw: Any) -> Body:
         """Make the body of a part from its bytes."""
-        return Body(lambda: raw, self.schema_of(part), part.body_bytes)
+        return Body(lambda: raw, self.schema_of(part), part.body_bytes, holders=len(part.runs))
 
     def schema_of(self, part: Part) -> pa.Schema:
         """Give the storage schema of a part; empty if its topic is gone, as nobody will read it."""
@@ -316,109 +320,3 @@ def _transactions_ended(changes: list[Change], state: State) -> list[int]:
 
 def _anyone_may() -> None:
     """Let anyone wait: nothing is committed yet."""
-
-
-class _Ledger:
-    """What one command does to memtables, bodies and their size, as changes."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._changes: list[Change] = []
-        self._memory = 0
-        self._records = 0
-        self._made: dict[Key, Memtable] = {}
-
-    def place(self, index: int, prepared: Prepared, written: Written) -> tuple[Key, ...]:
-        """Put the rows of a write into memtables."""
-        core, touched = self._core, []
-        for part in written.parts:
-            if isinstance(part, RejectedError) or not part:
-                continue
-            first = part[0]
-            own = first.index == index
-            body = (
-                prepared.bodies[first.number] if own else core.bodies[(first.index, first.number)]
-            )
-            rows = part[-1].start + part[-1].records
-            if own:
-                self._memory += body.memory_bytes
-            for placed in part:
-                touched.append(self._put(placed, body, rows))
-                self._records += placed.records
-        return tuple(touched)
-
-    def _put(self, placed: Placed, body: Body, rows: int) -> Key:
-        key = (placed.topic, placed.partition)
-        share = body.size_bytes * (placed.start + placed.records) // rows
-        share -= body.size_bytes * placed.start // rows
-        chunk = Chunk(placed.base, placed.records, body, placed.start, share)
-        memtable = self._made.get(key)
-        if memtable is None:
-            memtable = self._core.memtables.get(key)
-        if memtable is None:
-            memtable = self._made[key] = Memtable(self._core.clock.monotonic())
-            self._changes.append((self._core.memtables, key, memtable))
-        self._changes.append((memtable, placed.base, chunk))
-        return key
-
-    def hold(self, index: int, bodies: Sequence[Body]) -> None:
-        """Keep the bodies of an open transaction."""
-        for number, body in enumerate(bodies):
-            self._changes.append((self._core.bodies, (index, number), body))
-            self._memory += body.memory_bytes
-
-    def release(self, producer: int, *, committed: bool) -> None:
-        """Let go of an open transaction's bodies; committed ones are in memtables now."""
-        transaction = self._core.state.transactions.get(producer)
-        if transaction is None:
-            return
-        for pending in transaction.pending:
-            key = (pending.index, pending.number)
-            self._changes.append((self._core.bodies, key, GONE))
-            if not committed:
-                self._memory -= self._core.bodies[key].memory_bytes
-
-    def trim(self, changes: list[Change]) -> None:
-        """Drop from memtables what is flushed or gone now."""
-        partitions = self._core.state.partitions
-        for target, key, value in changes:
-            if target is partitions and value is not GONE:
-                before = partitions.get(key)
-                memtable = self._core.memtables.get(key)
-                if before is None or memtable is None or value.flushed == before.flushed:
-                    continue
-                rest = memtable.above(value.flushed, self._core.clock.monotonic())
-                self._memory -= memtable.memory_bytes() - rest.memory_bytes()
-                self._changes.append((self._core.memtables, key, rest if len(rest) else GONE))
-
-    def forget_topic(self, topic: int) -> tuple[Key, ...]:
-        """Drop every memtable of a topic."""
-        keys = tuple(key for key in self._core.state.partitions if key[0] == topic)
-        for key in keys:
-            memtable = self._core.memtables.get(key)
-            if memtable is not None:
-                self._memory -= memtable.memory_bytes()
-                self._changes.append((self._core.memtables, key, GONE))
-        return keys
-
-    def stage(self, changes: list[Change]) -> None:
-        """Let bodies of open transactions be read from their staged files from now on."""
-        core = self._core
-        for target, _, value in changes:
-            if target is not core.state.transactions:
-                continue
-            for pending in value.pending:
-                key = (pending.index, pending.number)
-                body = core.bodies.get(key)
-                if pending.staged and body is not None and not body.staged:
-                    self._changes.append((core.bodies, key, core.staged(pending, body.schema)))
-                    self._memory -= body.memory_bytes
-
-    def finished(self) -> list[Change]:
-        """Give every change, with the new sizes."""
-        used = self._core.used
-        if self._memory:
-            self._changes.append((used, "memory_bytes", used["memory_bytes"] + self._memory))
-        if self._records:
-            self._changes.append((used, "records", used["records"] + self._records))
-        return self._changes

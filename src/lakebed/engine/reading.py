@@ -29,6 +29,7 @@ from lakebed.errors import (
 )
 from lakebed.lake.reader import SegmentReader
 from lakebed.state.values import Partition, Segment, Topic
+from lakebed.topic.memtable import Chunk, decode_chunks
 from lakebed.topic.records import with_position
 from lakebed.topic.schema import evolve, reader_schema
 
@@ -207,8 +208,8 @@ class Reading:
         if memtable is None:
             return None
         value_type = self._core.schema(topic, len(topic.schemas)).field("value").type
-        pieces: list[pa.RecordBatch] = []
-        base, (records, size) = offset, bounds
+        pieces: list[Chunk] = []
+        records, size = bounds
         for chunk in memtable.starting(offset):
             last = min(chunk.end, offset + records, end)
             if chunk.size_bytes > size:
@@ -217,7 +218,7 @@ class Reading:
                 if not fit and pieces:
                     break
                 last = min(last, offset + max(1, fit))
-            pieces.append(evolve(chunk.batch(offset, last), value_type))
+            pieces.append(chunk.cut(offset, last))
             records -= last - offset
             size -= chunk.size_bytes * (last - offset) // chunk.records
             offset = last
@@ -225,11 +226,11 @@ class Reading:
                 break
         if not pieces:
             return None
+        base = pieces[0].base
         batches = []
-        at = base
-        for batch in _fewer(pieces):
-            batches.append(self._fitted(topic, with_position(batch, key[1], at), names))
-            at += batch.num_rows
+        for batch in _fewer([evolve(rows, value_type) for _, rows in decode_chunks(pieces)]):
+            batches.append(self._fitted(topic, with_position(batch, key[1], base), names))
+            base += batch.num_rows
         return batches, offset
 
     def _fitted(
@@ -356,12 +357,12 @@ class Reading:
                     return offset
         memtable = self._core.memtables.get(key)
         end = found.end
-        for chunk in memtable.chunks() if memtable is not None else ():
-            times = chunk.batch(chunk.base, chunk.end).column("timestamp")
+        for base, batch in decode_chunks(memtable.chunks() if memtable is not None else ()):
+            times = batch.column("timestamp")
             late = np.flatnonzero(np.asarray(times.cast(pa.int64())) >= time_us)
             if len(late):
-                return max(found.low, chunk.base + int(late[0]))
-            end = max(end, chunk.end)
+                return max(found.low, base + int(late[0]))
+            end = max(end, base + batch.num_rows)
         return end
 
 

@@ -15,10 +15,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lakebed.engine.core import Core, Prepared
 from lakebed.engine.leftovers import may_be_dropped, may_be_unfinished, segment_owners
+from lakebed.engine.write_runs import WriteRuns
 from lakebed.errors import (
     CorruptionError,
     EntryLostError,
@@ -27,7 +28,7 @@ from lakebed.errors import (
     from_os_error,
 )
 from lakebed.lake.folder import LakeFolder, SegmentName
-from lakebed.state.commands import decode, parts_of
+from lakebed.state.commands import TOPIC_COMMANDS, decode, parts_of
 from lakebed.state.image import State, decode_state
 from lakebed.state.machine import Dropped
 from lakebed.state.values import LOCAL, STORE
@@ -38,8 +39,11 @@ if TYPE_CHECKING:
 
     from lakebed.host import Disk
     from lakebed.raft.snapshot import SnapshotFolder
+    from lakebed.types import Entry
 
 _log = logging.getLogger("lakebed.engine")
+
+_ENTRIES_AT_A_TIME: Final = 200
 
 
 @dataclass
@@ -106,16 +110,27 @@ def replay(core: Core, wal: Wal, found: Recovered, progress: Callable[[int, int]
         for pending in transaction.pending:
             body = core.staged(pending, core.schema_of(pending.part))
             core.bodies[(pending.index, pending.number)] = body
-    for entry in wal.entries(first):
-        command, raw = decode(entry.payload)
-        bodies = [
-            core.body_of(part, body) for part, body in zip(parts_of(command), raw, strict=True)
-        ]
-        core.apply(entry.index, Prepared(command, bodies))
-        core.used["wal_bytes"] += len(entry.payload)
-        found.replayed_entries += 1
-        if not found.replayed_entries % 1000:
-            progress(entry.index - first + 1, last - first + 1)
+    runs, index = WriteRuns(core), first
+    while entries := wal.read(index, max_entries=_ENTRIES_AT_A_TIME):
+        number = runs.take(entries, 0)
+        while number < len(entries):
+            runs.finish()
+            _apply(core, entries[number], runs)
+            number = runs.take(entries, number + 1)
+        index += len(entries)
+        found.replayed_entries += len(entries)
+        progress(index - first, last - first + 1)
+    runs.finish()
+
+
+def _apply(core: Core, entry: Entry, runs: WriteRuns) -> None:
+    """Apply an entry alone."""
+    command, raw = decode(entry.payload)
+    bodies = [core.body_of(part, body) for part, body in zip(parts_of(command), raw, strict=True)]
+    core.apply(entry.index, Prepared(command, bodies))
+    core.used["wal_bytes"] += len(entry.payload)
+    if isinstance(command, TOPIC_COMMANDS):
+        runs.forget()
 
 
 def tidy(

@@ -21,7 +21,7 @@ from lakebed.engine.writing import no_topic
 from lakebed.lake.key_filter import Probe, probe
 from lakebed.lake.reader import SegmentReader
 from lakebed.state.values import Partition, Topic
-from lakebed.topic.memtable import Chunk
+from lakebed.topic.memtable import Chunk, decode_chunks
 from lakebed.topic.records import with_position
 
 _KEYS_MAX: Final = 1 << 20
@@ -71,9 +71,12 @@ class _HotKeys:
             if behind:
                 runs = []
             known = runs[-1].end if runs else first
-            for chunk in chunks[bisect_right(chunks, known, key=lambda each: each.end) :]:
-                keys = chunk.batch(chunk.base, chunk.end).column("key")
-                _add(runs, _Run(chunk.base, pa.concat_arrays([keys, _NO_KEYS])))
+            fresh = chunks[bisect_right(chunks, known, key=lambda each: each.end) :]
+            if fresh and fresh[0].base < known:  # merged since with chunks that came later
+                fresh[0] = fresh[0].cut(known, fresh[0].end)
+            for base, batch in decode_chunks(fresh):
+                keys = batch.column("key")
+                _add(runs, _Run(base, pa.concat_arrays([keys, _NO_KEYS])))
             if not behind:
                 self._runs = runs
             return list(runs)

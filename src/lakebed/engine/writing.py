@@ -148,7 +148,8 @@ class Writing:
         raw = serialize(routed.batch)
         runs = tuple(itertools.starmap(Run, routed.parts))
         part = Part(target.topic.id, len(target.topic.schemas), runs, raw.size)
-        return Encoded(part, Body(lambda: raw, target.schema, raw.size), routed.order)
+        body = Body(lambda: raw, target.schema, raw.size, holders=len(runs))
+        return Encoded(part, body, routed.order)
 
     # Commands
 

@@ -290,6 +290,9 @@ Command = (
     | CommitTogether
 )
 
+TOPIC_COMMANDS: Final = (CreateTopic, AlterTopic, AddPartitions, DeleteTopic, PurgeTopic)
+"""The commands that change topics themselves."""
+
 _KINDS: Final[dict[int, type]] = {
     1: CreateTopic,
     2: AlterTopic,
@@ -318,13 +321,13 @@ _KINDS: Final[dict[int, type]] = {
     25: SetGrant,
     26: CommitTogether,
 }
-_NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
+NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 
 
 def encode(command: Command, bodies: Sequence[Buffer] = ()) -> list[Buffer]:
     """Give a command as the parts of an entry's payload; bodies are not copied."""
     envelope = msgpack.packb(command)
-    head = _HEAD.pack(VERSION, _NUMBERS[type(command)], 0, len(envelope))
+    head = _HEAD.pack(VERSION, NUMBERS[type(command)], 0, len(envelope))
     parts: list[Buffer] = [head + envelope + _PADDING[(len(head) + len(envelope)) & 63]]
     for body in bodies:
         parts.append(body)

@@ -265,7 +265,10 @@ class _Surveyor:
             if fields[4] == ENTRY:
                 if fields[8] != run.next_index:
                     return run.stop(position, f"entry {fields[8]} where {run.next_index} belongs")
-                run.entry(position, fields)
+                if position >= run.next_mark:
+                    run.mark(position, fields)
+                run.next_index += 1
+                run.last = fields
             else:
                 problem = run.other(fields, scan.payload)
                 if problem:
@@ -288,21 +291,16 @@ class _Run:
         self.state = state
         self.next_index = state.last_index + 1
         self.first_index = self.next_index
-        self.term = state.last_term
+        self.last: Fields = (0,) * 13  # of the last entry
         self.marks: list[tuple[int, int]] = []
         self.next_mark = 0
 
-    def entry(self, position: int, fields: Fields) -> None:
-        if position >= self.next_mark:
-            if self.report.first_time_us is None:
-                self.report.first_time_us = fields[12]
-            self.marks.append((self.next_index, position))
-            self.next_mark = position + 65_536
-        self.next_index += 1
-        self.term = fields[9]
-        self.report.last_time_us = fields[12]
-        self.state.durable_through = fields[10]
-        self.state.idle = False
+    def mark(self, position: int, fields: Fields) -> None:
+        """Remember where the next entry stands."""
+        if self.report.first_time_us is None:
+            self.report.first_time_us = fields[12]
+        self.marks.append((self.next_index, position))
+        self.next_mark = position + 65_536
 
     def other(self, fields: Fields, payload: memoryview) -> str | None:
         """Apply a frame that is not an entry; give what is wrong with it, if anything."""
@@ -324,14 +322,16 @@ class _Run:
     def close(self) -> None:
         count = self.next_index - self.first_index
         if count:
-            state, report = self.state, self.report
+            state, report, last = self.state, self.report, self.last
             state.entries.add(
                 number=report.number,
                 first=self.first_index,
                 last=self.next_index - 1,
                 marks=self.marks,
             )
-            state.last_index, state.last_term = self.next_index - 1, self.term
+            state.last_index, state.last_term = self.next_index - 1, last[9]
+            state.durable_through, state.idle = last[10], False
+            report.last_time_us = last[12]
             report.frames += count
             report.entries += count
             report.first_index = report.first_index or self.first_index
@@ -340,7 +340,6 @@ class _Run:
 
     def _restart(self) -> None:
         self.next_index = self.first_index = self.state.last_index + 1
-        self.term = self.state.last_term
         self.marks = []
         self.next_mark = 0
 
