@@ -9,6 +9,8 @@ pytest_plugins = ["tests.s3", "tests.scheduling", "tests.proving", "tests.spark_
 
 # Set before the workers of a parallel run start, so that all of them draw the same.
 os.environ.setdefault("LAKEBED_SEED", str(datetime.datetime.now(datetime.UTC).toordinal()))
+# A Java that lives for a minute is not worth compiling for: it takes half as much of a core.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_report_header() -> str:
