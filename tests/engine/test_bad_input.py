@@ -138,3 +138,11 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotALogError):
         lakebed.open(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_an_offset_beyond_64_bits_is_refused_as_bad_input() -> None:
+    log = quiet()
+    log.create_topic("t", 1)
+    with pytest.raises(InvalidArgumentError, match=r"whole number|no form on the wire"):
+        log.commit_offsets("g", {("t", 0): 2**70})
+    assert log.groups() == []

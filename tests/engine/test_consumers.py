@@ -400,3 +400,100 @@ def test_a_waiting_consumer_wakes_up_for_records_and_for_the_end_of_the_log(
     log.close()
     reader.join(600)
     assert isinstance(outcomes[-1], ClosedError)
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_a_consumer_reads_a_topic_that_was_made_anew_from_its_start(grouped: bool) -> None:
+    log = quiet()
+    log.create_topic("t", 1)
+    log.append_batch("t", [{"value": b"old"}] * 5)
+    consumer = log.consumer("g", **({"topics": ["t"]} if grouped else {"partitions": [("t", 0)]}))
+    assert consumer.poll().num_rows == 5
+    log.delete_topic("t")
+    log.create_topic("t", 1)
+    log.append_batch("t", [{"value": b"new"}] * 10)
+    assert consumer.given() == {}
+    assert consumer.poll().num_rows == 10
+    consumer.commit()
+    assert log.committed("g") == {("t", 0): 10}
+
+
+def test_offsets_of_a_deleted_topic_are_not_committed_to_the_one_made_anew() -> None:
+    log = quiet()
+    log.create_topic("t", 1)
+    log.append_batch("t", [{"value": b"old"}] * 5)
+    consumer = log.consumer("g", partitions=[("t", 0)])
+    consumer.poll()
+    log.delete_topic("t")
+    log.create_topic("t", 1)
+    log.append_batch("t", [{"value": b"new"}] * 10)
+    consumer.commit()
+    assert log.committed("g") == {}
+
+
+def test_a_handover_whose_entry_was_interrupted_is_written_by_the_next_heartbeat() -> None:
+    log = quiet()
+    log.create_topic("t", 2)
+    for partition in (0, 1):
+        log.append("t", b"x", partition=partition)
+    first = log.consumer("g", topics=["t"])
+    first.poll()
+    second = log.consumer("g", topics=["t"])
+    first.poll()  # gives up one of its two partitions
+    submit = log._groups._submit
+
+    def interrupted(_: object) -> None:
+        log._groups._submit = submit
+        raise KeyboardInterrupt
+
+    log._groups._submit = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        second.poll()
+    assert second.poll().num_rows == 1
+    second.commit()
+    assert len(log.committed("g")) == 1
+
+
+def test_work_that_failed_is_given_out_again_after_a_rewind(tmp_path: Path) -> None:
+    with lakebed.open(tmp_path / "log") as log:
+        log.create_topic("in")
+        log.create_topic("out")
+        log.append_batch("in", [b"%d" % number for number in range(10)])
+        with log.consumer("g", ["in"]) as consumer:
+            with pytest.raises(RuntimeError), log.transaction() as transaction:
+                assert consumer.poll(5000).num_rows == 10
+                transaction.append("out", b"half")
+                raise RuntimeError("flaky")
+            consumer.rewind()
+            log.append("in", b"10")
+            with log.transaction() as transaction:
+                transaction.append_batch("out", consumer.poll(5000).select(["value"]))
+                transaction.commit_offsets(consumer)
+            assert consumer.poll().num_rows == 0
+        assert log.read("out")["value"].to_pylist() == [b"%d" % number for number in range(11)]
+
+
+def test_a_rewind_without_a_commit_goes_back_to_the_beginning(tmp_path: Path) -> None:
+    with lakebed.open(tmp_path / "log") as log:
+        log.create_topic("in")
+        log.append("in", b"before")
+        with log.consumer("g", ["in"], start="latest") as consumer:
+            assert consumer.poll().num_rows == 0
+            log.append("in", b"after")
+            assert consumer.poll(5000)["value"].to_pylist() == [b"after"]
+            consumer.rewind()
+            assert consumer.poll(5000)["value"].to_pylist() == [b"after"]
+
+
+def test_a_wake_ends_one_wait_and_a_consumer_may_be_closed_last(tmp_path: Path) -> None:
+    log = lakebed.open(tmp_path / "log")
+    log.create_topic("t")
+    consumer = log.consumer("g", ["t"])
+    consumer.wake()
+    assert consumer.poll(None).num_rows == 0
+    log.append("t", b"x")
+    assert consumer.poll(None).num_rows == 1
+    with pytest.raises(InvalidArgumentError, match="wait_ms"):
+        consumer.poll("1")  # type: ignore[arg-type]
+    log.close()
+    consumer.close()

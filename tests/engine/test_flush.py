@@ -6,12 +6,13 @@ import errno
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lakebed
 from lakebed.engine.log import Log
-from lakebed.errors import LakebedError
+from lakebed.errors import DiskFullError, LakebedError, from_os_error
 from lakebed.host import FaultyDisk, OsDisk, failpoints
 from lakebed.host.faulty_disk import Fault
 from tests.engine.support import rows
@@ -111,3 +112,27 @@ def test_a_program_that_ends_may_still_take_a_checkpoint_and_scan(tmp_path: Path
     assert (ended.stdout, ended.stderr, ended.returncode) == ("6 6\n", "", 0)
     with lakebed.open(tmp_path / "log", CONFIG) as log:
         assert log.verify() == 6
+
+
+def test_a_checkpoint_that_cannot_stage_a_transaction_leaves_no_segments(tmp_path: Path) -> None:
+    log = Log.open(tmp_path / "log", threaded=False)
+    log.create_topic("t", 1)
+    log.append("t", b"seen")
+    transaction = log.transaction("a")
+    transaction.append("t", b"unseen")
+    transaction._collect(1 << 30)
+    write = log._staging.write
+
+    def full(number: int, bodies: Any) -> Any:
+        raise from_os_error(OSError(errno.ENOSPC, "full"), "staging", tmp_path)
+
+    log._staging.write = full  # type: ignore[method-assign]
+    for _ in range(3):
+        with pytest.raises(DiskFullError):
+            log.checkpoint()
+    assert list(tmp_path.glob("log/lake/*/*.parquet")) == []
+    log._staging.write = write  # type: ignore[method-assign]
+    assert log.checkpoint().segments == 1
+    transaction.commit()
+    assert rows(log, "t") == [b"seen", b"unseen"]
+    log.close()

@@ -143,3 +143,18 @@ def test_a_caller_struck_before_it_waits_does_not_keep_others_from_being_woken(
             assert not thread.is_alive()
         assert sum(isinstance(each, StrokeError) for each in outcomes) <= 1
         assert log.append("t", b"after").offset >= 0
+
+
+def test_closing_can_be_repeated_after_it_was_interrupted(tmp_path: Path) -> None:
+    log = lakebed.open(tmp_path / "log")
+    stop = log._maintenance.stop
+
+    def interrupted() -> None:
+        log._maintenance.stop = stop  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    log._maintenance.stop = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        log.close()
+    log.close()
+    lakebed.open(tmp_path / "log").close()

@@ -330,3 +330,21 @@ def test_a_topic_made_anew_gets_the_records_sent_from_then_on(tmp_path: Path) ->
             log.create_topic("t")
             assert producer.send("t", b"new").result(600).offset == 0
         assert rows(log, "t") == [b"new"]
+
+
+def test_a_callback_may_send_although_the_producer_is_full(tmp_path: Path) -> None:
+    with (
+        lakebed.open(tmp_path / "log") as log,
+        log.producer("p", memory_bytes=1, batch_bytes=100) as producer,
+    ):
+        log.create_topic("t", 1)
+        sent: list[Any] = []
+        done = threading.Event()
+
+        def again(_: object) -> None:
+            sent.append(producer.send("t", b"z" * 200))
+            done.set()
+
+        producer.send("t", b"x" * 200).add_done_callback(again)
+        assert done.wait(600), "the log hangs"
+        assert sent[0].result(600).offset == 1

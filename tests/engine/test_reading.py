@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.engine.core import _Redo
 from lakebed.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -274,3 +275,35 @@ def test_the_offset_for_a_time_is_right_while_checkpoints_move_records(tmp_path:
             return None
 
         assert in_threads(2, work) == [None, None]
+
+
+def test_a_reader_does_not_mind_a_field_added_while_it_reads() -> None:
+    log = quiet()
+    schema = pa.schema([("x", pa.int64())])
+    log.create_topic("t", 1, schema)
+    log.append("t", {"x": 1})
+    reading = inner(log)._reading
+    before = reading.topic("t")
+    log.alter_topic("t", schema=schema.append(pa.field("y", pa.int64())))
+    log.append("t", {"x": 2, "y": 3})
+    bounds = log.consumer(partitions=[("t", 0)])._bounds
+    table, following = reading.read(before, 0, 0, bounds, None)
+    assert table.column("value").to_pylist() == [{"x": 1, "y": None}, {"x": 2, "y": 3}]
+    assert following == 2
+
+
+def test_readers_wait_for_changes_that_are_half_carried_out(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of applying: the next reader finishes it before it looks."""
+    with lakebed.open(tmp_path / "log") as log:
+        log.create_topic("t", partitions=2)
+        core = log._core
+        key, other = (1, 0), (1, 1)
+        before = core.state.partitions[key]
+        changes = [
+            (core.state.partitions, each, before._replace(low=0, end=0, compacted_to=9))
+            for each in (key, other)
+        ]
+        core.state.partitions[key] = changes[0][2]  # the first of two changes, then the strike
+        core._redo = _Redo(changes, (), (), None, None)
+        assert core.partition(key) == changes[0][2]
+        assert core.state.partitions[other] == changes[1][2]

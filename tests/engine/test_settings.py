@@ -24,6 +24,7 @@ from lakebed.errors import (
 )
 from lakebed.host import Fault, FaultyDisk, ManualClock, Mode, OsDisk, SimDisk
 from lakebed.limits import KIB, MERGE_SEGMENTS_MIN
+from lakebed.state.commands import Write
 from lakebed.state.values import BOTH, STORE
 from tests.engine.support import PRICE, armed, inner, opened, quiet, rows
 from tests.waiting import until
@@ -280,8 +281,8 @@ def test_setting_wal(tmp_path: Path) -> None:
             log.append_batch("t", [b"x" * 70_000])
         with pytest.raises(EntryTooLargeError):
             log.append("t", b"x" * 70_000)
-        future = log.append_async("t", b"x" * 70_000)
-        assert isinstance(future.exception(30), EntryTooLargeError)
+        with pytest.raises(EntryTooLargeError):
+            log.append_async("t", b"x" * 70_000)
         assert log.append("t", b"x" * 60_000).offset == 0
         futures = [log.append_async("t", b"x" * 1000) for _ in range(300)]
         assert [future.result(600).offset for future in futures] == list(range(1, 301))
@@ -530,3 +531,26 @@ def test_a_record_for_a_topic_that_is_not_there_makes_none() -> None:
         with pytest.raises(TopicNotFoundError, match="topic=nowhere"):
             log.append("nowhere", b"x")
         assert log.topics() == []
+
+
+def test_an_entry_that_flushes_nothing_does_not_use_up_the_budget_for_good() -> None:
+    log = quiet(config=LogConfig(wal_bytes=64 << 10))
+    log.create_topic("t", 1)
+    encoded = log._writing.encode_rows(log._writing.target("t"), [{"value": bytes(400 << 10)}], 0)
+    assert encoded is not None
+    log.delete_topic("t")
+    log.checkpoint()
+    log._writing.submit(Write(0, (encoded.part,)), (encoded.body,))
+    assert log._budget.used() > 1
+    log.checkpoint()
+    assert log._budget.used() < 1
+
+
+def test_settings_are_taken_as_they_are_shown(tmp_path: Path) -> None:
+    with lakebed.open(tmp_path / "log", LogConfig(wal=WalConfig(sync="interval"))) as log:  # type: ignore[arg-type]
+        assert log.stats().wal.sync == "interval"
+        made = log.create_topic("t", config=TopicConfig(compression="lz4"))
+        assert made.config["compression"] == "lz4"
+        log.append_batch("t", [b"a", b"b"])
+        log.purge_topic("t")
+        assert log.read("t").num_rows == 0

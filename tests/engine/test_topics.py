@@ -302,3 +302,22 @@ def test_a_value_of_another_type_names_the_column_and_both_types() -> None:
         with pytest.raises(SchemaMismatchError):
             log.append("prices", {"item": "tea", "price": 1, "extra": 2})
         assert log.offsets("prices") == {0: (0, 0)}
+
+
+def test_what_has_no_name_leaves_nothing_behind(tmp_path: Path) -> None:
+    with lakebed.open(tmp_path / "log") as log:
+        log.create_topic("t")
+        for _ in range(3):
+            with log.transaction() as transaction:
+                transaction.append("t", b"x")
+            log.transaction().abort()
+            with log.producer() as producer:
+                producer.send("t", b"y")
+        assert log.stats().producers == 0
+        assert not inner(log)._core.state.sequences
+        with log.producer("named") as producer:
+            producer.send("t", b"z")
+        assert log.stats().producers == 1
+    with lakebed.open(tmp_path / "log") as log:
+        assert log.stats().producers == 1
+        assert log.read("t").num_rows == 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from lakebed import Log
 from lakebed.engine import transaction
 from lakebed.errors import (
     ClosedError,
+    EntryTooLargeError,
     FencedError,
     InvalidArgumentError,
     OffsetOutOfRangeError,
@@ -491,3 +493,60 @@ def test_a_failing_stage_leaves_the_transaction_as_it_was() -> None:
         assert rows(log, "a") == LARGE
         log.checkpoint()
         assert rows(log, "a") == LARGE
+
+
+def test_a_batch_too_large_for_an_entry_does_not_spoil_its_transaction() -> None:
+    log = quiet()
+    log.create_topic("t", 1)
+    with log.transaction("a") as transaction:
+        transaction.append("t", b"before")
+        with pytest.raises(EntryTooLargeError):
+            transaction.append_batch("t", [{"value": bytes(7 << 20)}] * 10)
+        transaction.append("t", b"after")
+    assert rows(log, "t") == [b"before", b"after"]
+
+
+def test_a_transaction_that_was_seen_in_one_partition_is_seen_in_all(tmp_path: Path) -> None:
+    """Readers come between the steps of a commit; none sees one step without the others."""
+    partitions = 16
+    with lakebed.open(tmp_path / "log") as log:
+        log.create_topic("t", partitions=partitions)
+        ended = threading.Event()
+        torn: list[tuple[int, int]] = []
+
+        def look() -> None:
+            while not ended.is_set():
+                first = log.offsets("t")[0][1]
+                last = log.offsets("t")[partitions - 1][1]
+                if last < first:
+                    torn.append((first, last))
+
+        reader = threading.Thread(target=look)
+        reader.start()
+        for _ in range(150):
+            with log.transaction("w") as transaction:
+                for partition in range(partitions):
+                    transaction.append("t", b"x", partition=partition)
+        ended.set()
+        reader.join()
+        assert torn == []
+
+
+def test_a_commit_that_was_cut_short_has_an_unknown_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lakebed.open(tmp_path / "log") as log:
+        log.create_topic("t")
+        transaction = log.transaction("w")
+        transaction.append("t", b"x")
+
+        def struck(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(log._writing, "submit", struck)
+            with pytest.raises(KeyboardInterrupt):
+                transaction.commit()
+        assert transaction.outcome == "unknown"
+        with pytest.raises(TransactionClosedError, match="outcome=unknown"):
+            transaction.abort()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed import Ack
+from lakebed import Ack, Log
 from lakebed.engine import writing
 from lakebed.errors import (
     ClosedError,
@@ -413,3 +413,48 @@ def test_a_log_reads_what_it_replayed_after_its_wal_files_were_used_again(tmp_pa
         assert log.stats().wal.counters.reclaimed_files > 0
         assert held.column("value").to_pylist() == before
         assert before == [b"%d" % number * 1000 for number in range(20)]
+
+
+def _guarded(log: Log, call: Any) -> Any:
+    """Call it only where it would be harmful."""
+    return lambda: call() if log._wal.in_callback else None
+
+
+def _in_callback(log: Log, call: Any) -> Any:
+    """Run something in the thread that commits; give what it gave or raised."""
+    told: list[Any] = []
+    done = threading.Event()
+
+    def callback(_: object) -> None:
+        try:
+            told.append(call())
+        except InvalidArgumentError as error:
+            told.append(error)
+        done.set()
+
+    future = log.append_async("t", b"x")
+    future.add_done_callback(callback)
+    assert done.wait(600), "the log hangs"
+    return told[0]
+
+
+def test_a_callback_that_would_wait_for_its_own_commit_is_refused(tmp_path: Path) -> None:
+    with lakebed.open(tmp_path / "log") as log:
+        log.create_topic("t", 1)
+        log.commit_offsets("g", {("t", 0): 0})
+        calls = [
+            lambda: log.describe_group("g"),
+            lambda: log.consumer("g", topics=["t"]),
+            lambda: log.read("t", 0, "latest", wait_ms=None),
+            log.checkpoint,
+            log.retain,
+            log.close,
+        ]
+        for call in calls:
+            # A callback runs in its caller's thread if the commit was quicker than it: try again.
+            for _ in range(50):
+                if isinstance(_in_callback(log, _guarded(log, call)), InvalidArgumentError):
+                    break
+            else:
+                pytest.fail("no callback ran in the committing thread")
+        log.append("t", b"still open")

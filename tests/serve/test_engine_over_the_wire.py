@@ -27,7 +27,6 @@ from tests.engine import (
     test_derived,
     test_producers,
     test_reading,
-    test_review,
     test_settings,
     test_table,
     test_times,
@@ -46,7 +45,6 @@ MODULES: Final = (
     test_derived,
     test_producers,
     test_reading,
-    test_review,
     test_settings,
     test_table,
     test_times,
@@ -89,18 +87,13 @@ EMBEDDED_ONLY: Final[dict[str, str]] = {
     # compaction
     "test_a_kill_at_any_step_leaves_the_records_before_or_after": "a process of its own dies",
     "test_old_files_stay_for_the_grace_period_of_the_tables": "opens files and table itself",
-    # review
     "test_a_callback_that_would_wait_for_its_own_commit_is_refused": "runs in the WAL's thread",
-    "test_a_checkpoint_that_cannot_stage_a_transaction_leaves_no_segments": (
-        "replaces what writes staged files"
-    ),
     "test_a_handover_whose_entry_was_interrupted_is_written_by_the_next_heartbeat": (
         "Ctrl-C in the WAL's writer"
     ),
     "test_an_entry_that_flushes_nothing_does_not_use_up_the_budget_for_good": (
         "hands the WAL an entry that no client could send"
     ),
-    "test_closing_can_be_repeated_after_it_was_interrupted": "Ctrl-C in maintenance",
     "test_readers_wait_for_changes_that_are_half_carried_out": "changes the state by hand",
     # cleanup
     "test_metrics_tell_which_topic_fails": "asks the server's own meters",
