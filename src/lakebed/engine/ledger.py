@@ -53,7 +53,7 @@ class Ledger:
         return tuple(touched)
 
     def add(self, key: Key, chunk: Chunk) -> None:
-        """Put a chunk with a body of its own into a memtable."""
+        """Put a chunk that shares its body with no other into a memtable."""
         self._memory += chunk.body.memory_bytes
         self._put(key, chunk)
 
@@ -145,7 +145,7 @@ class Ledger:
                     self._memory -= body.memory_bytes
 
     def finished(self) -> list[Change]:
-        """Give every change, with the new sizes."""
+        """Return every change, with the new sizes."""
         used = self._core.used
         for identity, holders in self._holders.items():
             body = self._left[identity]

@@ -147,7 +147,7 @@ class WriteRuns:
         return arrivals if arrivals.schema is schema else None
 
     def _place(self, ledger: Ledger, arrivals: _Arrivals) -> Change:
-        """Give rows their offsets, and put them into the memtable."""
+        """Assign offsets to rows, and put them into the memtable."""
         partitions = self._core.state.partitions
         base = end = partitions[arrivals.key].end
         chunk = _one_chunk(base, arrivals)

@@ -105,11 +105,11 @@ class Chunk(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Give the offset behind the last row."""
+        """Return the offset behind the last row."""
         return self.base + self.records
 
     def batch(self, first: int, last: int) -> pa.RecordBatch:
-        """Give the rows from offset `first` up to, not including, `last`."""
+        """Return the rows from offset `first` up to, not including, `last`."""
         return self.body.batch().slice(self.start + first - self.base, last - first)
 
     def cut(self, first: int, last: int) -> Chunk:
@@ -155,11 +155,11 @@ class Memtable:
         return len(self._bases)
 
     def chunks(self) -> list[Chunk]:
-        """Give every chunk there is now."""
+        """Return every chunk there is now."""
         return self._chunks[: len(self._bases)]
 
     def starting(self, offset: int) -> Iterator[Chunk]:
-        """Give the chunks from the one that holds `offset` on; nothing if it is not here."""
+        """Yield the chunks from the one that holds `offset` on; nothing if it is not here."""
         count = len(self._bases)
         first = bisect_right(self._bases, offset, 0, count) - 1
         if first < 0 or offset >= self._chunks[first].end:
@@ -168,14 +168,14 @@ class Memtable:
             yield self._chunks[number]
 
     def above(self, offset: int, since: float) -> Memtable:
-        """Give a memtable without what lies below `offset`; a chunk across it is cut."""
+        """Return a memtable without what lies below `offset`; a chunk across it is cut."""
         chunks = [chunk for chunk in self.chunks() if chunk.end > offset]
         if chunks and chunks[0].base < offset:
             chunks[0] = chunks[0].cut(offset, chunks[0].end)
         return Memtable(since, chunks, max(0, self._seen - len(self) + len(chunks)))
 
     def bytes_between(self, start: int, until: int) -> int:
-        """Give about how many bytes the records from `start` up to, not including, `until` take."""
+        """Return about how many bytes the records from `start` to before `until` take."""
         total = 0
         for chunk in self.chunks():
             records = min(until, chunk.end) - max(start, chunk.base)
