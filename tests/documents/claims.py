@@ -203,6 +203,7 @@ _SPARK_PAGES = [
         for section, language in (
             ("Pipelines", "toml"),
             ("Pipelines", "console"),
+            ("Restarts", "toml"),
             ("Mistakes", "console"),
         )
     ),

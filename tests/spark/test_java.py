@@ -91,10 +91,11 @@ import subprocess, sys
 from lakebed.spark.java import end_children
 wait = [sys.executable, "-c", "import sys; sys.stdin.read()"]
 children = [
-    subprocess.Popen([*wait, name], stdin=subprocess.PIPE) for name in ("org.apache.spark", "other")
+    subprocess.Popen([*wait, name], stdin=subprocess.PIPE)
+    for name in ("org.apache.spark.Main", "./bin/spark-submit", "/home/sparky/bin/python")
 ]
 end_children()
-print(children[0].wait(timeout=300), children[1].poll())
+print(children[0].wait(timeout=300), children[1].wait(timeout=300), children[2].poll())
 """
 
 
@@ -102,4 +103,4 @@ print(children[0].wait(timeout=300), children[1].poll())
 def test_only_programs_of_spark_are_ended_with_the_command_that_started_them() -> None:
     """In a process of its own: this one has a Spark that other tests use."""
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, check=True)
-    assert done.stdout.split() == [b"-9", b"None"]
+    assert done.stdout.split() == [b"-9", b"-9", b"None"]

@@ -17,7 +17,13 @@ JAVA_MIN: Final = 17
 """Spark 4 runs on this version of Java and newer ones."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
-_SECONDS: Final = 30
+_SPARK: Final = re.compile(rb"org\.apache\.spark|/spark-(?:submit|class)")
+"""In the command line of a Spark program: its script, or the Java class that the script runs.
+
+`spark` alone is not enough: it may be in the path of a Python environment.
+"""
+_SECONDS: Final = 120
+"""How long Java may take to print its version: seconds, on a machine with nothing to spare."""
 
 
 def check_java() -> int:
@@ -62,5 +68,5 @@ def end_children() -> None:
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and b"spark" in (entry / "cmdline").read_bytes():
+            if parent == os.getpid() and _SPARK.search((entry / "cmdline").read_bytes()):
                 os.kill(int(entry.name), signal.SIGKILL)
