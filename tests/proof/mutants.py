@@ -728,7 +728,7 @@ MUTANTS = (
     Mutant(
         name="batch-not-validated",
         breaks="received data is validated in full",
-        file="serve/puts.py",
+        file="serve/received.py",
         old="            batch.validate(full=True)\n",
         new="            batch.validate()\n",
         tests=(f"{BAD_CLIENTS}::test_data_that_is_not_what_it_says_is_refused",),
