@@ -39,6 +39,8 @@ GUARD = "tests/serve/test_guard.py"
 ACCESS = "tests/engine/test_access.py"
 MATRIX = "tests/serve/test_matrix.py"
 BAD_CLIENTS = "tests/serve/test_bad_clients.py"
+HOSTILE = "tests/serve/test_hostile_data.py"
+EXPANSION = "tests/topic/test_expansion.py"
 ACKS = "tests/serve/test_acknowledgements.py"
 SERVER_KILLS = "tests/serve/test_kills.py"
 PROCESSES = "tests/serve/test_together_of_processes.py"
@@ -732,6 +734,99 @@ MUTANTS = (
         old="            batch.validate(full=True)\n",
         new="            batch.validate()\n",
         tests=(f"{BAD_CLIENTS}::test_data_that_is_not_what_it_says_is_refused",),
+    ),
+    Mutant(
+        name="size-counted-by-reading-offsets",
+        breaks="nothing of a batch is read before it is validated",
+        file="serve/received.py",
+        old="int(batch.get_total_buffer_size())",
+        new="int(batch.nbytes)",
+        tests=(f"{HOSTILE}::test_a_batch_that_claims_more_rows_than_it_has_is_refused",),
+    ),
+    Mutant(
+        name="empty-batch-looked-at",
+        breaks="the columns of a batch without rows are not looked at",
+        file="serve/received.py",
+        old="        if batch.num_rows == 0:\n",
+        new="        if False:\n",
+        tests=(f"{HOSTILE}::test_a_batch_without_rows_is_answered_without_looking_at_its_columns",),
+    ),
+    Mutant(
+        name="views-of-null-slots-not-checked",
+        breaks="no view of negative size reaches a kernel",
+        file="serve/received.py",
+        old="            if has_negative_view(batch.column(index)):\n",
+        new="            if False:\n",
+        tests=(f"{HOSTILE}::test_a_view_of_negative_size_in_a_null_slot_is_refused",),
+        quick=True,
+    ),
+    Mutant(
+        name="views-not-checked-in-one-process",
+        breaks="no view of negative size reaches a kernel",
+        file="topic/columns.py",
+        old="    if has_negative_view(array):\n",
+        new="    if False:\n",
+        tests=(f"{EXPANSION}::test_a_negative_view_is_refused_within_one_process_too",),
+    ),
+    Mutant(
+        name="offsets-of-empty-lists-not-checked",
+        breaks="offsets that validation leaves out are checked",
+        file="serve/received.py",
+        old="            if _has_stray_offset(batch.column(index)):\n",
+        new="            if False:\n",
+        tests=(f"{HOSTILE}::test_offsets_of_a_map_without_entries_within_a_list_are_checked",),
+    ),
+    Mutant(
+        name="any-type-received",
+        breaks="only types whose arrays are checked are worked on",
+        file="serve/received.py",
+        old="                _check_type(field.name, field.type)\n",
+        new="                field.type\n",
+        tests=(f"{HOSTILE}::test_a_type_that_no_topic_holds_is_refused_by_its_name",),
+    ),
+    Mutant(
+        name="names-of-columns-not-checked",
+        breaks="text that is not UTF-8 is refused",
+        file="serve/received.py",
+        old="            check_text(schema)\n            for field in schema:\n",
+        new="            for field in schema:\n",
+        tests=(f"{HOSTILE}::test_a_name_or_a_time_zone_that_is_not_text_is_refused",),
+    ),
+    Mutant(
+        name="names-of-a-schema-not-checked",
+        breaks="text that is not UTF-8 is refused",
+        file="serve/protocol.py",
+        old="    check_text(schema)\n",
+        new="",
+        tests=(f"{HOSTILE}::test_a_schema_with_a_name_that_is_not_text_is_refused",),
+    ),
+    Mutant(
+        name="shared-values-not-counted",
+        breaks="a conversion is bounded before it takes memory",
+        file="topic/expansion.py",
+        old="        self._left -= size\n",
+        new="        self._left -= 0\n",
+        tests=(
+            f"{EXPANSION}::test_what_many_rows_share_is_counted_for_each_of_them",
+            f"{EXPANSION}::test_nulls_and_missing_fields_are_counted",
+        ),
+        quick=True,
+    ),
+    Mutant(
+        name="nulls-of-predicates-typed",
+        breaks="no predicate ends the process",
+        file="serve/predicates.py",
+        old="pc.scalar(None if rest[0] is None else _array([rest[0]], kind)[0])",
+        new="pc.scalar(_array([rest[0]], kind)[0])",
+        tests=(f"{HOSTILE}::test_a_comparison_with_a_null_selects_nothing",),
+    ),
+    Mutant(
+        name="patterns-of-any-bytes",
+        breaks="a predicate is taken or refused by a typed error",
+        file="serve/predicates.py",
+        old="        return pattern if isinstance(pattern, str) else bytes(pattern).decode()\n",
+        new="        return pattern  # type: ignore[no-any-return]\n",
+        tests=(f"{HOSTILE}::test_a_pattern_that_is_not_text_is_refused",),
     ),
     Mutant(
         name="sent-again-as-something-new",

@@ -47,11 +47,11 @@ def test_what_is_in_a_null_slot_of_a_view_does_not_matter(size: int) -> None:
 
 @pytest.mark.parametrize("kind", [pa.binary_view(), pa.string_view()], ids=str)
 def test_a_negative_view_is_refused_within_one_process_too(kind: pa.DataType) -> None:
-    value = hostile.views(kind)
+    value = hostile.views(kind, null_size=-1)
     with pytest.raises(InvalidArgumentError, match="negative"):
         stored(value=value, key=pa.array([b"k"] * len(value)))
     with pytest.raises(InvalidArgumentError, match="negative"):
-        words = hostile.in_list(hostile.views(pa.string_view()))
+        words = hostile.in_list(hostile.views(pa.string_view(), null_size=-1))
         stored(TYPED, value=struct_of(words=words))
 
 
