@@ -128,3 +128,14 @@ def test_a_dictionary_of_structs_is_refused() -> None:
     value = pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), pa.array([{"name": "a"}]))
     with pytest.raises(SchemaMismatchError):
         stored(TYPED, value=value)
+
+
+@pytest.mark.parametrize("offsets", [b"", hostile.GARBAGE], ids=["missing", "garbage"])
+def test_an_empty_map_gets_an_offset_of_its_own(offsets: bytes) -> None:
+    """Such an array comes from other libraries too; what is stored can be measured and read."""
+    entries = pa.array([], pa.struct([pa.field("key", pa.string(), False), ("value", RAW)]))
+    empty = pa.Array.from_buffers(hostile.MAP, 0, [None, pa.py_buffer(offsets)], children=[entries])
+    batch = stored(TYPED, value=struct_of(lists=hostile.in_list(empty)))
+    inner = batch.column("value").field("lists").values
+    assert inner.buffers()[1].size >= 4
+    assert inner.offsets.to_pylist() == [0]

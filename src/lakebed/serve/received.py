@@ -9,15 +9,14 @@ order, each step safe on what the earlier ones let pass:
    types and dictionaries of nested values are refused: no topic holds them;
 3. a batch without rows is replaced by an empty one: nothing in its columns is looked at;
 4. Arrow's full validation;
-5. what that leaves out: views of null slots, and the offsets of lists and maps of length zero.
+5. what that leaves out: the views of null slots.
 
-What a dictionary or a view becomes when it is written out is bounded by `topic.expansion`.
+What a dictionary or a view becomes when it is written out is bounded by `topic.expansion`. Offsets
+of lists and maps of length zero, which validation passes whatever they are, are replaced by
+`topic.offsets`.
 """
 
 from __future__ import annotations
-
-import struct
-from collections.abc import Iterator
 
 import pyarrow as pa
 from pyarrow import types
@@ -50,8 +49,6 @@ class Received:
         self._schema_error: LakebedError | None = None
         self._viewed: list[int] = []
         """Columns that hold views."""
-        self._listed: list[int] = []
-        """Columns that hold lists or maps."""
 
     def check(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch, or an empty one of its schema; raise if it is not safe to work on."""
@@ -69,9 +66,6 @@ class Received:
         for index in self._viewed:
             if has_negative_view(batch.column(index)):
                 raise _invalid("a view has a negative size", column=batch.schema.names[index])
-        for index in self._listed:
-            if _has_stray_offset(batch.column(index)):
-                raise _invalid("an offset is out of bounds", column=batch.schema.names[index])
         return batch
 
     def _check_schema(self, schema: pa.Schema) -> None:
@@ -83,9 +77,7 @@ class Received:
         except LakebedError as error:
             self._schema_error = error
             return
-        kinds = list(enumerate(schema.types))
-        self._viewed = [index for index, kind in kinds if has_views(kind)]
-        self._listed = [index for index, kind in kinds if _has_lists(kind)]
+        self._viewed = [index for index, kind in enumerate(schema.types) if has_views(kind)]
 
 
 def _invalid(reason: str, **facts: object) -> ProtocolError:
@@ -155,48 +147,3 @@ _FLAT = (
     types.is_binary_view,
     types.is_fixed_size_binary,
 )
-
-
-def _has_lists(kind: pa.DataType) -> bool:
-    if types.is_map(kind) or types.is_list(kind) or types.is_large_list(kind):
-        return True
-    return any(_has_lists(kind.field(index).type) for index in range(kind.num_fields))
-
-
-# Offsets
-
-
-def _has_stray_offset(array: pa.Array) -> bool:
-    """Return True if a list or map of length zero begins behind the end of its values.
-
-    Arrow validates the offsets of arrays that have a length; some functions read the first one of
-    those that have none.
-    """
-    return any(_is_stray(listed, child) for listed, child in _lists(array))
-
-
-def _lists(array: pa.Array) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """List the lists and maps within an array, each with its values."""
-    kind = array.type
-    if types.is_struct(kind):
-        for index in range(kind.num_fields):
-            yield from _lists(array.field(index))
-    elif types.is_map(kind):
-        yield array, array.keys
-        yield from _lists(array.keys)
-        yield from _lists(array.items)
-    elif types.is_list(kind) or types.is_large_list(kind):
-        yield array, array.values
-        yield from _lists(array.values)
-
-
-def _is_stray(listed: pa.Array, child: pa.Array) -> bool:
-    offsets = listed.buffers()[1]
-    if len(listed) or offsets is None:
-        return False
-    layout = struct.Struct("<q" if types.is_large_list(listed.type) else "<i")
-    position = layout.size * listed.offset
-    if offsets.size < position + layout.size:
-        return False
-    (first,) = layout.unpack_from(offsets, position)
-    return not 0 <= first <= len(child)

@@ -26,6 +26,7 @@ from lakebed.errors import (
 )
 from lakebed.topic import columns, rows, sizes
 from lakebed.topic.expansion import Room
+from lakebed.topic.offsets import own_offsets
 from lakebed.topic.schema import HEADERS, TIMESTAMP, reader_schema, storage_schema
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def _by_name(data: pa.Table | pa.RecordBatch, value_type: pa.DataType) -> dict[s
             raise columns.mismatch(name, f"one of {', '.join(_STORED)}", "an unknown column")
         if name in given:
             raise columns.mismatch(name, "one column of this name", "several")
-        given[name] = _contiguous(data.column(index))
+        given[name] = own_offsets(_contiguous(data.column(index)))
     if "value" not in given:
         raise columns.mismatch("value", value_type, "no such column")
     return given
