@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from collections.abc import Mapping
 from functools import partial
+
+import pyarrow as pa
 
 from bench.crowd import in_a_process
 from bench.load import pipelined, rate
@@ -13,6 +16,7 @@ from bench.logs import TOPIC, settle, table, values, warm_log
 from bench.report import Rows
 from bench.served import Served, served_peers
 from bench.servers import JetStream
+from lakebed.serve.received import Received, batch_bytes
 
 PARTITIONS = 4
 _BATCH = 8192
@@ -55,6 +59,35 @@ def puts(options: argparse.Namespace, rows: Rows) -> None:
     rows.ratio(work, rates["served"], rates["embedded"], "the embedded log", 0.6)
     for name in peers:
         rows.ratio(work, rates["served"], rates[name], name, 3)
+
+
+def checks(options: argparse.Namespace, rows: Rows) -> None:
+    """Check received batches of 8,192 records, as a share of appending them to the log itself."""
+    given = table(_BATCH)
+    plain = given.combine_chunks().to_batches()[0]
+    value = plain.schema.get_field_index("value")
+    views = plain.set_column(value, "value", plain.column(value).cast(pa.binary_view()))
+    log = warm_log(options.folder / "checks", PARTITIONS)
+    shares: dict[str, list[float]] = {"binary": [], "binary_view": []}
+    for _ in range(options.rounds):
+        appended = 1 / rate(partial(log.append_batch, TOPIC, given), _BURST)
+        settle(log)
+        for name, batch in (("binary", plain), ("binary_view", views)):
+            shares[name].append(100 * _check_seconds(batch) / appended)
+    log.close()
+    for name, found in shares.items():
+        work = f"check of a received batch of 8,192 x 100 B, {name}"
+        rows.figure(work, "share of an append", found, "%", 10, at_most=True)
+
+
+def _check_seconds(batch: pa.RecordBatch) -> float:
+    """Return how long one check of a batch takes."""
+    received, times = Received(), 50
+    started = time.perf_counter()
+    for _ in range(times):
+        batch_bytes(batch)
+        received.check(batch)
+    return (time.perf_counter() - started) / times
 
 
 def connections(options: argparse.Namespace, rows: Rows) -> None:

@@ -42,7 +42,11 @@ PARTS = {
         "tests/proof/test_engine_damage.py",
         "tests/wal/test_salvage_any_damage.py",
     ],
-    "fuzz": ["tests/proof/test_fuzz.py", "tests/proof/test_engine_fuzz.py"],
+    "fuzz": [
+        "tests/proof/test_fuzz.py",
+        "tests/proof/test_engine_fuzz.py",
+        "tests/proof/test_wire_fuzz.py",
+    ],
     "model": [
         "tests/proof/test_model.py",
         "tests/proof/test_engine_model.py",

@@ -348,10 +348,22 @@ def _needed(empty: pa.Table, where: pc.Expression) -> tuple[str, ...]:
 
 
 def checked_where(where: object) -> None:
-    """Refuse a predicate that is none."""
+    """Refuse what is not a predicate, and what Arrow cannot show or cannot evaluate safely."""
     if not isinstance(where, pc.Expression):
         raise InvalidArgumentError(
             "where is an expression, such as pyarrow.compute.field('offset') > 5", got=repr(where)
+        )
+    try:
+        text = _without_texts(where)
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(
+            "a pattern of the predicate must be UTF-8", reason=str(error)
+        ) from error
+    if "null[large_" in text:
+        raise InvalidArgumentError(
+            "the predicate holds a null of type large_string or large_binary, which Arrow cannot"
+            " cast: use is_null(), or a null without a type",
+            where=where,
         )
 
 
@@ -365,9 +377,14 @@ def _trouble(empty: pa.Table, where: pc.Expression) -> Exception | None:
 
 def by_position(where: pc.Expression) -> Exception | None:
     """Refuse a field that is named by its number: a scan does not read all columns."""
-    if "FieldPath(" in re.sub(r'"(?:[^"\\]|\\.)*"', "", str(where)):
+    if "FieldPath(" in _without_texts(where):
         return ValueError("name fields by their names, not by their positions")
     return None
+
+
+def _without_texts(where: pc.Expression) -> str:
+    """Return a predicate as Arrow shows it, with its texts left out."""
+    return re.sub(r'"(?:[^"\\]|\\.)*"', "", str(where))
 
 
 def _by_then(wanted: Selection, time_us: int) -> Selection:

@@ -93,6 +93,11 @@ class Writing:
         """Tell whether this is the committing thread, running a callback."""
         return self._wal.in_callback
 
+    @property
+    def batch_bytes_max(self) -> int:
+        """Return the most bytes that a batch may have once it is written out: those of an entry."""
+        return self._wal.config.entry_bytes_max
+
     # Batches
 
     def append_batch(self, topic: str, rows: Rows, partition: int | None) -> Acks:
@@ -129,6 +134,7 @@ class Writing:
             target.value_type,
             now_us=self._core.clock.time_us(),
             record_bytes_max=target.config.record_bytes_max,
+            batch_bytes_max=self.batch_bytes_max,
         )
         if batch.num_rows == 0:
             return None

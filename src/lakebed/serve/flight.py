@@ -38,6 +38,7 @@ from lakebed.serve.guard import Action, Need
 from lakebed.serve.protocol import cut, pack, pack_error, unpack_request
 from lakebed.serve.puts import AckPool, PutStream
 from lakebed.serve.quiet import quieten
+from lakebed.serve.received import batch_bytes
 from lakebed.serve.refusals import tell
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                     return
                 raise ProtocolError("the stream cannot be read", reason=str(error)) from error
             again()
-            size = (chunk.data.nbytes if chunk.data is not None else 0) + (
+            size = batch_bytes(chunk.data) + (
                 chunk.app_metadata.size if chunk.app_metadata is not None else 0
             )
             self._meters.received(size)

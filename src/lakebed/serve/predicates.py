@@ -139,9 +139,9 @@ class _Builder:
             return self._is_in(rest, depth)
         if kind in _MATCHES:
             _expect(kind, len(rest) == 3 and isinstance(rest[2], bool))
-            pattern = rest[1]
-            _expect(kind, isinstance(pattern, str | bytes) and len(pattern) <= _PATTERN_CHARS_MAX)
-            return _MATCHES[kind](self.node(rest[0], depth), pattern, ignore_case=rest[2])
+            return _MATCHES[kind](
+                self.node(rest[0], depth), _pattern(kind, rest[1]), ignore_case=rest[2]
+            )
         raise ProtocolError("a predicate does not have this", function=kind[:80])
 
     def _is_in(self, rest: list[Any], depth: int) -> pc.Expression:
@@ -150,7 +150,8 @@ class _Builder:
         self._values += len(rest[2])
         if self._values > limits.PREDICATE_VALUES_MAX:
             _refuse("the predicate has too many values", values_max=limits.PREDICATE_VALUES_MAX)
-        values = _array(rest[2], _type(rest[1]))
+        kind = _type(rest[1])
+        values = _array(rest[2], kind if any(each is not None for each in rest[2]) else pa.null())
         return pc.is_in(self.node(rest[0], depth), value_set=values, skip_nulls=rest[3])
 
 
@@ -176,10 +177,21 @@ def _field(names: list[Any]) -> pc.Expression:
     return pc.field(*names)
 
 
+def _pattern(kind: str, pattern: Any) -> str:
+    """Return a pattern as text: pyarrow cannot show an expression with other bytes in it."""
+    _expect(kind, isinstance(pattern, str | bytes) and len(pattern) <= _PATTERN_CHARS_MAX)
+    try:
+        return pattern if isinstance(pattern, str) else bytes(pattern).decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError("a pattern must be UTF-8", node=kind, reason=str(error)) from error
+
+
 def _literal(rest: list[Any]) -> pc.Expression:
     _expect("value", len(rest) in (1, 2))
     if len(rest) == 2:
-        return pc.scalar(_array([rest[0]], _type(rest[1]))[0])
+        kind = _type(rest[1])
+        # A null has no type: Arrow crashes when it casts one of large_string or large_binary.
+        return pc.scalar(None if rest[0] is None else _array([rest[0]], kind)[0])
     if rest[0] is not None and type(rest[0]) not in (bool, int, float, str, bytes):
         _refuse("a value of a predicate needs a type", got=type(rest[0]).__name__)
     return pc.scalar(rest[0])
@@ -249,7 +261,10 @@ def pack_predicate(where: pc.Expression) -> Any:
     (buffer,) = where.__reduce__()[1]
     with pa.ipc.open_file(buffer) as reader:
         batch = reader.get_batch(0)
-    tree = _Reader(batch).tree()
+    try:
+        tree = _Reader(batch).tree()
+    except UnicodeDecodeError as error:
+        raise _untaken("match", reason="a pattern must be UTF-8") from error
     try:
         unpack_predicate(tree)
     except ProtocolError as error:

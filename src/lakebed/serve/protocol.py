@@ -38,6 +38,7 @@ from lakebed.engine.together import CommittedTogether
 from lakebed.engine.topics import PartitionInfo, TopicInfo
 from lakebed.errors import LakebedError, ProtocolError
 from lakebed.lake.derived_values import Committed, DerivedFile, DerivedFiles, DerivedTable
+from lakebed.serve.received import check_text
 from lakebed.wal import WalStats
 from lakebed.wal.stats import Counters, RecoveryStats
 
@@ -171,9 +172,11 @@ def _schema(data: bytes) -> pa.Schema:
     if len(data) > limits.SCHEMA_BYTES_MAX:
         raise ProtocolError("a schema is too large", bytes=len(data))
     try:
-        return pa.ipc.read_schema(pa.py_buffer(data))
+        schema = pa.ipc.read_schema(pa.py_buffer(data))
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
         raise ProtocolError("not a schema", reason=str(error)[:200]) from error
+    check_text(schema)
+    return schema
 
 
 def _report(value: Any) -> Any:

@@ -44,6 +44,7 @@ from lakebed.errors import (
 )
 from lakebed.serve.calls import check_owner, placed
 from lakebed.serve.protocol import pack, unpack_request
+from lakebed.serve.received import Received, batch_bytes
 from lakebed.state.commands import ProducerWrite, TransactionWrite
 from lakebed.state.machine import Written
 from lakebed.topic.records import normalize
@@ -145,6 +146,7 @@ class PutStream:
         self._pool = pool
         self._write = write
         self._admit = admit
+        self._received = Received()
         self._guard = threading.Lock()
         self._changed = threading.Condition(self._guard)
         self._under_way = 0
@@ -164,7 +166,7 @@ class PutStream:
                 self._changed.wait(1.0)
                 self._pool.watch()
             self._under_way += 1
-        size = (0 if batch is None else batch.nbytes) + (0 if metadata is None else len(metadata))
+        size = batch_bytes(batch) + (0 if metadata is None else len(metadata))
         stack = ExitStack()
         try:
             stack.enter_context(self._admit(size))
@@ -197,10 +199,7 @@ class PutStream:
             return self._record(rest)
         if batch is None:
             raise ProtocolError("a message of this kind needs a batch", kind=kind)
-        try:
-            batch.validate(full=True)
-        except pa.ArrowException as error:
-            raise ProtocolError("the batch is not valid Arrow data", reason=str(error)) from error
+        batch = self._received.check(batch)
         if kind == "write":
             if len(rest) != 1:
                 raise ProtocolError("a write is [number, kind, partition]")
@@ -276,6 +275,7 @@ class PutStream:
             target.value_type,
             now_us=core.clock.time_us(),
             record_bytes_max=target.config.record_bytes_max,
+            batch_bytes_max=writing.batch_bytes_max,
         )
         parts = [(run[0], run[1]) for run in runs]
         encoded = writing.encode_routed(target, Routed(checked, parts, None))

@@ -2,7 +2,7 @@
 
 The same content in another layout (large, view, dictionary, other order of fields) is converted;
 a column that is right already is not touched. Content of another type is refused: a number is never
-made from a text, nor cut to a smaller one.
+made from a text, nor cut to a smaller one. Memory for a conversion is taken out of a `Room` first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from lakebed.errors import SchemaMismatchError
+from lakebed.errors import InvalidArgumentError, SchemaMismatchError
+from lakebed.topic.expansion import Room, has_negative_view
 from lakebed.topic.schema import HEADERS, TIMESTAMP
 from lakebed.topic.times import check_array
 
@@ -42,60 +43,73 @@ def timestamp_column(array: pa.Array, now_us: int) -> pa.Array:
     check_array(array, "timestamp")
     if kind != TIMESTAMP:
         # Nanoseconds are cut to microseconds.
-        array = _cast(array, pa.timestamp("us", kind.tz), "timestamp", safe=kind.unit != "ns")
+        array = _convert(array, pa.timestamp("us", kind.tz), "timestamp", safe=kind.unit != "ns")
         array = array.view(TIMESTAMP)
     if array.null_count:
         array = pc.fill_null(array, pa.scalar(now_us, TIMESTAMP))
     return array
 
 
-def binary_column(array: pa.Array, column: str) -> pa.Array:
+def binary_column(array: pa.Array, column: str, room: Room) -> pa.Array:
     """Give the bytes of a key or raw value; text is its UTF-8 encoding."""
     kind = array.type
     if kind == pa.binary():
         return array
     if types.is_dictionary(kind):
-        return binary_column(array.dictionary_decode(), column)
+        return _decode(array, binary_column(array.dictionary, column, room), room)
     if types.is_null(kind):
-        return pa.nulls(len(array), pa.binary())
+        return _nulls(pa.binary(), len(array), room)
     if not (_is_text(kind) or _is_bytes(kind)):
         raise mismatch(column, "binary or string", kind)
-    return _cast(array, pa.binary(), column)
+    return _cast(array, pa.binary(), column, room)
 
 
-def headers_column(array: pa.Array) -> pa.Array:
+def headers_column(array: pa.Array, room: Room) -> pa.Array:
     """Give the headers as a map of text to bytes."""
     kind = array.type
     if kind == HEADERS:
         return array
     if types.is_null(kind):
-        return pa.nulls(len(array), HEADERS)
+        return _nulls(HEADERS, len(array), room)
     if not (
         types.is_map(kind)
         and _is_text(kind.key_type)
         and (_is_text(kind.item_type) or _is_bytes(kind.item_type))
     ):
         raise mismatch("headers", HEADERS, kind)
-    return _cast(array, HEADERS, "headers")
+    return _cast(array, HEADERS, "headers", room)
 
 
-def typed_column(array: pa.Array, kind: pa.DataType, path: str = "value") -> pa.Array:
+def typed_column(array: pa.Array, kind: pa.DataType, room: Room, path: str = "value") -> pa.Array:
     """Give the values of a typed topic, the fields of structs matched by name."""
     got = array.type
     if got == kind:
         return array
     if types.is_null(got):
-        return pa.nulls(len(array), kind)
+        return _nulls(kind, len(array), room)
     if types.is_dictionary(got):
-        return typed_column(array.dictionary_decode(), kind, path)
+        if types.is_nested(kind):
+            raise mismatch(path, kind, got)
+        return _decode(array, typed_column(array.dictionary, kind, room, path), room)
     if types.is_struct(kind) and types.is_struct(got):
-        return _struct(array, kind, path)
+        return _struct(array, kind, room, path)
     if not _same_content(got, kind):
         raise mismatch(path, kind, got)
-    return _cast(array, kind, path)
+    return _cast(array, kind, path, room)
 
 
-def _struct(array: pa.StructArray, kind: pa.StructType, path: str) -> pa.Array:
+def _decode(array: pa.DictionaryArray, values: pa.Array, room: Room) -> pa.Array:
+    """Write out a dictionary whose values have the stored type."""
+    room.take_dictionary(array.indices, values)
+    return pa.DictionaryArray.from_arrays(array.indices, values, safe=False).dictionary_decode()
+
+
+def _nulls(kind: pa.DataType, rows: int, room: Room) -> pa.Array:
+    room.take_nulls(kind, rows)
+    return pa.nulls(rows, kind)
+
+
+def _struct(array: pa.StructArray, kind: pa.StructType, room: Room, path: str) -> pa.Array:
     names = [field.name for field in array.type]
     known = {field.name for field in kind}
     for name in names:
@@ -103,17 +117,19 @@ def _struct(array: pa.StructArray, kind: pa.StructType, path: str) -> pa.Array:
             raise mismatch(f"{path}.{name}", "no such field", array.type.field(name).type)
         if names.count(name) > 1:
             raise mismatch(f"{path}.{name}", "one field of this name", names.count(name))
-    children = [_child(array, names, field, f"{path}.{field.name}") for field in kind]
+    children = [_child(array, names, field, room, f"{path}.{field.name}") for field in kind]
     mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
 
 
-def _child(array: pa.StructArray, names: list[str], field: pa.Field, path: str) -> pa.Array:
+def _child(
+    array: pa.StructArray, names: list[str], field: pa.Field, room: Room, path: str
+) -> pa.Array:
     if field.name in names:
-        return typed_column(array.field(names.index(field.name)), field.type, path)
+        return typed_column(array.field(names.index(field.name)), field.type, room, path)
     if not field.nullable:
         raise mismatch(path, f"{field.type} not null", "no such field")
-    return pa.nulls(len(array), field.type)
+    return _nulls(field.type, len(array), room)
 
 
 def _same_content(got: pa.DataType, kind: pa.DataType) -> bool:
@@ -148,7 +164,16 @@ def _is_bytes(kind: pa.DataType) -> bool:
     )
 
 
-def _cast(array: pa.Array, kind: pa.DataType, column: str, *, safe: bool = True) -> pa.Array:
+def _cast(array: pa.Array, kind: pa.DataType, column: str, room: Room) -> pa.Array:
+    if has_negative_view(array):
+        raise InvalidArgumentError(
+            "the Arrow data is not valid: a view has a negative size", column=column
+        )
+    room.take_cast(array)
+    return _convert(array, kind, column)
+
+
+def _convert(array: pa.Array, kind: pa.DataType, column: str, *, safe: bool = True) -> pa.Array:
     try:
         return array.cast(kind, safe=safe)
     except (pa.ArrowException, NotImplementedError) as error:

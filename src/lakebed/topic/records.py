@@ -25,6 +25,8 @@ from lakebed.errors import (
     SchemaMismatchError,
 )
 from lakebed.topic import columns, rows, sizes, times
+from lakebed.topic.expansion import Room
+from lakebed.topic.offsets import own_offsets
 from lakebed.topic.schema import HEADERS, TIMESTAMP, reader_schema, storage_schema
 
 if TYPE_CHECKING:
@@ -36,7 +38,12 @@ _DROPPED: Final = ("partition", "offset")
 
 
 def normalize(
-    data: Any, value_type: pa.DataType, *, now_us: int, record_bytes_max: int
+    data: Any,
+    value_type: pa.DataType,
+    *,
+    now_us: int,
+    record_bytes_max: int,
+    batch_bytes_max: int = limits.ENTRY_BYTES_MAX,
 ) -> pa.RecordBatch:
     """Give what a caller wants to write as one storage batch, checked in every respect.
 
@@ -44,10 +51,12 @@ def normalize(
     `value` and, if wanted, `key`, `headers` and `timestamp`; for a raw topic also plain bytes or
     text. The columns `partition` and `offset`, which a reader gets, are dropped, so that what was
     read can be written elsewhere; any other column is refused. Without a timestamp it is `now_us`.
+    Columns whose conversion would take more than `batch_bytes_max` are refused before it.
     """
     if isinstance(data, pa.Table | pa.RecordBatch):
         _check_count(data.num_rows)
-        return _from_arrow(data, value_type, now_us, record_bytes_max)
+        room = Room(record_bytes_max, batch_bytes_max)
+        return _from_arrow(data, value_type, now_us, record_bytes_max, room)
     if isinstance(data, list | tuple):
         _check_count(len(data))
         given = rows.lists_of(data, now_us, raw=value_type == _BINARY)
@@ -133,7 +142,11 @@ _ONE_NULL: Final = {_BINARY: pa.nulls(1, _BINARY), HEADERS: pa.nulls(1, HEADERS)
 
 
 def _from_arrow(
-    data: pa.Table | pa.RecordBatch, value_type: pa.DataType, now_us: int, record_bytes_max: int
+    data: pa.Table | pa.RecordBatch,
+    value_type: pa.DataType,
+    now_us: int,
+    record_bytes_max: int,
+    room: Room,
 ) -> pa.RecordBatch:
     given = _by_name(data, value_type)
     timestamp, key, headers = given.get("timestamp"), given.get("key"), given.get("headers")
@@ -141,11 +154,11 @@ def _from_arrow(
         columns.constant_timestamps(now_us, data.num_rows)
         if timestamp is None
         else columns.timestamp_column(timestamp, now_us),
-        None if key is None else columns.binary_column(key, "key"),
-        None if headers is None else columns.headers_column(headers),
-        columns.binary_column(given["value"], "value")
+        None if key is None else columns.binary_column(key, "key", room),
+        None if headers is None else columns.headers_column(headers, room),
+        columns.binary_column(given["value"], "value", room)
         if value_type == _BINARY
-        else columns.typed_column(given["value"], value_type),
+        else columns.typed_column(given["value"], value_type, room),
         record_bytes_max,
     )
 
@@ -159,7 +172,7 @@ def _by_name(data: pa.Table | pa.RecordBatch, value_type: pa.DataType) -> dict[s
             raise columns.mismatch(name, f"one of {', '.join(_STORED)}", "an unknown column")
         if name in given:
             raise columns.mismatch(name, "one column of this name", "several")
-        given[name] = _contiguous(data.column(index))
+        given[name] = own_offsets(_contiguous(data.column(index)))
     if "value" not in given:
         raise columns.mismatch("value", value_type, "no such column")
     return given
