@@ -25,7 +25,7 @@ from lakebed.errors import (
 )
 from lakebed.lake.derived_values import DerivedFile
 from lakebed.serve.guard import Action, Need
-from lakebed.serve.protocol import VERSION
+from lakebed.serve.protocol import MESSAGE_BYTES_MAX, VERSION
 from lakebed.state.commands import (
     AbortTransaction,
     BeginTransaction,
@@ -117,6 +117,10 @@ class Call(NamedTuple):
     """Gives the topics that a request for a group names: its caller needs to read them too."""
     shown: Callable[[Any, Callable[[str], bool]], Any] | None = None
     """Leaves out of a reply what is about topics that its caller may not read."""
+    bytes_max: int = 64 * limits.KIB
+    """The largest request."""
+    items_max: int = 1_000
+    """The most items of a list or map in a request."""
 
 
 _ADMINISTRATIVE: Final = (Action.MANAGE, Action.ADMIN)
@@ -750,7 +754,36 @@ _CALLS: Final = (
         safe=False,
     ),
 )
-CALLS: Final[dict[str, Call]] = {call.name: call for call in _CALLS}
+_LARGE: Final = frozenset(
+    [
+        "commit",
+        "commit_offsets",
+        "commit_together",
+        "commit_transaction",
+        "derived_commit",
+        "derived_files",
+        "heartbeat",
+        "join",
+        "plan",
+        "reset_group",
+        "rewrite_segments",
+    ]
+)
+_SCHEMAS: Final = frozenset(
+    ["alter_topic", "create_topic", "derived_create", "derived_evolve", "get_or_create_topic"]
+)
+
+
+def _sized(call: Call) -> Call:
+    """Let a call have a request as large as what it carries: a long list, or a schema."""
+    if call.name in _LARGE:
+        return call._replace(bytes_max=MESSAGE_BYTES_MAX, items_max=limits.TOGETHER_MAX)
+    if call.name in _SCHEMAS:
+        return call._replace(bytes_max=4 * limits.SCHEMA_BYTES_MAX)
+    return call
+
+
+CALLS: Final[dict[str, Call]] = {call.name: _sized(call) for call in _CALLS}
 
 STREAMS: Final[dict[str, Need]] = {
     "put": _WRITE,
