@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 from tests.serve.support import ServerProcess, raw_socket
@@ -69,15 +70,18 @@ class Http2:
 
     def ended(self) -> bool:
         """Read until the server has closed the connection."""
-        try:
-            while self.socket.recv(65_536):
-                pass
-        except ConnectionError:
-            pass
-        return True
+        return is_ended(self.socket)
 
     def __enter__(self) -> Http2:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.socket.close()
+
+
+def is_ended(connection: socket.socket) -> bool:
+    """Read until the server has closed a connection."""
+    with contextlib.suppress(ConnectionError):
+        while connection.recv(65_536):
+            pass
+    return True

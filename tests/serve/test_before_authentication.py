@@ -13,7 +13,7 @@ import pytest
 from lakebed import Log
 from lakebed.errors import LakebedError, ProtocolError, UnauthenticatedError
 from lakebed.serve.protocol import unpack_error
-from tests.serve.http2 import Http2
+from tests.serve.http2 import Http2, is_ended
 from tests.serve.raw import Raw, error_of
 from tests.serve.support import ServerProcess, check_serves, raw_socket
 from tests.waiting import until
@@ -135,7 +135,7 @@ def test_a_connection_that_says_nothing_is_closed_and_that_of_a_known_caller_is_
         assert kept
         with Http2(server) as unknown, raw_socket(server) as silent:
             assert unknown.ended()
-            assert not silent.recv(1)
+            assert is_ended(silent)
         list(raw.client.do_action(fl.Action("hello", b""), options))
         assert kept <= set(_connections(server))
         until(lambda: "no call was authenticated in time" in server.said)
