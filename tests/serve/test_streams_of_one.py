@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,7 +24,7 @@ def _open(server: Server, token: str, retry_ms: int = 500) -> Log:
 
 
 @contextlib.contextmanager
-def _serve(folder: Path, **settings: int) -> Iterator[tuple[Server, dict[str, str]]]:
+def _serve(folder: Path, **settings: Any) -> Iterator[tuple[Server, dict[str, str]]]:
     log = Log.open(folder)
     log.create_topic("a")
     log.create_topic("b")

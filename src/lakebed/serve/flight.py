@@ -146,7 +146,14 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             self._guard.check(principal, call.name, _READ, topics)
         if call.somewhere:
             self._guard.check_somewhere(principal, call.name, *call.somewhere)
-        session = Session(self._log, principal, self._run, self._gets.waiters.wake, self._config)
+        session = Session(
+            self._log,
+            principal,
+            self._run,
+            self._gets.waiters.wake,
+            self._config,
+            administrator=self._guard.administers(principal),
+        )
         administrative = is_administrative(call)
         try:
             reply = call.run(session, request)
