@@ -87,6 +87,26 @@ def test_the_unit_keeps_the_service_in_its_place() -> None:
     assert wanted <= set(UNIT.splitlines())
 
 
+def test_the_unit_bounds_what_callers_can_cost() -> None:
+    """Memory and threads have a limit, and a service that is killed for one starts again."""
+    (memory,) = re.findall(r"^MemoryMax=(\d+)%$", UNIT, re.M)
+    assert 0 < int(memory) < 100
+    (tasks,) = re.findall(r"^TasksMax=(\d+)$", UNIT, re.M)
+    streams_and_calls = 2 * ServeConfig().connections_max
+    assert streams_and_calls < int(tasks) <= 2 * streams_and_calls
+    assert "Restart=on-failure" in UNIT.splitlines()
+    assert "StartLimitIntervalSec=0" in UNIT.splitlines(), "crashes must not become an outage"
+    assert "StartLimitBurst" not in UNIT
+
+
+def test_the_container_is_run_with_the_same_bounds() -> None:
+    (tasks,) = re.findall(r"^TasksMax=(\d+)$", UNIT, re.M)
+    (run,) = re.findall(r"podman run --detach .*", README)
+    assert re.search(r"--memory \d+g", run)
+    assert f"--pids-limit {tasks}" in run
+    assert "--restart on-failure" in run
+
+
 def test_the_example_of_settings_is_taken() -> None:
     held = with_environment(LogConfig(), given(EXAMPLE)).serve
     assert (held.host, held.log_format) == ("0.0.0.0", "json")

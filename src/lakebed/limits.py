@@ -108,6 +108,21 @@ Fewer would rewrite each byte more often, more would leave more files for a read
 MARKERS_MAX: Final = 100_000
 """The most names under which transactions are committed together; each is in the state."""
 
+MARKERS_OF_ONE_MAX: Final = 20_000
+"""The most such names of one principal of a server; administrators have no limit but the log's."""
+
+PRODUCERS_MAX: Final = 1_000_000
+"""The most producers and transactions that a server's callers may have; each is in the state."""
+
+PRODUCERS_OF_ONE_MAX: Final = 250_000
+"""The most producers and transactions of one principal: more than two jobs of `TOGETHER_MAX`."""
+
+GROUPS_MAX: Final = 100_000
+"""The most consumer groups that a server's callers may make; each is in the state."""
+
+ADMIN_RESERVE: Final = 1_000
+"""Names of markers, producers and groups, out of the most, that only administrators may use."""
+
 MARKER_NUMBER_MAX: Final = 2**63 - 1
 """Numbers of such commits are 64-bit numbers, as Spark's batch ids are."""
 

@@ -6,6 +6,7 @@ A call or a stream that is not in these tables fails the test.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -21,8 +22,10 @@ from lakebed.errors import (
     AccessDeniedError,
     InvalidArgumentError,
     LakebedError,
+    ProtocolError,
     UnauthenticatedError,
 )
+from lakebed.serve.callers import OFFERED
 from lakebed.serve.calls import CALLS, STREAMS
 from lakebed.serve.protocol import pack, unpack, unpack_error
 from lakebed.serve.server import Server
@@ -143,6 +146,18 @@ TICKETS: dict[str, tuple[str, dict[str, Any]]] = {
     "as_of": ("read", {"topic": "{}", "offset": 0}),
 }
 
+_METHOD = fl.FlightMethod
+NOT_OFFERED = "not offered"
+METHODS: dict[fl.FlightMethod, str] = {
+    _METHOD.LIST_FLIGHTS: ANYONE,
+    _METHOD.LIST_ACTIONS: ANYONE,
+    _METHOD.GET_FLIGHT_INFO: "read",
+    _METHOD.GET_SCHEMA: NOT_OFFERED,
+    _METHOD.DO_EXCHANGE: NOT_OFFERED,
+    _METHOD.HANDSHAKE: NOT_OFFERED,
+}
+"""The methods of Flight beside those that carry the calls and streams above."""
+
 CALLERS: dict[str, dict[str, str]] = {
     # what each may do, and on which names
     "nobody": {},
@@ -181,6 +196,18 @@ def _filled(value: Any, target: str) -> Any:
     return value
 
 
+class _Handshake(fl.ClientAuthHandler):  # type: ignore[misc]
+    """Takes part in a handshake."""
+
+    def authenticate(self, outgoing: Any, _incoming: Any) -> None:
+        """Send a word."""
+        outgoing.write(b"hello")
+
+    def get_token(self) -> bytes:
+        """Return what goes with each call."""
+        return b""
+
+
 class Caller:
     """Makes calls of the protocol, with a token or without one."""
 
@@ -210,6 +237,31 @@ class Caller:
             reader.cancel()
         except pa.ArrowException as error:
             return _error(error)
+
+    def method(self, method: fl.FlightMethod, target: str) -> Any:
+        """Use a method of Flight; give the error, or nothing."""
+        descriptor = fl.FlightDescriptor.for_path(target)
+        try:
+            if method is _METHOD.LIST_FLIGHTS:
+                list(self._client.list_flights(options=self._options))
+            elif method is _METHOD.LIST_ACTIONS:
+                list(self._client.list_actions(self._options))
+            elif method is _METHOD.GET_FLIGHT_INFO:
+                self._client.get_flight_info(descriptor, self._options)
+            elif method is _METHOD.GET_SCHEMA:
+                self._client.get_schema(descriptor, self._options)
+            elif method is _METHOD.DO_EXCHANGE:
+                self._exchange(descriptor)
+            else:
+                self._client.authenticate(_Handshake(), self._options)
+        except (pa.ArrowException, OSError) as error:
+            return str(error) if method is _METHOD.GET_SCHEMA else _error(error)
+
+    def _exchange(self, descriptor: Any) -> None:
+        writer, reader = self._client.do_exchange(descriptor, self._options)
+        with contextlib.suppress(pa.ArrowException):  # the end of the stream tells more
+            writer.done_writing()
+        reader.read_chunk()
 
     def _put(self, topic: str) -> Any:
         batch = pa.record_batch({"value": pa.array([b"v"], pa.binary())})
@@ -342,6 +394,38 @@ def test_nobody_comes_in_without_a_valid_token(served: Served, token: str | None
     caller.close()
     assert served.server._guard.flush()
     assert any(row["outcome"] == "unauthenticated" for row in _audit(served.server.log))
+
+
+def test_every_method_has_a_row() -> None:
+    """A method that Flight adds has to be added here, with who may use it."""
+    carriers = {_METHOD.DO_ACTION, _METHOD.DO_GET, _METHOD.DO_PUT}
+    assert set(METHODS) | carriers == set(_METHOD) - {_METHOD.INVALID}
+    offered = {method for method, need in METHODS.items() if need != NOT_OFFERED}
+    assert offered | carriers == OFFERED
+
+
+@pytest.mark.parametrize("who", [*CALLERS, "", "none"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method.name).lower())
+def test_a_method_is_for_those_that_it_is_offered_to(
+    served: Served, who: str, method: fl.FlightMethod
+) -> None:
+    """A caller that is not known is refused as such, also by what is not offered to anyone."""
+    token = served.tokens.get(who, who or None)
+    for target in TARGETS:
+        caller = Caller(served.server, token)
+        got = caller.method(method, target)
+        caller.close()
+        if isinstance(got, str):  # of this method the client keeps the text alone
+            assert "Traceback" not in got
+            assert ("token" if who not in CALLERS else "does not offer this method") in got
+        elif who not in CALLERS:
+            assert isinstance(got, UnauthenticatedError), got
+        elif METHODS[method] == NOT_OFFERED:
+            assert isinstance(got, ProtocolError), got
+        else:
+            allowed = _may(who, METHODS[method], target)
+            assert allowed is not isinstance(got, AccessDeniedError), got
+            assert got is None or not allowed
 
 
 def test_a_token_with_another_secret_is_none(served: Served) -> None:

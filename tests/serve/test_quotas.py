@@ -234,7 +234,7 @@ def test_only_those_who_owe_something_are_remembered(monkeypatch: pytest.MonkeyP
 
 
 def test_streams_are_limited_in_all() -> None:
-    made = quotas(connections_max=2)
+    made = quotas(connections_max=2, admin_streams_reserved=0)
     with made.stream("a"), made.stream("b"):
         assert made.streams == 2
         with pytest.raises(QuotaExceededError) as caught, made.stream("c"):

@@ -143,7 +143,10 @@ def _wait_for_room(server: ServerProcess, count: int) -> None:
 
 def _idle(raw: Raw, stack: contextlib.ExitStack) -> LakebedError | None:
     """Open a put stream, and see that it is served; give the error if it is not."""
-    writer, reader = raw.client.do_put(fl.FlightDescriptor.for_path("good"), RAW)
+    try:
+        writer, reader = raw.client.do_put(fl.FlightDescriptor.for_path("good"), RAW)
+    except pa.ArrowException as error:  # it may be refused before its first message is out
+        return error_of(error)
     try:
         writer.write_batch(some(0))
         assert reader.read() is not None or writer.close()

@@ -15,6 +15,7 @@ from lakebed.state import commands, image
 from lakebed.state.commands import Command, decode, encode, parts_of
 from lakebed.state.image import State, decode_state, encode_state
 from lakebed.state.machine import carry_out, decide
+from lakebed.state.owned import Markers
 from lakebed.state.values import Part, Run, Segment
 from tests.state.machines import command, part_with
 
@@ -151,7 +152,7 @@ def test_a_snapshot_of_the_first_version_has_no_tokens_rules_and_grants() -> Non
         del document[name]
     document["numbers"] = [each for each in document["numbers"] if each[0] != "access"]
     found = decode_state(sealed(image._HEAD.pack(image.MAGIC, 1) + msgpack.packb(document)), "it")
-    state.tokens, state.rules, state.grants, state.markers = {}, {}, {}, {}
+    state.tokens, state.rules, state.grants, state.markers = {}, {}, {}, Markers()
     state.numbers["access"] = 0
     assert found == state
     assert encode_state(found) == encode_state(state)
@@ -163,7 +164,7 @@ def test_a_snapshot_of_the_second_version_has_no_markers() -> None:
     document = msgpack.unpackb(data[image._HEAD.size : -image._TAIL.size])
     assert document.pop("markers") == [["ann/job", 0, 2, 3], ["job", 7, 1, 2]]
     found = decode_state(sealed(image._HEAD.pack(image.MAGIC, 2) + msgpack.packb(document)), "it")
-    state.markers = {}
+    state.markers = Markers()
     assert found == state
     assert encode_state(found) == encode_state(state)
     with pytest.raises(CorruptionError):  # of this version they are missing

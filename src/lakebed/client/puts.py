@@ -170,6 +170,8 @@ class Lane:
         self._next: dict[int, int] = {}
         self._acked: dict[int, int] = {}
         self._number = 0
+        self._over_quota: QuotaExceededError | None = None
+        """Why the server refuses the stream for now; None once it has answered something."""
         self._writer: Any = None
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -356,6 +358,7 @@ class Lane:
             if buffer is None or generation != self._generation:
                 return
             acks = unpack(memoryview(buffer))
+            self._over_quota = None
             try:
                 for number, answer in acks:
                     self._answer(number, answer)
@@ -467,6 +470,7 @@ class Lane:
         """
         lost: list[Item] = []
         passing = isinstance(error, ServerUnavailableError | QuotaExceededError)
+        self._over_quota = error if isinstance(error, QuotaExceededError) else None
         with self._guard:
             self._settle_doubts(unsent=unsent)
             ended = not passing or self._connection.closed
@@ -526,7 +530,7 @@ class Lane:
                 return
             # Once one of them is given up, those numbered behind it are too.
             lost = self._clear()
-        gone = ServerUnavailableError("the server does not answer", url=url)
+        gone = self._over_quota or ServerUnavailableError("the server does not answer", url=url)
         for item in lost:
             item.give_up(gone, url)
         self._gathered.refuse(gone)

@@ -40,6 +40,30 @@ class ServeConfig:
     connections_max: int = 2_000
     """Streams that are served at a time; the next ones are refused until one ends."""
 
+    principal_streams_max: int = 1_000
+    """Streams of one principal at a time, and its other calls; administrators are not limited."""
+
+    address_streams_max: int = 1_500
+    """Streams from one address at a time; those of administrators do not count."""
+
+    admin_streams_reserved: int = 16
+    """Streams out of `connections_max` that only administrators can open; at most half of it."""
+
+    flight_connections_max: int = 4_000
+    """TCP connections of Flight at a time; the newest beyond it are closed."""
+
+    flight_address_connections_max: int = 1_500
+    """TCP connections of Flight from one address at a time; the newest beyond it are closed."""
+
+    flight_unauthenticated_bytes_max: int = 17 * limits.MIB
+    """Bytes that a connection may send before one of its calls is authenticated."""
+
+    flight_unauthenticated_ms: int = 30_000
+    """How long a connection may stay open before one of its calls is authenticated."""
+
+    flight_stall_timeout_ms: int = 30_000
+    """How long a client may take nothing of an answer before its connection is closed."""
+
     request_bytes_max: int = 64 * limits.MIB
     """The largest request accepted."""
 
@@ -95,6 +119,14 @@ SERVE_BOUNDS: Final = {
     "port": (0, 65_535),
     "http_port": (-1, 65_535),
     "connections_max": (1, 1_000_000),
+    "principal_streams_max": (1, 1_000_000),
+    "address_streams_max": (1, 1_000_000),
+    "admin_streams_reserved": (0, 1_000_000),
+    "flight_connections_max": (1, 1_000_000),
+    "flight_address_connections_max": (1, 1_000_000),
+    "flight_unauthenticated_bytes_max": (64 * limits.KIB, 2 * limits.GIB),
+    "flight_unauthenticated_ms": (100, 3_600_000),
+    "flight_stall_timeout_ms": (100, 3_600_000),
     "request_bytes_max": (64 * limits.KIB, limits.ENTRY_BYTES_MAX),
     "inflight_bytes_max": (64 * limits.KIB, 1024 * limits.GIB),
     "principal_inflight_bytes_max": (64 * limits.KIB, 1024 * limits.GIB),

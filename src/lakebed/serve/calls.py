@@ -25,7 +25,8 @@ from lakebed.errors import (
 )
 from lakebed.lake.derived_values import DerivedFile
 from lakebed.serve.guard import Action, Need
-from lakebed.serve.protocol import VERSION
+from lakebed.serve.protocol import MESSAGE_BYTES_MAX, VERSION
+from lakebed.serve.room import Room
 from lakebed.state.commands import (
     AbortTransaction,
     BeginTransaction,
@@ -62,6 +63,8 @@ class Session:
         server: str,
         wake: Callable[[str], None],
         config: ServeConfig,
+        *,
+        administrator: bool,
     ) -> None:
         self.log = log
         self.principal = principal
@@ -72,6 +75,8 @@ class Session:
         self.backups = config.backups
         """The folder that backups go to; empty for none."""
         self.request_bytes_max = config.request_bytes_max
+        self.room = Room(log, principal.name, administrator=administrator)
+        """What the caller may still add to the state."""
 
 
 def producer_name(principal: str, name: str | None) -> str:
@@ -117,6 +122,10 @@ class Call(NamedTuple):
     """Gives the topics that a request for a group names: its caller needs to read them too."""
     shown: Callable[[Any, Callable[[str], bool]], Any] | None = None
     """Leaves out of a reply what is about topics that its caller may not read."""
+    bytes_max: int = 256 * limits.KIB
+    """The largest request."""
+    items_max: int = 1_000
+    """The most items of a list or map in a request."""
 
 
 _ADMINISTRATIVE: Final = (Action.MANAGE, Action.ADMIN)
@@ -269,6 +278,7 @@ def _describe_for_writers(session: Session, request: Any) -> Any:
 def _register_producer(session: Session, request: Any) -> Any:
     log = session.log
     name = producer_name(session.principal.name, request.get("name"))
+    session.room.check_producer(name, transactional=False)
     return log._submit(RegisterProducer(name, log._core.clock.time_us()))
 
 
@@ -281,6 +291,7 @@ def _begin_transaction(session: Session, request: Any) -> Any:
     log = session.log
     _check_range(request, "timeout_ms", 1, 86_400_000)
     name = producer_name(session.principal.name, request.get("name"))
+    session.room.check_producer(name, transactional=True)
     time_us = log._core.clock.time_us()
     return log._submit(BeginTransaction(name, request["timeout_ms"] * 1000, time_us))
 
@@ -294,6 +305,7 @@ def _commit_transaction(session: Session, request: Any) -> Any:
     identity = _owned(session, request)
     log = session.log
     log._admit()
+    session.room.check_groups(_offset_groups(request))
     committed = _committed_offsets(request)
     command = CommitTransaction(*identity, log._core.clock.time_us(), (), committed)
     written: Written = log._writing.submit(command)
@@ -305,8 +317,11 @@ def _commit_together(session: Session, request: Any) -> Any:
     log = session.log
     _check_range(request, "number", 0, limits.MARKER_NUMBER_MAX)
     _check_range(request, "keep_ms", 0, limits.MARKER_KEPT_MS_MAX)
+    name = producer_name(session.principal.name, request["name"])
+    session.room.check_marker(name)
+    session.room.check_groups(_offset_groups(request))
     command = CommitTogether(
-        producer_name(session.principal.name, request["name"]),
+        name,
         request["number"],
         log._core.clock.time_us(),
         request["keep_ms"] * 1000,
@@ -366,6 +381,7 @@ def placed(written: Written) -> list[Any]:
 
 def _join(session: Session, request: Any) -> Any:
     _check_range(request, "session_seconds", 0.001, 86_400)
+    session.room.check_groups([request["group"]])
     return session.log._groups.join(
         request["group"], request["topics"], request["session_seconds"], request["strategy"]
     )
@@ -382,14 +398,17 @@ def _leave(session: Session, request: Any) -> None:
 
 
 def _commit(session: Session, request: Any) -> None:
+    session.room.check_groups([request["group"]])
     session.log._groups.commit(request["group"], request["member"], offsets(request["offsets"]))
 
 
 def _commit_offsets(session: Session, request: Any) -> None:
+    session.room.check_groups([request["group"]])
     session.log.commit_offsets(request["group"], offsets(request["offsets"]))
 
 
 def _reset_group(session: Session, request: Any) -> None:
+    session.room.check_groups([request["name"]])
     session.log.reset_group(request["name"], offsets(request["offsets"]))
 
 
@@ -750,7 +769,36 @@ _CALLS: Final = (
         safe=False,
     ),
 )
-CALLS: Final[dict[str, Call]] = {call.name: call for call in _CALLS}
+_LARGE: Final = frozenset(
+    [
+        "commit",
+        "commit_offsets",
+        "commit_together",
+        "commit_transaction",
+        "derived_commit",
+        "derived_files",
+        "heartbeat",
+        "join",
+        "plan",
+        "reset_group",
+        "rewrite_segments",
+    ]
+)
+_SCHEMAS: Final = frozenset(
+    ["alter_topic", "create_topic", "derived_create", "derived_evolve", "get_or_create_topic"]
+)
+
+
+def _sized(call: Call) -> Call:
+    """Let a call have a request as large as what it carries: a long list, or a schema."""
+    if call.name in _LARGE:
+        return call._replace(bytes_max=MESSAGE_BYTES_MAX, items_max=limits.TOGETHER_MAX)
+    if call.name in _SCHEMAS:
+        return call._replace(bytes_max=4 * limits.SCHEMA_BYTES_MAX)
+    return call
+
+
+CALLS: Final[dict[str, Call]] = {call.name: _sized(call) for call in _CALLS}
 
 STREAMS: Final[dict[str, Need]] = {
     "put": _WRITE,

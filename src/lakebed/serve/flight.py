@@ -25,21 +25,30 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from lakebed.errors import (
-    AccessDeniedError,
-    ClosedError,
     LakebedError,
     ProtocolError,
+    QuotaExceededError,
     ServerUnavailableError,
-    UnauthenticatedError,
 )
+from lakebed.serve.callers import OFFERED, PUT, Caller, Callers
 from lakebed.serve.calls import CALLS, STREAMS, Call, Session, checked, is_administrative
+from lakebed.serve.connections import Connections, Sockets, host_of
+from lakebed.serve.flight_errors import flight_error
+from lakebed.serve.flight_info import flight_info
 from lakebed.serve.gets import Gets, Ticket
 from lakebed.serve.guard import Action, Need
-from lakebed.serve.protocol import cut, pack, pack_error, unpack_request
+from lakebed.serve.protocol import pack
 from lakebed.serve.puts import AckPool, PutStream
 from lakebed.serve.quiet import quieten
 from lakebed.serve.received import batch_bytes
 from lakebed.serve.refusals import tell
+from lakebed.serve.requests import (
+    SMALL_REQUEST_BYTES,
+    check_unread,
+    parsed_bytes,
+    unpack_call,
+)
+from lakebed.serve.sent import Sent, pieces
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig
@@ -47,38 +56,19 @@ if TYPE_CHECKING:
     from lakebed.serve.guard import Guard, Principal
     from lakebed.serve.meters import Meters
     from lakebed.serve.quotas import Quotas
+    from lakebed.serve.slots import Slots
 
 _log = logging.getLogger("lakebed.serve")
 
 _RECHECK_SECONDS: Final = 1.0
 """How often a stream looks again whether its client may still do this."""
 _SMALL_BYTES: Final = 64 * 1024
-"""An answer up to this size is handed to gRPC at once; a larger one has a slot until it is sent."""
+"""An answer up to this size is handed to gRPC at once; the bytes of a larger one count until it is
+sent."""
 _ADMIT_SECONDS: Final = 30.0
-"""How long a put, or a whole table, waits for others' bytes before it is refused."""
-_WHOLE_TABLES: Final = frozenset(["latest", "as_of"])
-"""Tickets whose answer is as large as its topic."""
+"""How long a put, or an answer, waits for others' bytes before it is refused."""
 _READ: Final = Need(Action.READ, "topic")
 _GOODBYE: Final = ServerUnavailableError("the server is stopping")
-
-
-class _Caller(fl.ServerMiddleware):  # type: ignore[misc]  # pyarrow ships no types
-    """What a call's headers say about its caller."""
-
-    def __init__(self, token: str | None) -> None:
-        self.token = token
-
-
-class _Callers(fl.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Takes the token out of a call's headers."""
-
-    def start_call(self, _info: Any, headers: dict[str, list[Any]]) -> _Caller:
-        """Look at the headers of a call."""
-        for name, values in headers.items():
-            if name.lower() == "authorization" and values:
-                scheme, _, token = str(values[0]).partition(" ")
-                return _Caller(token.strip() if scheme.lower() == "bearer" else "")
-        return _Caller(None)
 
 
 class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
@@ -109,11 +99,23 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self._idle = threading.Condition()
         self.stopping = False
         self._ended = threading.Event()
+        self._sending: dict[int, tuple[Caller, str]] = {}
+        """Calls whose answer is being sent, with their peers."""
+        self._connections = Connections(
+            config,
+            # Without a token a caller is known from the start: by its certificate, or as anonymous.
+            asks_for_token=lambda: not (config.tls_client_ca or log.access.open),
+            count_cut=meters.closed,
+        )
         quieten()
         super().__init__(
-            f"{scheme}://{config.host}:{config.port}", middleware={"caller": _Callers()}, **tls
+            f"{scheme}://{config.host}:{config.port}",
+            middleware={"caller": Callers(self._begin)},
+            **tls,
         )
-        threading.Thread(target=self._watch, name="lakebed-serve-watch", daemon=True).start()
+        watches = (self._watch, lambda: self._connections.watch(Sockets(self.port), self._ended))
+        for watch in watches:
+            threading.Thread(target=watch, name="lakebed-serve-watch", daemon=True).start()
 
     # Calls
 
@@ -124,11 +126,16 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             if call is None:
                 raise ProtocolError("there is no such call", call=str(action.type)[:80])
             body = action.body
-            with self._quotas.admitted(principal, body.size):
-                request = checked(call, unpack_request(memoryview(body)) if body.size else {})
+            check_unread(self._guard, principal, call, body.size)
+            with self._quotas.admitted(principal, parsed_bytes(body.size, self._config)):
+                request = checked(call, unpack_call(call, body))
                 reply = pack(self._call(principal, call, request))
             self._meters.received(body.size)
             self._meters.sent(len(reply))
+            caller = self._caller(context)
+            if len(reply) > _SMALL_BYTES:
+                caller.stack.enter_context(self._quotas.held(principal, len(reply), _ADMIT_SECONDS))
+            self._is_sending(caller, principal)
         return iter([fl.Result(pa.py_buffer(reply))])
 
     def _call(self, principal: Principal, call: Call, request: Any) -> Any:
@@ -140,7 +147,14 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             self._guard.check(principal, call.name, _READ, topics)
         if call.somewhere:
             self._guard.check_somewhere(principal, call.name, *call.somewhere)
-        session = Session(self._log, principal, self._run, self._gets.waiters.wake, self._config)
+        session = Session(
+            self._log,
+            principal,
+            self._run,
+            self._gets.waiters.wake,
+            self._config,
+            administrator=self._guard.administers(principal),
+        )
         administrative = is_administrative(call)
         try:
             reply = call.run(session, request)
@@ -168,56 +182,79 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Answer a ticket."""
-        with contextlib.ExitStack() as stack:
-            name = "get"
-            principal = stack.enter_context(self._served(context, name, count=False))
-            started = time.monotonic()
+        with self._served(context, "get", streams=True, count=False) as principal:
+            started, name = time.monotonic(), "get"
             try:
-                parsed = Ticket(ticket.ticket)
-                name = parsed.call
-                self._guard.check(principal, name, STREAMS[name], parsed.topics())
-                group = parsed.group()
-                if group is not None:  # it is the heartbeat of a member too
-                    self._guard.check(principal, name, CALLS["heartbeat"].need, [group])
-                stack.enter_context(self._quotas.stream(principal))
-                stack.enter_context(self._quotas.admitted(principal, len(ticket.ticket)))
-                answer = self._gets.stream(parsed, lambda: self.stopping or _is_gone(context))
-                if name in _WHOLE_TABLES and isinstance(answer, pa.Table):
-                    size = answer.nbytes
-                    stack.enter_context(self._quotas.held(principal, size, _ADMIT_SECONDS))
+                caller = self._caller(context)
+                size = parsed_bytes(len(ticket.ticket), self._config)
+                with self._quotas.admitted(principal, size):
+                    parsed = self._ticket(principal, ticket.ticket)
+                    name = parsed.call
+                    self._check_ticket(principal, parsed)
+                answer = self._answer(context, caller, principal, parsed)
             except Exception as error:
                 self._meters.request(name, _outcome(error), time.monotonic() - started)
                 raise
-            if isinstance(answer, pa.Table) and answer.nbytes > _SMALL_BYTES:
-                answer = answer.schema, iter(answer.to_batches())  # held until it is sent
             if isinstance(answer, pa.Table):
-                size = answer.nbytes
-                self._meters.request(name, "ok", time.monotonic() - started)
-                self._meters.sent(size)
-                self._quotas.charge(principal, size)
-                return fl.RecordBatchStream(answer)
+                self._is_sending(caller, principal)
+                if answer.nbytes <= _SMALL_BYTES:
+                    self._meters.request(name, "ok", time.monotonic() - started)
+                    self._meters.sent(answer.nbytes)
+                    self._quotas.charge(principal, answer.nbytes)
+                    return fl.RecordBatchStream(answer)
+                answer = answer.schema, pieces(answer)
             schema, batches = answer
             again = self._rechecked(context, name, parsed)
             return fl.GeneratorStream(
-                schema, _Sent(self, principal, name, started, batches, again, stack.pop_all())
+                schema,
+                Sent(self._quotas, self._meters, caller, principal, name, started, batches, again),
             )
+
+    def _ticket(self, principal: Principal, data: bytes) -> Ticket:
+        """Take a ticket apart; a large one only of a caller who may read something."""
+        if len(data) > SMALL_REQUEST_BYTES:
+            self._guard.check_somewhere(principal, "get", Action.READ)
+        return Ticket(data)
+
+    def _check_ticket(self, principal: Principal, ticket: Ticket) -> None:
+        self._guard.check(principal, ticket.call, STREAMS[ticket.call], ticket.topics())
+        group = ticket.group()
+        if group is not None:  # it is the heartbeat of a member too
+            self._guard.check(principal, ticket.call, CALLS["heartbeat"].need, [group])
+
+    def _answer(self, context: Any, caller: Caller, principal: Principal, ticket: Ticket) -> Any:
+        """Return the answer to a ticket; the bytes of a table count until it is sent."""
+
+        def gone() -> bool:
+            return self.stopping or _is_gone(context)
+
+        answer = self._gets.stream(ticket, gone)
+        if not isinstance(answer, pa.Table) or answer.nbytes <= _SMALL_BYTES:
+            return answer
+        try:
+            caller.stack.enter_context(self._quotas.held(principal, answer.nbytes))
+        except QuotaExceededError:
+            # What waits for room holds nothing meanwhile: it is read again once there is some.
+            size, answer = answer.nbytes, None
+            caller.stack.enter_context(self._quotas.held(principal, size, _ADMIT_SECONDS))
+            answer = self._gets.stream(ticket, gone)
+        return answer
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Take a stream of batches into a topic."""
-        with self._served(context, "put") as principal:
+        with self._served(context, "put", streams=True) as principal:
             topic = _topic_of(descriptor)
             self._guard.check(principal, "put", STREAMS["put"], [topic])
-            with self._quotas.stream(principal):
-                stream = PutStream(
-                    self._log,
-                    principal,
-                    topic,
-                    self._pool,
-                    writer.write,
-                    lambda size: self._quotas.admitted(principal, size, _ADMIT_SECONDS),
-                )
-                with self._open_put(stream):
-                    self._take_all(context, topic, reader, stream)
+            stream = PutStream(
+                self._log,
+                principal,
+                topic,
+                self._pool,
+                writer.write,
+                lambda size: self._quotas.admitted(principal, size, _ADMIT_SECONDS),
+            )
+            with self._connections.stream(principal.peer), self._open_put(stream):
+                self._take_all(context, topic, reader, stream)
 
     @contextlib.contextmanager
     def _open_put(self, stream: PutStream) -> Iterator[None]:
@@ -236,6 +273,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def _take_all(self, context: Any, topic: str, reader: Any, stream: PutStream) -> None:
         again = self._rechecked(context, "put", None, [topic])
+        peer = _peer(context)
         while stream.gone is None:
             try:
                 chunk = reader.read_chunk()
@@ -247,6 +285,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 if isinstance(error, fl.FlightError) and _is_gone(context):
                     return
                 raise ProtocolError("the stream cannot be read", reason=str(error)) from error
+            self._connections.heard(peer)
             again()
             size = batch_bytes(chunk.data) + (
                 chunk.app_metadata.size if chunk.app_metadata is not None else 0
@@ -273,7 +312,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             now = time.monotonic()
             if now - last > _RECHECK_SECONDS:
                 last = now
-                self._guard.check(self._principal(context), name, STREAMS[name], names)
+                self._guard.check(self._authenticate(context), name, STREAMS[name], names)
 
         return again
 
@@ -285,44 +324,65 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             names = [
                 name for name in self._log.topics() if self._guard.permits(principal, _READ, name)
             ]
-            return iter([self._info(name) for name in names])
+            return iter([flight_info(self._log, name) for name in names])
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Describe a topic."""
         with self._served(context, "describe_topic") as principal:
             topic = _topic_of(descriptor)
             self._guard.check(principal, "describe_topic", STREAMS["range"], [topic])
-            return self._info(topic)
-
-    def _info(self, topic: str) -> Any:
-        info = self._log.describe_topic(topic)
-        endpoints = [
-            fl.FlightEndpoint(
-                pack(
-                    {
-                        "call": "range",
-                        "topic": topic,
-                        "partition": each.partition,
-                        "offset": each.earliest,
-                        "until": each.end,
-                    }
-                ),
-                [],
-            )
-            for each in info.partitions
-        ]
-        return fl.FlightInfo(
-            self._log.table(topic).schema,
-            fl.FlightDescriptor.for_path(topic),
-            endpoints,
-            info.records,
-            sum(each.segment_bytes for each in info.partitions),
-        )
+            return flight_info(self._log, topic)
 
     # Each call
 
+    def _begin(self, method: Any, caller: Caller) -> None:
+        """Refuse a call by its headers alone, if it would wait for a message or is not offered."""
+        if method in OFFERED and method is not PUT:
+            return  # it is about to reach the server, which then knows its address too
+        name = "put" if method is PUT else str(method.name).lower()
+        try:
+            if self.stopping:
+                raise ServerUnavailableError("the server is stopping")
+            if caller.token is not None or not self._config.tls_client_ca:
+                caller.principal = self._guard.authenticate(caller.token)
+            if method is not PUT:
+                raise ProtocolError("the server does not offer this method", method=name)
+            self._count(caller, caller.principal, self._quotas.open_streams)
+        except LakebedError as error:
+            self._meters.request(name, error.code, 0.0)
+            tell(name, error, "")
+            raise flight_error(error) from error
+
+    def _count(self, caller: Caller, principal: Principal | None, slots: Slots) -> None:
+        """Count a call until it has ended; one of a certificate is not known by its headers."""
+        known = principal is not None
+        name = principal.name if principal is not None else ""
+        administrator = principal is not None and self._guard.administers(principal)
+        if caller.slot is None:
+            caller.slot = slots.take(name, administrator=administrator)
+            caller.stack.callback(slots.release, caller.slot)
+        elif known:
+            slots.assign(caller.slot, name, administrator=administrator)
+        if principal is not None and principal.peer:
+            slots.locate(caller.slot, host_of(principal.peer))
+
+    def _is_sending(self, caller: Caller, principal: Principal) -> None:
+        """Have the connection closed if nothing of the answer is taken for too long."""
+        caller.progress = time.monotonic()
+        self._sending[id(caller)] = (caller, principal.peer)
+        caller.stack.callback(self._sending.pop, id(caller), None)
+
+    def _end_stalled(self) -> None:
+        """Close the connections of clients that have taken nothing for too long."""
+        late = time.monotonic() - self._config.flight_stall_timeout_ms / 1000
+        for caller, peer in list(self._sending.values()):
+            if caller.progress < late:
+                self._connections.cut(peer, "an answer was not taken in time")
+
     @contextlib.contextmanager
-    def _served(self, context: Any, name: str, *, count: bool = True) -> Iterator[Principal]:
+    def _served(
+        self, context: Any, name: str, *, streams: bool = False, count: bool = True
+    ) -> Iterator[Principal]:
         """Serve a call within the block: known caller, counted, errors translated."""
         started = time.monotonic()
         outcome = "ok"
@@ -331,11 +391,15 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         try:
             if self.stopping:
                 raise ServerUnavailableError("the server is stopping")
-            yield self._principal(context)
+            principal = self._authenticate(context)
+            self._connections.heard(principal.peer)
+            slots = self._quotas.open_streams if streams else self._quotas.open_calls
+            self._count(self._caller(context), principal, slots)
+            yield principal
         except LakebedError as error:
             outcome = error.code
             tell(name, error, _peer(context))
-            raise _flight_error(error) from error
+            raise flight_error(error) from error
         except fl.FlightError:
             outcome = "transport"
             raise
@@ -354,14 +418,15 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 self._last_call = time.monotonic()
                 self._idle.notify_all()
 
-    def _principal(self, context: Any) -> Principal:
-        caller = context.get_middleware("caller")
+    def _caller(self, context: Any) -> Caller:
+        caller: Caller = context.get_middleware("caller")
+        return caller
+
+    def _authenticate(self, context: Any) -> Principal:
         identity = context.peer_identity()
         certificate = identity.decode(errors="replace") if isinstance(identity, bytes) else identity
         return self._guard.authenticate(
-            None if caller is None else caller.token,
-            certificate=certificate or "",
-            peer=_peer(context),
+            self._caller(context).token, certificate=certificate or "", peer=_peer(context)
         )
 
     # Stopping
@@ -369,6 +434,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def _watch(self) -> None:
         while not self._ended.wait(0.2):
             self._pool.watch()
+            self._end_stalled()
 
     def begin_stop(self) -> None:
         """Refuse new calls, wake whoever waits, and tell open put streams to end."""
@@ -406,59 +472,6 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         return not ending.is_alive()
 
 
-class _Sent:
-    """The batches of a stream on their way out, counted; its end is noticed however it ends."""
-
-    def __init__(
-        self,
-        server: FlightServer,
-        principal: Principal,
-        name: str,
-        started: float,
-        batches: Iterator[Any],
-        again: Callable[[], None],
-        stack: contextlib.ExitStack,
-    ) -> None:
-        self._server = server
-        self._principal = principal
-        self._name = name
-        self._started = started
-        self._batches = batches
-        self._again = again
-        self._stack: contextlib.ExitStack | None = stack
-
-    def __iter__(self) -> _Sent:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            batch = next(self._batches)
-            self._again()
-        except StopIteration:
-            self._end("ok")
-            raise
-        except LakebedError as error:
-            self._end(error.code)
-            tell(self._name, error, self._principal.peer)
-            raise _flight_error(error) from error
-        except Exception:
-            self._end("failed")
-            _log.exception("a stream failed in an unforeseen way: call=%s", self._name)
-            raise
-        self._server._meters.sent(batch.nbytes)
-        self._server._quotas.charge(self._principal, batch.nbytes)
-        return batch
-
-    def _end(self, outcome: str) -> None:
-        stack, self._stack = self._stack, None
-        if stack is not None:
-            stack.close()
-            self._server._meters.request(self._name, outcome, time.monotonic() - self._started)
-
-    def __del__(self) -> None:
-        self._end("cancelled")  # the client went away, perhaps before the first batch
-
-
 def _topic_of(descriptor: Any) -> str:
     path = descriptor.path
     if not path or len(path) != 1:
@@ -480,18 +493,3 @@ def _is_gone(context: Any) -> bool:
 
 def _outcome(error: Exception) -> str:
     return error.code if isinstance(error, LakebedError) else "failed"
-
-
-def _flight_error(error: LakebedError) -> Exception:
-    """Give an error of the log as one of Flight's, which carries it."""
-    if isinstance(error, ClosedError):
-        error = ServerUnavailableError("the server is stopping")
-    kind = fl.FlightServerError
-    if isinstance(error, UnauthenticatedError):
-        kind = fl.FlightUnauthenticatedError
-    elif isinstance(error, AccessDeniedError):
-        kind = fl.FlightUnauthorizedError
-    elif isinstance(error, ServerUnavailableError):
-        kind = fl.FlightUnavailableError
-    flight: Exception = kind(cut(str(error)), pack_error(error))
-    return flight

@@ -114,10 +114,7 @@ class Guard:
 
     def check_somewhere(self, principal: Principal, call: str, *actions: Action) -> None:
         """Let a call pass if its caller may do one of these actions on anything at all."""
-        permissions = self._access.permissions()
-        if self._access.open or any(
-            permissions.permits_somewhere(principal.name, action) for action in actions
-        ):
+        if self.permits_somewhere(principal, *actions):
             return
         error = AccessDeniedError(
             "not allowed",
@@ -127,6 +124,19 @@ class Guard:
         )
         self._note(principal, call, (), "denied", error)
         raise error
+
+    def administers(self, principal: Principal) -> bool:
+        """Return True if a principal administers the log, as every caller of an open log does."""
+        return self._access.open or self._access.permissions().permits_everywhere(
+            principal.name, Action.ADMIN
+        )
+
+    def permits_somewhere(self, principal: Principal, *actions: Action) -> bool:
+        """Return True if a principal may do one of these actions on some name."""
+        permissions = self._access.permissions()
+        return self._access.open or any(
+            permissions.permits_somewhere(principal.name, action) for action in actions
+        )
 
     def permits(self, principal: Principal, need: Need, name: str) -> bool:
         """Tell whether a principal may do something on a name; nothing is audited."""

@@ -88,6 +88,7 @@ class Meters:
         self._received = 0
         self._sent = 0
         self._streams = 0
+        self._closed: dict[str, int] = {}
 
     def request(self, call: str, outcome: str, seconds: float) -> None:
         """Count a request that has ended: `ok`, or the code of its error."""
@@ -115,6 +116,11 @@ class Meters:
         with self._guard:
             self._streams += change
 
+    def closed(self, reason: str) -> None:
+        """Count a connection of Flight that the server has closed."""
+        with self._guard:
+            self._closed[reason] = self._closed.get(reason, 0) + 1
+
     def render(self, log: Log) -> str:
         """Tell everything, the log's own counters included, as Prometheus text."""
         text = _Text()
@@ -129,6 +135,7 @@ class Meters:
             outcomes = dict(self._outcomes)
             times = {call: (list(each.counts), each.seconds) for call, each in self._times.items()}
             received, sent, streams = self._received, self._sent, self._streams
+            closed = dict(self._closed)
         text.family(
             "lakebed_requests_total",
             "counter",
@@ -151,6 +158,12 @@ class Meters:
             meaning = f"Bytes that {meaning}."
             text.family(f"lakebed_{name}_bytes_total", "counter", meaning, [({}, value)])
         text.family("lakebed_open_streams", "gauge", "Streams that are open.", [({}, streams)])
+        text.family(
+            "lakebed_connections_closed_total",
+            "counter",
+            "Connections of Flight that the server has closed, by reason.",
+            (({"reason": reason}, count) for reason, count in sorted(closed.items())),
+        )
 
 
 class _Times:

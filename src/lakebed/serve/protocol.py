@@ -45,6 +45,8 @@ from lakebed.wal.stats import Counters, RecoveryStats
 VERSION: Final = 1
 MESSAGE_BYTES_MAX: Final = 16 * limits.MIB
 """The largest request, reply or ticket; records travel as Arrow batches and are not in it."""
+REQUEST_ITEMS_MAX: Final = 1_000_000
+"""The most items of a list or map in a request, unless its call allows fewer."""
 _FACT_BYTES_MAX: Final = 400
 _FACTS_MAX: Final = 10
 
@@ -124,9 +126,12 @@ def unpack(data: Any) -> Any:
     return _unpacked(_bounded(data), 0)
 
 
-def unpack_request(data: Any) -> Any:
-    """Give the value of a request, ticket or put message; only answers have reports and errors."""
-    return _unpacked(_bounded(data), 0, (_SCHEMA, _TIME))
+def unpack_request(data: Any, items_max: int = REQUEST_ITEMS_MAX) -> Any:
+    """Give the value of a request, ticket or put message; only answers have reports and errors.
+
+    No list or map of it has more than `items_max` items.
+    """
+    return _unpacked(_bounded(data), 0, (_SCHEMA, _TIME), items_max)
 
 
 def _bounded(data: Any) -> Any:
@@ -136,7 +141,9 @@ def _bounded(data: Any) -> Any:
     return data
 
 
-def _unpacked(data: Any, depth: int, known: tuple[int, ...] = _EXTENSIONS) -> Any:
+def _unpacked(
+    data: Any, depth: int, known: tuple[int, ...] = _EXTENSIONS, items_max: int = MESSAGE_BYTES_MAX
+) -> Any:
     """Take a message apart that stands in so many others; each of them takes much of the stack."""
     if depth > _DEPTH_MAX:
         raise ProtocolError("a message is nested too deeply", depth_max=_DEPTH_MAX)
@@ -145,6 +152,8 @@ def _unpacked(data: Any, depth: int, known: tuple[int, ...] = _EXTENSIONS) -> An
             data,
             use_list=False,
             strict_map_key=False,
+            max_array_len=items_max,
+            max_map_len=items_max,
             ext_hook=lambda code, inner: _from_extension(code, inner, depth, known),
         )
     except ProtocolError:

@@ -19,12 +19,11 @@ from typing import Final, Protocol
 
 from lakebed.config import ServeConfig
 from lakebed.errors import QuotaExceededError
+from lakebed.serve.slots import BUSY_WAIT_MS, Slots
 
 _BUCKETS_MAX: Final = 10_000
 """Principals whose rates are remembered; beyond it those are forgotten that have nothing to pay."""
 _ROUNDING: Final = 1e-6
-_BUSY_WAIT_MS: Final = 100
-"""When to try again where nobody knows when there will be room."""
 _TICKET_BYTES: Final = 1024 * 1024
 """What tickets of open streams may take without being in the way of an answer."""
 
@@ -80,7 +79,10 @@ class Quotas:
         self._bytes_all = 0
         self._rates: dict[str, tuple[_Bucket, _Bucket]] = {}
         """Requests and bytes a second, by principal."""
-        self._streams = 0
+        self.open_streams = Slots(config, "streams")
+        """Streams: puts, gets, WebSockets."""
+        self.open_calls = Slots(config, "calls")
+        """Calls of Flight with one reply; the reply may wait for its client."""
 
     @property
     def inflight_bytes(self) -> int:
@@ -90,7 +92,7 @@ class Quotas:
     @property
     def streams(self) -> int:
         """Streams that are being served."""
-        return self._streams
+        return self.open_streams.count
 
     @contextlib.contextmanager
     def admitted(
@@ -132,24 +134,18 @@ class Quotas:
             self._leave(name, nbytes)
 
     @contextlib.contextmanager
-    def stream(self, principal: _Named | str) -> Iterator[None]:
+    def stream(
+        self, principal: _Named | str, address: str = "", *, administrator: bool = False
+    ) -> Iterator[None]:
         """Serve a stream within the block, or raise `QuotaExceededError`."""
         name = principal if isinstance(principal, str) else principal.name
-        most = self._config.connections_max
-        with self._changed:
-            if self._streams >= most:
-                raise QuotaExceededError(
-                    "the server has too many streams",
-                    principal=name,
-                    connections_max=most,
-                    wait_ms=_BUSY_WAIT_MS,
-                )
-            self._streams += 1
+        slot = self.open_streams.take(name, administrator=administrator)
         try:
+            if address:
+                self.open_streams.locate(slot, address)
             yield
         finally:
-            with self._changed:
-                self._streams -= 1
+            self.open_streams.release(slot)
 
     def charge(self, principal: _Named | str, nbytes: int) -> None:
         """Count bytes that a principal was sent against what it may have in a second."""
@@ -246,5 +242,5 @@ class Quotas:
             bytes=nbytes,
             principal_inflight_bytes=self._bytes.get(name, 0),
             inflight_bytes=self._bytes_all,
-            wait_ms=_BUSY_WAIT_MS,
+            wait_ms=BUSY_WAIT_MS,
         )

@@ -20,10 +20,10 @@ from crc32c import crc32c
 
 from lakebed.errors import CorruptionError, FormatTooNewError
 from lakebed.state.commands import marker, segment, texts, token
+from lakebed.state.owned import Markers, Producers
 from lakebed.state.values import (
     Committed,
     Group,
-    Marker,
     Part,
     Partition,
     Pending,
@@ -53,14 +53,14 @@ class State:
     names: dict[str, int] = field(default_factory=dict)
     """Topics by name."""
     partitions: dict[tuple[int, int], Partition] = field(default_factory=dict)
-    producers: dict[int, Producer] = field(default_factory=dict)
+    producers: Producers = field(default_factory=Producers)
     producer_names: dict[tuple[bool, str], int] = field(default_factory=dict)
     """Producers by (transactional, name)."""
     sequences: dict[tuple[int, int, int], Sequences] = field(default_factory=dict)
     """By producer, topic and partition."""
     transactions: dict[int, Transaction] = field(default_factory=dict)
     """The open ones, by producer."""
-    markers: dict[str, Marker] = field(default_factory=dict)
+    markers: Markers = field(default_factory=Markers)
     """How far those have come who commit transactions together, by their name."""
     groups: dict[str, Group] = field(default_factory=dict)
     offsets: dict[tuple[str, int, int], Committed] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class State:
 
     def copy(self) -> State:
         """Take a copy that stays as it is."""
-        return State(**{name: dict(value) for name, value in vars(self).items()})
+        return State(**{name: value.copy() for name, value in vars(self).items()})
 
     def topic(self, name: str) -> Topic | None:
         """Find a topic by its name."""
@@ -176,7 +176,7 @@ def _state(document: dict[str, Any]) -> State:
     for values in document["transactions"]:
         transaction = _transaction(values)
         state.transactions[transaction.producer] = transaction
-    state.markers = dict(map(marker, document["markers"]))
+    state.markers = Markers(map(marker, document["markers"]))
     for name, generation, owners in document["groups"]:
         state.groups[name] = Group(generation, owners)
     for name, number, partition, offset, time_us in document["offsets"]:

@@ -410,11 +410,7 @@ def _superseded(state: State, command: commands.CommitTogether) -> list[Change]:
 
 def _marked(state: State, command: commands.CommitTogether) -> list[Change]:
     """Set the marker of a commit, and forget those that nobody will ask for any more."""
-    old = [
-        name
-        for name, marker in state.markers.items()
-        if name != command.name and marker.time_us + marker.keep_us < command.time_us
-    ]
+    old = sorted(name for name in state.markers.over(command.time_us) if name != command.name)
     if command.name not in state.markers:
         _check_room("markers", len(state.markers) - len(old), limits.MARKERS_MAX)
     changes: list[Change] = [(state.markers, name, GONE) for name in old]

@@ -48,7 +48,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
     Mutant(
         name="heartbeat-of-a-fetch-not-checked",
         breaks="whoever speaks for a member of a group may do so",
-        at="lakebed.serve.flight:FlightServer.do_get",
+        at="lakebed.serve.flight:FlightServer._check_ticket",
         changes=(never("group is not None"),),
         tests=(f"{MATRIX}::test_a_member_of_a_group_needs_the_group_also_to_fetch",),
         seconds=5,
@@ -56,7 +56,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
     Mutant(
         name="batch-not-validated",
         breaks="received data is validated in full",
-        at="lakebed.serve.puts:PutStream._submit",
+        at="lakebed.serve.received:Received.check",
         changes=(replace("$X.validate(full=True)", "$X.validate()"),),
         tests=(f"{BAD_CLIENTS}::test_data_that_is_not_what_it_says_is_refused",),
         seconds=15,

@@ -1,0 +1,85 @@
+"""What a call of Flight is begun with: its caller, counted from its headers to its end.
+
+gRPC gives each put stream a thread when its headers arrive, and Arrow waits there for the first
+message. The middleware runs in between, so it is where such a call is authenticated and counted:
+raising there frees the thread at once. All other calls reach the server as soon as the middleware
+has passed them, and are authenticated there, where their address is known for the audit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.flight as fl
+
+if TYPE_CHECKING:
+    from lakebed.serve.guard import Principal
+    from lakebed.serve.slots import Slot
+
+_log = logging.getLogger("lakebed.serve")
+
+PUT: Final = fl.FlightMethod.DO_PUT
+OFFERED: Final = frozenset(
+    [
+        fl.FlightMethod.DO_ACTION,
+        fl.FlightMethod.DO_GET,
+        fl.FlightMethod.DO_PUT,
+        fl.FlightMethod.GET_FLIGHT_INFO,
+        fl.FlightMethod.LIST_ACTIONS,
+        fl.FlightMethod.LIST_FLIGHTS,
+    ]
+)
+"""Methods that the server has; the others are refused before anything of them is read."""
+
+
+class Caller(fl.ServerMiddleware):  # type: ignore[misc]  # pyarrow ships no types
+    """One call: what its headers say about its caller, and what is held until it ends."""
+
+    def __init__(self, token: str | None) -> None:
+        self.token = token
+        self.principal: Principal | None = None
+        """Set if it was authenticated by its headers alone."""
+        self.slot: Slot | None = None
+        self.stack = contextlib.ExitStack()
+        """What is given back when the call has ended, and its answer is sent."""
+        self.progress = time.monotonic()
+        """When a part of its answer was last handed to gRPC."""
+
+    def call_completed(self, _exception: Any) -> None:
+        """Give back what the call has held."""
+        self.stack.close()
+
+
+class Callers(fl.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Takes the token out of a call's headers, and lets the call begin or refuses it."""
+
+    def __init__(self, begin: Callable[[Any, Caller], None]) -> None:
+        super().__init__()
+        self._begin = begin
+
+    def start_call(self, info: Any, headers: dict[str, list[Any]]) -> Caller:
+        """Look at the headers of a call."""
+        caller = Caller(_token(headers))
+        try:
+            self._begin(info.method, caller)
+        except fl.FlightError:
+            caller.stack.close()
+            raise
+        except Exception as error:
+            caller.stack.close()
+            _log.exception("a call failed in an unforeseen way: method=%s", info.method)
+            raise fl.FlightInternalError("the server failed") from error
+        return caller
+
+
+def _token(headers: dict[str, list[Any]]) -> str | None:
+    """Return the token of a call, None without one; what is no single token is never valid."""
+    for name, values in headers.items():
+        if name.lower() == "authorization" and values:
+            scheme, _, token = str(values[0]).partition(" ")
+            return token.strip() if scheme.lower() == "bearer" and len(values) == 1 else ""
+    return None

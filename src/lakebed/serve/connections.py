@@ -1,0 +1,321 @@
+"""The TCP connections of the Flight port, watched from outside of gRPC.
+
+gRPC reads a request of up to 2 GiB before any code of the server runs, and pyarrow cannot set a
+smaller limit. So a thread looks at the sockets of this process: the kernel counts the bytes that
+each has received. A connection is *known* once one of its calls was authenticated. One that is not
+known may send few bytes and stay for a short time; a known one may send what its open streams may,
+beyond what has reached the server. A connection beyond a limit is shut down: gRPC then ends its
+calls and frees what it holds. docs/decisions/025 has why, and what it costs.
+
+Between two looks a connection can send more than its limit. What gRPC itself unpacks (compressed
+messages) is not seen here: the memory limit of the service is what bounds that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import resource
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from lakebed import limits
+from lakebed.config import ServeConfig
+from lakebed.serve.protocol import MESSAGE_BYTES_MAX
+
+_log = logging.getLogger("lakebed.serve")
+
+_LOOK_SECONDS: Final = 0.05
+_SHARE: Final = 0.02
+"""The most of one processor that looking may take: with many connections it looks less often."""
+_FDS: Final = "/proc/self/fd"
+_TCP_INFO_BYTES: Final = 256
+_RECEIVED: Final = struct.Struct("@Q")
+_RECEIVED_AT: Final = 128
+"""Where `tcpi_bytes_received` is in Linux's `struct tcp_info`."""
+_WINDOW_BYTES: Final = 16 * limits.MIB
+"""What HTTP/2's flow control lets a client send ahead on one stream, at most."""
+_CALLS_BYTES: Final = 4 * MESSAGE_BYTES_MAX
+"""Room for calls that arrive at the same time on a known connection."""
+_UNKNOWN_TIMES: Final = 8
+"""All connections that are not known may send so many times what one of them may."""
+_SPARE_FDS: Final = 200
+"""File descriptors that connections leave to the log, out of those that the process may open."""
+_LINES_SECONDS: Final = 1.0
+
+
+class Seen(NamedTuple):
+    """A connection as the kernel shows it."""
+
+    peer: str
+    """As gRPC names it, such as `ipv4:127.0.0.1:50000`."""
+    fd: int
+    received: int
+
+
+class _Connection:
+    """What is known about a connection."""
+
+    __slots__ = ("base", "fd", "known", "received", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.known = False
+        self.base = 0
+        """Bytes received when something of it last reached the server."""
+        self.received = 0
+        self.fd = -1
+
+
+class Connections:
+    """Watches the connections of one port and ends those beyond a limit. Any thread."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        *,
+        asks_for_token: Callable[[], bool],
+        count_cut: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._asks_for_token = asks_for_token
+        """Whether a caller needs a token: otherwise nothing is to be waited for."""
+        self._count_cut = count_cut
+        self._clock = clock
+        self._all: dict[str, _Connection] = {}
+        self._heard: set[str] = set()
+        self._streams: Counter[str] = Counter()
+        self._wanted: dict[str, str] = {}
+        self._guard = threading.Lock()
+        self._told_at = -_LINES_SECONDS
+        self._untold = 0
+
+    # Called by the server
+
+    def heard(self, peer: str) -> None:
+        """Note that something of an authenticated caller has reached the server."""
+        self._heard.add(peer)
+
+    @contextlib.contextmanager
+    def stream(self, peer: str) -> Iterator[None]:
+        """Note that a put stream is open within the block."""
+        with self._guard:
+            self._streams[peer] += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._streams[peer] -= 1
+                if self._streams[peer] <= 0:
+                    del self._streams[peer]
+
+    def cut(self, peer: str, reason: str) -> None:
+        """Have the connection of a peer shut down at the next look."""
+        with self._guard:
+            self._wanted[peer] = reason
+
+    def watch(self, sockets: Sockets, ended: threading.Event) -> None:
+        """Look at the connections again and again, until `ended`."""
+        pause = _LOOK_SECONDS
+        while not ended.wait(pause):
+            begun = time.thread_time()
+            try:
+                self.look(sockets)
+            except Exception:  # a defect, which must not end the watch
+                _log.exception("a defect: connections could not be looked at")
+                ended.wait(1.0)
+            pause = max(_LOOK_SECONDS, (time.thread_time() - begun) / _SHARE)
+
+    def look(self, sockets: Sockets) -> int:
+        """Look at the connections once; return how many were shut down."""
+        now = self._clock()
+        seen = {each.peer: each for each in sockets.seen()}
+        heard, self._heard = self._heard, set()  # after the look: what came before it counts
+        for gone in self._all.keys() - seen.keys():
+            del self._all[gone]
+        for peer, each in seen.items():
+            found = self._all.get(peer)
+            if found is None:
+                found = self._all[peer] = _Connection(now)
+            found.received, found.fd = each.received, each.fd
+            if peer in heard:
+                found.known, found.base = True, each.received
+        count = 0
+        for peer, reason in self._offences(now).items():
+            if sockets.shut_down(seen[peer]):
+                count += 1
+                self._tell(peer, reason)
+        return count
+
+    # What is too much
+
+    def _offences(self, now: float) -> dict[str, str]:
+        """Return the connections to be shut down, and why."""
+        with self._guard:
+            wanted, self._wanted = self._wanted, {}
+        found = {peer: reason for peer, reason in wanted.items() if peer in self._all}
+        asks, config = self._asks_for_token(), self._config
+        patience = config.flight_unauthenticated_ms / 1000
+        unknown: dict[str, int] = {}
+        for peer, each in self._all.items():
+            if peer in found:
+                continue
+            if not each.known and now - each.since > patience:
+                found[peer] = "no call was authenticated in time"
+            elif not each.known and asks:
+                unknown[peer] = each.received
+                if each.received > config.flight_unauthenticated_bytes_max:
+                    found[peer] = "too many bytes before a call was authenticated"
+            elif each.received - each.base > self._allowed(peer):
+                found[peer] = "a request is too large"
+        self._shed(unknown, found)
+        self._crowded(found)
+        return found
+
+    def _allowed(self, peer: str) -> int:
+        """Return how many bytes may be received of a connection that did not reach the server."""
+        per_stream = self._config.request_bytes_max + _WINDOW_BYTES
+        return _CALLS_BYTES + per_stream * (1 + self._streams.get(peer, 0))
+
+    def _shed(self, unknown: dict[str, int], found: dict[str, str]) -> None:
+        """Add the largest of those that are not known, until all of them are within their limit."""
+        total = sum(size for peer, size in unknown.items() if peer not in found)
+        most = _UNKNOWN_TIMES * self._config.flight_unauthenticated_bytes_max
+        for peer in sorted(unknown, key=unknown.__getitem__, reverse=True):
+            if total <= most:
+                return
+            if peer not in found:
+                found[peer] = "too many bytes of connections before a call was authenticated"
+                total -= unknown[peer]
+
+    def _crowded(self, found: dict[str, str]) -> None:
+        """Add the newest connections beyond the limits, those that are not known first."""
+        config = self._config
+        most = min(config.flight_connections_max, max(16, _fds_max() - _SPARE_FDS))
+        addresses: Counter[str] = Counter()
+        kept = 0
+        oldest_first = sorted(
+            (peer for peer in self._all if peer not in found),
+            key=lambda peer: (not self._all[peer].known, self._all[peer].since),
+        )
+        for peer in oldest_first:
+            address = host_of(peer)
+            if kept >= most:
+                found[peer] = "too many connections"
+            elif addresses[address] >= config.flight_address_connections_max:
+                found[peer] = "too many connections of one address"
+            else:
+                kept += 1
+                addresses[address] += 1
+
+    def _tell(self, peer: str, reason: str) -> None:
+        """Count a connection that was shut down; log it, at most once a second."""
+        self._count_cut(reason)
+        now = self._clock()
+        if now - self._told_at < _LINES_SECONDS:
+            self._untold += 1
+            return
+        self._told_at, untold, self._untold = now, self._untold, 0
+        _log.warning(
+            "a connection was closed: reason=%s more=%d", reason, untold, extra={"peer": peer}
+        )
+
+
+def host_of(peer: str) -> str:
+    """Return a peer without its port, which a caller can change at will."""
+    host, colon, port = peer.rpartition(":")
+    return host if colon and port.isdigit() else peer
+
+
+class Sockets:
+    """The connections that this process has accepted on a port. One thread at a time."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._peers: dict[str, tuple[str, str | None]] = {}
+        """Of each descriptor what it is, and its peer; None for what is no such connection."""
+
+    def seen(self) -> list[Seen]:
+        """Return the connections that are open."""
+        found: list[Seen] = []
+        names = os.listdir(_FDS)  # noqa: PTH208  # many times a second
+        for name in names:
+            with contextlib.suppress(OSError):
+                target = os.readlink(f"{_FDS}/{name}")  # noqa: PTH115  # likewise
+                if not target.startswith("socket:"):
+                    continue
+                before = self._peers.get(name)
+                if before is None or before[0] != target:
+                    before = self._peers[name] = (target, self._peer(int(name)))
+                if before[1] is not None:
+                    found.append(Seen(before[1], int(name), _received(int(name))))
+        if len(self._peers) > len(names):
+            self._peers = {name: self._peers[name] for name in names if name in self._peers}
+        return found
+
+    def _peer(self, fd: int) -> str | None:
+        try:
+            with _borrowed(fd) as connection:
+                return _peer_of(connection, self._port)
+        except OSError:
+            return None  # it listens, or is gone
+
+    def shut_down(self, seen: Seen) -> bool:
+        """Shut a connection down, unless its descriptor is another one's by now."""
+        with contextlib.suppress(OSError), _borrowed(seen.fd) as connection:
+            if _peer_of(connection, self._port) == seen.peer:
+                connection.shutdown(socket.SHUT_RDWR)
+                return True
+        return False
+
+
+def _received(fd: int) -> int:
+    """Return how many bytes a connection has received."""
+    # No copy of the descriptor: should it be another one's by now, this reads a wrong number once.
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=fd)
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    finally:
+        connection.detach()
+    return int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0])
+
+
+@contextlib.contextmanager
+def _borrowed(fd: int) -> Iterator[Any]:
+    """Hold a copy of a descriptor as a socket, whatever becomes of the descriptor meanwhile."""
+    copy = os.dup(fd)
+    try:
+        connection = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)  # it is no socket
+        raise
+    with connection:
+        yield connection
+
+
+def _peer_of(connection: Any, port: int) -> str | None:
+    """Return the peer of a connection to a port, as gRPC names it; None for any other socket."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    if connection.type != socket.SOCK_STREAM or connection.getsockname()[1] != port:
+        return None
+    host, peer_port = connection.getpeername()[:2]
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            return f"ipv6:%5B{host}%5D:{peer_port}"
+        address = address.ipv4_mapped
+    return f"ipv4:{address}:{peer_port}"
+
+
+def _fds_max() -> int:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1 << 30 if most == resource.RLIM_INFINITY else most

@@ -1,0 +1,39 @@
+"""A topic as Flight describes it: its schema, its size, and an endpoint for each partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.flight as fl
+
+from lakebed.serve.protocol import pack
+
+if TYPE_CHECKING:
+    from lakebed.engine.log import Log
+
+
+def flight_info(log: Log, topic: str) -> Any:
+    """Return the description of a topic."""
+    info = log.describe_topic(topic)
+    endpoints = [
+        fl.FlightEndpoint(
+            pack(
+                {
+                    "call": "range",
+                    "topic": topic,
+                    "partition": partition.partition,
+                    "offset": partition.earliest,
+                    "until": partition.end,
+                }
+            ),
+            [],
+        )
+        for partition in info.partitions
+    ]
+    return fl.FlightInfo(
+        log.table(topic).schema,
+        fl.FlightDescriptor.for_path(topic),
+        endpoints,
+        info.records,
+        sum(partition.segment_bytes for partition in info.partitions),
+    )
