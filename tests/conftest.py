@@ -5,12 +5,20 @@ from __future__ import annotations
 import datetime
 import os
 
+from hypothesis import HealthCheck, settings
+
 pytest_plugins = ["tests.s3", "tests.scheduling", "tests.proving", "tests.spark_session"]
 
 # Set before the workers of a parallel run start, so that all of them draw the same.
 os.environ.setdefault("LAKEBED_SEED", str(datetime.datetime.now(datetime.UTC).toordinal()))
 # A Java that lives for a minute is not worth compiling for: it takes half as much of a core.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# A slow machine takes long for an example, and for drawing it: neither is a failure.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 
 def pytest_report_header() -> str:
