@@ -87,6 +87,7 @@ class Meters:
         self._received = 0
         self._sent = 0
         self._streams = 0
+        self._http_events: dict[str, int] = {}
 
     def request(self, call: str, outcome: str, seconds: float) -> None:
         """Count a request that has ended: `ok`, or the code of its error."""
@@ -114,6 +115,11 @@ class Meters:
         with self._guard:
             self._streams += change
 
+    def http_event(self, event: str) -> None:
+        """Count something that happened to an HTTP connection."""
+        with self._guard:
+            self._http_events[event] = self._http_events.get(event, 0) + 1
+
     def render(self, log: Log) -> str:
         """Tell everything, the log's own counters included, as Prometheus text."""
         text = _Text()
@@ -128,6 +134,7 @@ class Meters:
             outcomes = dict(self._outcomes)
             times = {call: (list(each.counts), each.seconds) for call, each in self._times.items()}
             received, sent, streams = self._received, self._sent, self._streams
+            events = dict(self._http_events)
         text.family(
             "lakebed_requests_total",
             "counter",
@@ -150,6 +157,12 @@ class Meters:
             meaning = f"Bytes that {meaning}."
             text.family(f"lakebed_{name}_bytes_total", "counter", meaning, [({}, value)])
         text.family("lakebed_open_streams", "gauge", "Streams that are open.", [({}, streams)])
+        text.family(
+            "lakebed_http_events_total",
+            "counter",
+            "HTTP connections that were refused, closed or failed, by what happened.",
+            (({"event": event}, count) for event, count in sorted(events.items())),
+        )
 
 
 class _Times:
