@@ -41,6 +41,10 @@ MATRIX = "tests/serve/test_matrix.py"
 BAD_CLIENTS = "tests/serve/test_bad_clients.py"
 ACKS = "tests/serve/test_acknowledgements.py"
 SERVER_KILLS = "tests/serve/test_kills.py"
+SLOW = "tests/serve/test_http_slow_clients.py"
+CROWDS = "tests/serve/test_http_crowds.py"
+PRIVATE = "tests/serve/test_private_paths.py"
+GATEWAY = "tests/serve/test_gateway.py"
 PROCESSES = "tests/serve/test_together_of_processes.py"
 
 
@@ -907,5 +911,161 @@ MUTANTS = (
             f"{COMPACTION}::test_a_key_survives_once",
             f"{COMPACTION}::test_a_row_that_was_lost_on_its_way_never_counts",
         ),
+    ),
+    Mutant(
+        name="answer-not-held",
+        breaks="bytes of an HTTP answer count until it is sent",
+        file="serve/http_door.py",
+        old='            caller.hold(len(response.body), always=request.method != "GET")\n',
+        new="",
+        tests=(f"{SLOW}::test_answers_count_until_they_are_sent",),
+    ),
+    Mutant(
+        name="stalled-client-kept",
+        breaks="an HTTP client that takes nothing is closed",
+        file="serve/http_stalls.py",
+        old="            self._stalled()\n",
+        new="            self._wait()\n",
+        tests=(f"{SLOW}::test_a_client_that_takes_nothing_is_closed_and_counted",),
+    ),
+    Mutant(
+        name="body-deadline-begun-again",
+        breaks="the body of an HTTP request has one deadline",
+        file="serve/http_body.py",
+        old="        piece, more = await _receive(request, began + allowed - time.monotonic())\n",
+        new="        piece, more = await _receive(request, allowed)\n",
+        tests=(f"{SLOW}::test_a_body_that_comes_byte_by_byte_has_one_deadline",),
+    ),
+    Mutant(
+        name="places-not-by-principal",
+        breaks="slow requests of one principal leave places for others",
+        file="serve/http_places.py",
+        old="        if self._principals.get(principal, 0) >= self._principal_most:\n",
+        new="        if self._all >= self._principal_most:\n",
+        tests=(f"{SLOW}::test_slow_bodies_of_one_principal_leave_places_for_others",),
+    ),
+    Mutant(
+        name="places-not-by-address",
+        breaks="requests from one address are limited together",
+        file="serve/http_places.py",
+        old="        if self._addresses.get(address, 0) >= self._address_most:\n",
+        new="        if self._addresses.get(address, 0) < 0:\n",
+        tests=(
+            f"{SLOW}::test_slow_bodies_from_one_address_leave_places_for_health_and_are_counted_together",
+        ),
+    ),
+    Mutant(
+        name="body-read-before-the-permission",
+        breaks="who may manage nothing does not get a body read",
+        file="serve/gateway.py",
+        old="            caller.check_somewhere()\n",
+        new="",
+        tests=(f"{SLOW}::test_who_may_manage_nothing_does_not_get_a_body_read",),
+    ),
+    Mutant(
+        name="one-json-limit-for-all-calls",
+        breaks="only records may be long",
+        file="serve/http_door.py",
+        old="            min(bytes_max, door.body_bytes_max),\n",
+        new="            door.body_bytes_max,\n",
+        tests=(f"{SLOW}::test_a_large_body_is_for_records_alone",),
+    ),
+    Mutant(
+        name="json-values-not-counted",
+        breaks="JSON of too many values is refused before it is built",
+        file="serve/http_body.py",
+        old="    check_values(body)\n",
+        new="",
+        tests=(f"{SLOW}::test_json_of_too_many_values_is_refused_before_it_is_built",),
+    ),
+    Mutant(
+        name="values-counted-in-texts",
+        breaks="commas in texts are no values",
+        file="serve/http_body.py",
+        old="    values = np.count_nonzero(before & ~in_text)\n",
+        new="    values = np.count_nonzero(before)\n",
+        tests=(f"{SLOW}::test_json_of_too_many_values_is_refused_before_it_is_built",),
+    ),
+    Mutant(
+        name="bad-chunk-answered-twice",
+        breaks="a bad chunk does not fill the log",
+        file="serve/http_protocol.py",
+        old="            cycle.disconnected = True\n",
+        new="",
+        tests=(f"{CROWDS}::test_bad_chunks_are_answered_and_do_not_fill_the_log",),
+    ),
+    Mutant(
+        name="known-callers-evicted-first",
+        breaks="connections without a known caller make room first",
+        file="serve/http_connections.py",
+        old="        for pool in (self.idle_unknown, self.idle_known):\n",
+        new="        for pool in (self.idle_known, self.idle_unknown):\n",
+        tests=(f"{CROWDS}::test_idle_connections_make_room_for_the_next_one",),
+    ),
+    Mutant(
+        name="no-reserve-of-connections",
+        breaks="health probes are served when every connection is busy",
+        file="serve/http_connections.py",
+        old="        if self._spares < limits.HTTP_RESERVE:\n            return True\n",
+        new="        if self._spares < limits.HTTP_RESERVE:\n            return False\n",
+        tests=(
+            f"{CROWDS}::test_health_probes_and_administrators_are_served_when_every_connection_is_busy",
+        ),
+    ),
+    Mutant(
+        name="handshake-not-counted",
+        breaks="a connection counts during its handshake",
+        file="serve/http_listener.py",
+        old="        seat.prepare(lambda: _cancel(task), handshake=bool(self._tls))\n",
+        new="",
+        tests=(f"{CROWDS}::test_a_handshake_that_does_not_come_is_ended_and_counted",),
+    ),
+    Mutant(
+        name="two-tokens-taken",
+        breaks="an ambiguous head is refused",
+        file="serve/http_head.py",
+        old="        if given.count(name) > 1:\n",
+        new="        if given.count(name) > 2:\n",
+        tests=(f"{CROWDS}::test_an_ambiguous_head_is_refused_and_its_connection_closed",),
+    ),
+    Mutant(
+        name="length-and-chunks-taken",
+        breaks="an ambiguous head is refused",
+        file="serve/http_head.py",
+        old='    if b"transfer-encoding" in given and b"content-length" in given:\n',
+        new='    if b"transfer-encoding" in given and given.count(b"content-length") > 1:\n',
+        tests=(f"{CROWDS}::test_an_ambiguous_head_is_refused_and_its_connection_closed",),
+    ),
+    Mutant(
+        name="websocket-records-unchecked",
+        breaks="a WebSocket refuses what HTTP refuses",
+        file="serve/record_socket.py",
+        old="        check_record(given)\n",
+        new="",
+        tests=(f"{CROWDS}::test_a_record_that_http_refuses_a_websocket_refuses",),
+    ),
+    Mutant(
+        name="paths-told",
+        breaks="errors that are sent do not tell where the log is",
+        file="serve/server.py",
+        old="        hide_folders(self.log.folder, *filter(None, [self.config.backups]))\n",
+        new="",
+        tests=(f"{PRIVATE}::test_an_error_of_the_disk_does_not_tell_where_the_log_is",),
+    ),
+    Mutant(
+        name="connection-lines-without-a-limit",
+        breaks="HTTP connections have one log line a second",
+        file="serve/refusals.py",
+        old="            if second == self._second:\n",
+        new="            if second < self._second:\n",
+        tests=(f"{CROWDS}::test_lines_about_connections_are_written_once_a_second",),
+    ),
+    Mutant(
+        name="audit-hidden-from-administrators",
+        breaks="administrators read the audit over HTTP",
+        file="serve/gateway.py",
+        old="TopicPath = Annotated[str, Path(pattern=TOPIC_PATTERN",
+        new="TopicPath = Annotated[str, Path(pattern=NAME_PATTERN",
+        tests=(f"{GATEWAY}::test_an_administrator_reads_the_audit_and_others_do_not",),
     ),
 )
