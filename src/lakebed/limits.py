@@ -162,11 +162,27 @@ READ_RECORDS_MAX: Final = 1_000_000
 JSON_BYTES_MAX: Final = 16 * MIB
 """The largest JSON body: parsed it takes some twenty times its size, all of it at once."""
 
+JSON_CALL_BYTES_MAX: Final = 1 * MIB
+"""The largest JSON body that is no records: room for a schema of `SCHEMA_BYTES_MAX`."""
+
+JSON_COMMIT_BYTES_MAX: Final = 2 * MIB
+"""The largest JSON body of a commit: room for `JSON_RECORDS_MAX` offsets of the longest names."""
+
+JSON_VALUES_MAX: Final = 500_000
+"""The most values of one JSON body; as Python objects they take some 100 to 400 bytes each."""
+
 JSON_RECORDS_MAX: Final = 10_000
 """The most records of one JSON body, and of one JSON answer."""
 
-HTTP_REQUESTS_MAX: Final = 256
+HTTP_REQUESTS_MAX: Final = 1_024
 """HTTP requests that are worked on at a time; those that wait for records do not count."""
+
+HTTP_RESERVE: Final = 16
+"""Requests and connections beyond their limits that are kept for health probes and administrators.
+"""
+
+HTTP_HANDSHAKES_MAX: Final = 256
+"""TLS handshakes of HTTP connections at a time; each takes some 350 kB."""
 
 HTTP_WAITS_MAX: Final = 1_000
 """HTTP requests that wait for records at a time; each holds a connection and no thread."""

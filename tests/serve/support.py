@@ -24,9 +24,10 @@ _ROOT = Path(__file__).parents[2]
 class ServerProcess:
     """`lakebed serve` on a folder; after `start` it has a port, which later starts have too."""
 
-    def __init__(self, folder: Path, *settings: str, toml: str = "") -> None:
+    def __init__(self, folder: Path, *settings: str, toml: str = "", http_port: int = -1) -> None:
         self.folder = folder
         self.port = 0
+        self.http_port = http_port
         self.errors = folder.with_suffix(".stderr")
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
@@ -71,7 +72,7 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "lakebed.cli", "serve", "--data", str(self.folder)),
-                    *("--port", str(self.port), "--http-port", "-1", *options),
+                    *("--port", str(self.port), "--http-port", str(self.http_port), *options),
                 ],
                 cwd=_ROOT,
                 env={**os.environ, VARIABLE: failpoints} if failpoints else None,
@@ -80,8 +81,9 @@ class ServerProcess:
                 stderr=errors,
             )
         line = self._first_line()
-        assert line.startswith(f"serving {self.folder} at lakebed://"), f"{line!r}: {self.said}"
-        self.port = int(line.rpartition(":")[2])
+        assert line.startswith(f"serving {self.folder} at lakebed"), f"{line!r}: {self.said}"
+        ports = [int(place.rpartition(":")[2]) for place in line.split(", and ")]
+        self.port, self.http_port = ports[0], ports[1] if len(ports) > 1 else -1
         return self
 
     def _first_line(self) -> str:

@@ -21,6 +21,7 @@ from lakebed.serve.http_body import parsed
 from lakebed.serve.openapi import OPERATIONS
 from tests.engine.support import any_time
 from tests.serve.over_http import Answer, Served, served
+from tests.waiting import until
 
 JSON = {"Content-Type": "application/json"}
 RECORDS = "/v1/topics/a/records"
@@ -227,11 +228,35 @@ def test_parameters_that_are_not_allowed_are_named(here: Served, query: str) -> 
     assert facts["parameter"] == query.partition("=")[0].replace("%00", "\0")
 
 
-@pytest.mark.parametrize("name", ["-", ".", "..", "%20", "a%0A", "a" * 129, "__audit", "%C3%A4"])
+@pytest.mark.parametrize("name", ["-", ".", "..", "%20", "a%0A", "a" * 129, "__other", "%C3%A4"])
 def test_names_that_are_none_are_refused(here: Served, name: str) -> None:
     for path in (f"/v1/topics/{name}", f"/v1/topics/{name}/records", f"/v1/groups/{name}"):
         assert here.get(path).status == 400
     refused(here.call("POST", "/v1/topics", {"topic": name}))
+
+
+def test_an_administrator_reads_the_audit_and_others_do_not(tmp_path: Path) -> None:
+    with served(tmp_path / "log") as here:
+        root = here.log.access.create_token("root", roles=["admin"])
+        eyes = here.log.access.create_token("eyes", roles=["reader", "writer"])
+        refused(here.get(RECORDS), "unauthenticated", 401)  # which is on record
+        here.token = root
+        read = "/v1/topics/__audit/records"
+
+        def outcomes() -> list[str]:
+            answer = here.get(read)
+            records = answer.json["records"] if answer.status == 200 else []
+            return [record["value"]["outcome"] for record in records]
+
+        until(lambda: "unauthenticated" in outcomes())
+        assert here.get("/v1/topics/__audit").json["topic"] == "__audit"
+        assert here.get("/v1/topics/__audit/offsets").status == 200
+        refused(here.call("POST", read, {"records": [{"value": {}}]}), "access_denied", 403)
+        refused(here.call("DELETE", "/v1/topics/__audit"), "access_denied", 403)
+        refused(here.call("POST", "/v1/topics", {"topic": "__audit"}))
+        here.token = eyes
+        for path in (read, "/v1/topics/__audit", "/v1/topics/__audit/offsets"):
+            refused(here.get(path), "access_denied", 403)
 
 
 @pytest.mark.parametrize(

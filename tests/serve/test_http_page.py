@@ -102,7 +102,8 @@ def test_the_page_lists_every_path(tmp_path: Path) -> None:
     [
         f"{limits.JSON_BYTES_MAX // limits.MIB} MiB, or `request_bytes_max`",
         f"| {limits.JSON_RECORDS_MAX:,} |",
-        f"| {limits.HTTP_REQUESTS_MAX} |",
+        f"| {limits.HTTP_REQUESTS_MAX:,} |",
+        f"| {limits.JSON_VALUES_MAX:,} |",
         f"| {limits.HTTP_WAITS_MAX:,} |",
     ],
 )

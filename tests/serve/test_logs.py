@@ -134,7 +134,7 @@ def test_refused_calls_have_a_line_each_up_to_a_limit(
     stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = [100.0]
-    monkeypatch.setattr("lakebed.serve.refusals.time.monotonic", lambda: seconds[0])
+    monkeypatch.setattr("lakebed.serve.refusals.monotonic", lambda: seconds[0])
     monkeypatch.setattr(refusals, "_limit", refusals._Limit(2))
     configure("json", "info", stream)
     denied = AccessDeniedError("not allowed", principal="ann", call="put", topic="t")

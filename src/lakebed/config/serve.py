@@ -79,6 +79,24 @@ class ServeConfig:
     principal_requests_per_second: int = 0
     """How many requests one principal may make in a second; 0 for no limit."""
 
+    http_address_connections_max: int = 1_500
+    """HTTP connections of one address at a time; its longest idle one makes room for the next."""
+
+    http_principal_requests_max: int = 256
+    """HTTP requests of one principal that are served at a time."""
+
+    http_address_requests_max: int = 512
+    """HTTP requests from one address that are served at a time."""
+
+    http_body_timeout_ms: int = 30_000
+    """How long the body of an HTTP request may take, beside one second for each 64 KiB."""
+
+    http_stall_timeout_ms: int = 30_000
+    """How long an HTTP client may take nothing of its answer before its connection is closed."""
+
+    http_handshake_timeout_ms: int = 10_000
+    """How long the TLS handshake of an HTTP connection may take."""
+
     stop_timeout_ms: int = 30_000
     """How long a stopping server waits for the requests that it has begun."""
 
@@ -132,5 +150,11 @@ SERVE_BOUNDS: Final = {
     "principal_inflight_bytes_max": (64 * limits.KIB, 1024 * limits.GIB),
     "principal_bytes_per_second": (0, 1024 * limits.GIB),
     "principal_requests_per_second": (0, 1_000_000_000),
+    "http_address_connections_max": (1, 1_000_000),
+    "http_principal_requests_max": (1, 1_000_000),
+    "http_address_requests_max": (1, 1_000_000),
+    "http_body_timeout_ms": (100, 3_600_000),
+    "http_stall_timeout_ms": (100, 3_600_000),
+    "http_handshake_timeout_ms": (100, 3_600_000),
     "stop_timeout_ms": (0, 3_600_000),
 }

@@ -17,10 +17,11 @@ from lakebed import limits
 from lakebed.engine.groups import GroupInfo
 from lakebed.engine.reading import Bounds
 from lakebed.engine.topics import TopicInfo
-from lakebed.errors import InvalidArgumentError, SchemaMismatchError, TopicNotFoundError
+from lakebed.errors import InvalidArgumentError, TopicNotFoundError
 from lakebed.serve.calls import shown_group
 from lakebed.serve.gateway_models import (
     NAME_PATTERN,
+    TOPIC_PATTERN,
     Commit,
     NewRecords,
     NewTopic,
@@ -28,8 +29,8 @@ from lakebed.serve.gateway_models import (
 )
 from lakebed.serve.http_body import GoneError
 from lakebed.serve.http_door import Caller, Door
-from lakebed.topic.json_records import TROUBLE, RecordRows, RecordTexts, by_partition, reason
-from lakebed.topic.json_values import UnfitError
+from lakebed.serve.record_form import RecordReader
+from lakebed.topic.json_records import RecordTexts, by_partition
 from lakebed.topic.schema_document import schema_document, schema_of
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _plain_digits(given: str) -> bool:
 
 
 Number = BeforeValidator(_whole)
-TopicPath = Annotated[str, Path(pattern=NAME_PATTERN, description="A topic.")]
+TopicPath = Annotated[str, Path(pattern=TOPIC_PATTERN, description="A topic.")]
 GroupPath = Annotated[str, Path(pattern=NAME_PATTERN, description="A consumer group.")]
 PartitionQuery = Annotated[
     int, Query(ge=0, lt=limits.PARTITIONS_MAX, description="A partition."), Number
@@ -107,6 +108,7 @@ def _add_topics(app: FastAPI, door: Door) -> None:
         """Make a topic."""
 
         async def work(caller: Caller) -> Response:
+            caller.check_somewhere()
             given, checked = await caller.body(NewTopic)
             caller.check([checked.topic])
             info = await run(log.create_topic, checked.topic, *_topic_arguments(given))
@@ -196,7 +198,7 @@ def _add_records(app: FastAPI, door: Door) -> None:
         """
 
         async def work(caller: Caller) -> Response:
-            given, _ = await caller.body(NewRecords)
+            given, _ = await caller.body(NewRecords, limits.JSON_BYTES_MAX)
             rows = await run(_rows, door.log, topic, given["records"])
             places = await _written(door, topic, rows)
             records = [{"partition": each, "offset": offset} for each, offset in places]
@@ -228,6 +230,7 @@ def _add_records(app: FastAPI, door: Door) -> None:
                 table = await reading(start)
             if table is not None:
                 caller.charge(table.nbytes)
+                caller.hold(table.nbytes)
             return await run(_records, topic, partition, start, table)
 
         return await door.answer(request, "read", work, [topic])
@@ -235,28 +238,8 @@ def _add_records(app: FastAPI, door: Door) -> None:
 
 def _rows(log: Log, topic: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Give records as rows, each with its partition if it has named one."""
-    target = log._writing.target(topic)
-    row_of = RecordRows(None if target.raw else pa.schema(list(target.value_type)))
-    rows = []
-    for number, record in enumerate(records):
-        try:
-            if target.raw:
-                _check_raw(record["value"])
-            rows.append(row_of(record))
-        except TROUBLE as error:
-            raise SchemaMismatchError(
-                "a record does not fit its topic", topic=topic, row=number, why=reason(error)
-            ) from error
-    return rows
-
-
-def _check_raw(value: object) -> None:
-    """Refuse a value that a raw topic would have to take for text: which text, nobody said."""
-    if not (value is None or isinstance(value, str)):
-        if not isinstance(value, dict) or value.keys() != {"base64"}:
-            raise UnfitError('a value of a raw topic is text or {"base64": "..."}')
-        if not isinstance(value["base64"], str):
-            raise UnfitError("base64 is text")
+    row_of = RecordReader(log._writing.target(topic))
+    return [row_of(record, row=number) for number, record in enumerate(records)]
 
 
 async def _written(door: Door, topic: str, rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
@@ -356,7 +339,7 @@ def _add_groups(app: FastAPI, door: Door) -> None:
         """Commit offsets for a group, whoever its members are; durable when it answers."""
 
         async def work(caller: Caller) -> Response:
-            _, checked = await caller.body(Commit)
+            _, checked = await caller.body(Commit, limits.JSON_COMMIT_BYTES_MAX)
             offsets = {(each.topic, each.partition): each.offset for each in checked.offsets}
             if len(offsets) < len(checked.offsets):
                 raise InvalidArgumentError("a partition is there twice")

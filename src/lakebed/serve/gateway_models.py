@@ -12,8 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from lakebed import limits
 from lakebed.config import CLEANUPS, COMPRESSIONS, TOPIC_BOUNDS, TopicConfig
+from lakebed.engine.audit import AUDIT_TOPIC
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+TOPIC_PATTERN: Final = rf"^({AUDIT_TOPIC}|{NAME_PATTERN[1:-1]})$"
+"""Topics that there may be: also the one of the log itself, which administrators read."""
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Partition = Annotated[int, Field(ge=0, lt=limits.PARTITIONS_MAX)]

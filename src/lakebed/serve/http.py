@@ -84,12 +84,14 @@ def start_http(
     """
     from lakebed.serve.http_app import make_app
     from lakebed.serve.http_door import Door
+    from lakebed.serve.http_protocol import report_loop_error
 
     context = tls_context(config)
     listener = _listener(config.host, config.http_port)
     begun: Future[_Parts] = Future()
 
     async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(report_loop_error)
         door = Door(log, guard, quotas, meters, config)
         try:
             server = _server(make_app(door, ready), door, config, context)
@@ -123,9 +125,13 @@ def _run(run: Callable[[], Coroutine[Any, Any, None]], begun: Future[_Parts]) ->
 def _server(app: Any, door: Door, config: ServeConfig, context: ssl.SSLContext | None) -> Any:
     import uvicorn
 
+    from lakebed.serve.http_connections import Connections, Seat
+    from lakebed.serve.http_listener import Listener
     from lakebed.serve.http_protocol import Connection
     from lakebed.serve.letters import Letters
     from lakebed.serve.record_socket import RecordSocket
+
+    connections = Connections(config, door.meters)
 
     class Writer(RecordSocket):
         """WebSockets of this server."""
@@ -135,16 +141,35 @@ def _server(app: Any, door: Door, config: ServeConfig, context: ssl.SSLContext |
     class Limited(Connection):
         """Connections of this server."""
 
-        connections_max = config.connections_max
+        meters = door.meters
+        stall_seconds = config.http_stall_timeout_ms / 1000
 
     class Server(uvicorn.Server):
-        """A server that tells when it listens."""
+        """A server that counts connections before their handshake, and tells when it listens."""
 
         on_start: Callable[[], None]
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
+            await self.lifespan.startup()
+            listeners = [self._listen(each) for each in sockets or ()]
+            self.servers = listeners  # type: ignore[assignment]  # they close as asyncio's do
+            self.started = True
             self.on_start()
+
+        def _listen(self, listener: socket.socket) -> Listener:
+            made = Listener(
+                listener,
+                self._protocol,
+                connections,
+                door.meters,
+                tls=self.config.ssl,
+                handshake_seconds=config.http_handshake_timeout_ms / 1000,
+            )
+            made.start()
+            return made
+
+        def _protocol(self, seat: Seat) -> asyncio.Protocol:
+            return Limited(self.config, self.server_state, self.lifespan.state, seat)
 
     options = uvicorn.Config(
         app,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI, Request
@@ -13,8 +14,9 @@ from starlette.routing import Match
 
 from lakebed.errors import LakebedError
 from lakebed.serve.gateway import add_gateway, answer
-from lakebed.serve.http_door import Caller, Door
+from lakebed.serve.http_door import ANSWER, Caller, Door
 from lakebed.serve.http_errors import HEADERS, Refused, problem, refusal
+from lakebed.serve.http_head import head_fault
 from lakebed.serve.meters import CONTENT_TYPE
 from lakebed.serve.openapi import document
 
@@ -25,6 +27,9 @@ ReadyState = Callable[[], tuple[bool, str]]
 """Tells whether the log can be used, and if not, why."""
 
 _HEADERS: Final = tuple((name.encode(), value.encode()) for name, value in HEADERS.items())
+_CLOSING_HEADERS: Final = (*_HEADERS, (b"connection", b"close"))
+_PIECE_BYTES: Final = 256 * 1024
+"""A longer answer is handed over in pieces of this size, the next one when the last is taken."""
 
 
 def make_app(door: Door, ready: ReadyState) -> ASGIApp:
@@ -132,28 +137,64 @@ class _Envelope:
         self._door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        meters = self._door.meters
-        begun = False
-
-        async def counted_receive() -> Message:
-            message = await receive()
-            meters.received(len(message.get("body", b"")))
-            return message
-
-        async def counted_send(message: Message) -> None:
-            nonlocal begun
-            if message["type"] == "http.response.start":
-                begun = True
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
-            await send(message)
-            meters.sent(len(message.get("body", b"")))
-
+        """Serve one request; what its answer holds is released when it is sent."""
+        state = scope["state"]
+        connection, seat = state["connection"], state["seat"]
+        exchange = _Exchange(self._door, receive, send, closes=seat.spare)
         try:
-            await self._app(scope, counted_receive, counted_send)
+            with ExitStack() as state[ANSWER]:
+                await self._serve(scope, exchange)
+                await connection.drain()
+        finally:
+            state.clear()  # a connection in it would leave the request to the garbage collector
+
+    async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
+        try:
+            await self._answer(scope, exchange)
         except Exception:
-            if begun:
+            if exchange.begun:
                 raise
             response = problem(LakebedError("the server could not do this"))
-            await response(scope, receive, counted_send)
+            await response(scope, exchange.receive, exchange.send)
             raise
+
+    async def _answer(self, scope: Scope, exchange: _Exchange) -> None:
+        fault = head_fault(name for name, _ in scope["headers"])
+        app = self._app if fault is None else refusal(fault)
+        await app(scope, exchange.receive, exchange.send)
+
+
+class _Exchange:
+    """The bytes of one request and its answer."""
+
+    def __init__(self, door: Door, receive: Receive, send: Send, *, closes: bool) -> None:
+        self.begun = False
+        """Whether the answer was begun."""
+        self._meters = door.meters
+        self._receive = receive
+        self._send = send
+        self._headers = _CLOSING_HEADERS if closes else _HEADERS
+
+    async def receive(self) -> Message:
+        """Receive the next part of the request."""
+        message = await self._receive()
+        self._meters.received(len(message.get("body", b"")))
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer: a long one in pieces, as the client takes them."""
+        if message["type"] == "http.response.start":
+            self.begun = True
+            message["headers"] = [*message.get("headers", ()), *self._headers]
+        body = message.get("body", b"")
+        if len(body) > _PIECE_BYTES:
+            view = memoryview(body)
+            last = (len(view) - 1) // _PIECE_BYTES * _PIECE_BYTES
+            for start in range(0, last, _PIECE_BYTES):
+                piece = view[start : start + _PIECE_BYTES]
+                await self._send({**message, "body": piece, "more_body": True})
+                self._meters.sent(_PIECE_BYTES)
+            body = view[last:]
+            message = {**message, "body": body}
+        await self._send(message)
+        self._meters.sent(len(body))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import re
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+import numpy as np
+
+from lakebed import limits
 from lakebed.errors import InvalidArgumentError
 from lakebed.serve.http_errors import Refused
 
@@ -19,12 +24,14 @@ if TYPE_CHECKING:
 
 STEP_BYTES: Final = 1024 * 1024
 """A body that does not say how long it is, is admitted in steps of this size."""
-_RECEIVE_SECONDS: Final = 30.0
-"""How long to wait for the next piece of a body."""
+_BYTES_PER_SECOND: Final = 64 * 1024
+"""The least rate of a body, beyond the time that every body has."""
 _DRAIN_SECONDS: Final = 1.0
 """How long to go on reading a body that is refused, so that its sender can read the answer."""
 _DIGITS_MAX: Final = 40
 """Digits of a whole number: enough for every decimal."""
+_BEFORE_VALUES: Final = (b",", b"[", b"{")
+"""Outside of its texts, a JSON text has at least as many of these as values, but for one."""
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _CLOSE: Final = {"Connection": "close"}
 
@@ -44,9 +51,17 @@ def announced(request: Request) -> int | None:
 
 
 async def read_body(
-    request: Request, bytes_max: int, admit: Callable[[int], Any], stack: ExitStack
+    request: Request,
+    bytes_max: int,
+    timeout_seconds: float,
+    admit: Callable[[int], Any],
+    stack: ExitStack,
 ) -> bytes:
-    """Read a body of at most `bytes_max`; `admit` is asked for every step beyond the first."""
+    """Read a body of at most `bytes_max`; `admit` is asked for every step beyond the first.
+
+    It may take `timeout_seconds` in all, and longer if it is long and comes quickly enough.
+    """
+    began = time.monotonic()
     length = announced(request)
     if length is not None and length > bytes_max:
         await _drain(request)
@@ -55,7 +70,8 @@ async def read_body(
     size, room = 0, STEP_BYTES if length is None else length
     more = True
     while more:
-        piece, more = await _receive(request)
+        allowed = timeout_seconds + size / _BYTES_PER_SECOND
+        piece, more = await _receive(request, began + allowed - time.monotonic())
         size += len(piece)
         if size > bytes_max:
             if more:
@@ -68,12 +84,12 @@ async def read_body(
     return b"".join(pieces)
 
 
-async def _receive(request: Request) -> tuple[bytes, bool]:
+async def _receive(request: Request, seconds: float) -> tuple[bytes, bool]:
     try:
-        async with asyncio.timeout(_RECEIVE_SECONDS):
+        async with asyncio.timeout(seconds):
             message = await request.receive()
     except TimeoutError:
-        raise Refused(408, "the rest of the body did not come", headers=_CLOSE) from None
+        raise Refused(408, "the rest of the body did not come in time", headers=_CLOSE) from None
     if message["type"] == "http.disconnect":
         raise GoneError
     return message.get("body", b""), message.get("more_body", False)
@@ -81,12 +97,10 @@ async def _receive(request: Request) -> tuple[bytes, bool]:
 
 async def _drain(request: Request) -> None:
     """Throw away what comes for a moment: closing on unread bytes would take the answer along."""
-    try:
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_DRAIN_SECONDS):
-            while (await _receive(request))[1]:
+            while (await _receive(request, _DRAIN_SECONDS + 1))[1]:
                 pass
-    except TimeoutError:
-        return
 
 
 def _too_large(bytes_max: int) -> Refused:
@@ -102,6 +116,7 @@ def check_json_type(request: Request) -> None:
 
 def parsed(body: bytes) -> Any:
     """Give the value of a JSON text; what other readers may take otherwise is refused."""
+    check_values(body)
     try:
         text = body.decode()
         value = _JSON.decode(text)
@@ -112,6 +127,18 @@ def parsed(body: bytes) -> Any:
     except ValueError as error:
         raise InvalidArgumentError("the body is not JSON", why=str(error)[:200]) from None
     return value
+
+
+def check_values(body: bytes) -> None:
+    """Refuse a JSON text of too many values, before it becomes as many objects."""
+    if sum(map(body.count, _BEFORE_VALUES)) <= limits.JSON_VALUES_MAX:
+        return  # counted with those in texts
+    plain = np.frombuffer(body.replace(b"\\\\", b"__").replace(b'\\"', b"__"), np.uint8)
+    in_text = np.bitwise_xor.accumulate(plain == ord('"'))
+    before = np.isin(plain, np.frombuffer(b"".join(_BEFORE_VALUES), np.uint8))
+    values = np.count_nonzero(before & ~in_text)
+    if values > limits.JSON_VALUES_MAX:
+        raise Refused(413, "the JSON has too many values", values_max=limits.JSON_VALUES_MAX)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

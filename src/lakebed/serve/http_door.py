@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from lakebed import limits
-from lakebed.errors import InvalidArgumentError, LakebedError, QuotaExceededError
+from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.serve.calls import CALLS, STREAMS, is_administrative
 from lakebed.serve.guard import Need, Principal
 from lakebed.serve.http_body import (
@@ -27,7 +27,10 @@ from lakebed.serve.http_body import (
 )
 from lakebed.serve.http_errors import Refused, problem, refusal
 from lakebed.serve.http_origin import check_origin
+from lakebed.serve.http_places import Places, too_many
+from lakebed.serve.http_stalls import BUFFER_BYTES
 from lakebed.serve.http_threads import HttpThreads
+from lakebed.serve.record_form import check_form
 from lakebed.serve.refusals import tell
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from lakebed.config import ServeConfig
     from lakebed.engine.log import Log
     from lakebed.serve.guard import Guard
+    from lakebed.serve.http_connections import Seat
     from lakebed.serve.meters import Meters
     from lakebed.serve.quotas import Quotas
 
@@ -61,10 +65,11 @@ NEEDS: Final[dict[str, Need]] = {
 }
 """What each call needs: the same as over Flight."""
 
-_BIG_BYTES: Final = 256 * 1024
+ANSWER: Final = "answer"
+"""The state of a request under which its answer's bytes are held until they are sent."""
+
+_BIG_BYTES: Final = 64 * 1024
 """A body from this size on is parsed in a thread."""
-_BUSY_WAIT_MS: Final = 1_000
-"""When to try again where nobody knows when there will be room."""
 _BEARER: Final = "bearer "
 
 _logger: Final = logging.getLogger("lakebed.serve")
@@ -86,10 +91,24 @@ class Caller:
         self._request = request
         self._stack = stack
 
+    @property
+    def address(self) -> str:
+        """Where it calls from, without the port."""
+        seat: Seat = self._request.scope["state"]["seat"]
+        return seat.address
+
     def check(self, names: Sequence[str]) -> None:
         """Raise `AccessDeniedError` unless the call may be made on these names."""
         self._door.guard.check(self.principal, self.call, NEEDS[self.call], names)
         self.names = names
+
+    def check_somewhere(self) -> None:
+        """Raise `AccessDeniedError` unless the call may be made on some name.
+
+        For calls whose body names what they are about: others do not get it read.
+        """
+        action = NEEDS[self.call].action
+        self._door.guard.check_somewhere(self.principal, self.call, action)
 
     def check_also(self, call: str, names: Sequence[str]) -> None:
         """Raise `AccessDeniedError` unless another call could be made on these names."""
@@ -108,13 +127,27 @@ class Caller:
         """Count what is read against what the caller may have in a second."""
         self._door.quotas.charge(self.principal, nbytes)
 
-    async def body(self, model: type[Model]) -> tuple[Any, Model]:
+    def hold(self, nbytes: int, *, always: bool = False) -> None:
+        """Count an answer of so many bytes as under way until it is sent, instead of the last size.
+
+        What a connection holds in any case is not counted. Raises `QuotaExceededError` if there is
+        no room, unless it is to be counted `always`.
+        """
+        answer: ExitStack = self._request.scope["state"][ANSWER]
+        answer.close()
+        if nbytes > BUFFER_BYTES:
+            answer.enter_context(self._door.quotas.held(self.principal, nbytes, always=always))
+
+    async def body(
+        self, model: type[Model], bytes_max: int = limits.JSON_CALL_BYTES_MAX
+    ) -> tuple[Any, Model]:
         """Give the JSON body, as it came and as the model has checked it."""
         check_json_type(self._request)
         door = self._door
         body = await read_body(
             self._request,
-            door.body_bytes_max,
+            min(bytes_max, door.body_bytes_max),
+            door.config.http_body_timeout_ms / 1000,
             lambda nbytes: door.quotas.admitted(self.principal, nbytes),
             self._stack,
         )
@@ -125,19 +158,7 @@ class Caller:
 
 def _checked(model: type[Model], body: bytes) -> tuple[Any, Model]:
     value = parsed(body)
-    try:
-        return value, model.model_validate(value)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise InvalidArgumentError(
-            "the body does not have the form of this call",
-            at=_place(found[0]["loc"]),
-            why=found[0]["msg"][:200],
-        ) from None
-
-
-def _place(location: Sequence[int | str]) -> str:
-    return ".".join(map(str, location))[:200] or "body"
+    return value, check_form(model, value)
 
 
 Work = Callable[[Caller], Awaitable[Response]]
@@ -157,7 +178,7 @@ class Door:
         self.threads = HttpThreads(log)
         self.body_bytes_max = min(config.request_bytes_max, limits.JSON_BYTES_MAX)
         self.stopping = asyncio.Event()
-        self._working = 0
+        self._places = Places(config)
         self._waiting = 0
 
     async def answer(
@@ -172,6 +193,8 @@ class Door:
                 if names is not None:
                     caller.check(names)
                 response = await work(caller)
+            # What a call has changed is told in any case.
+            caller.hold(len(response.body), always=request.method != "GET")
             outcome = "ok"
         except LakebedError as error:
             outcome, response = error.code, problem(error)
@@ -220,34 +243,34 @@ class Door:
         check_origin(request.headers, request.method, self.config, is_open=is_open)
         principal = self.authenticate(request)
         _check_query(request)
-        if self._working >= limits.HTTP_REQUESTS_MAX:
-            raise _too_many("requests", limits.HTTP_REQUESTS_MAX)
-        stack.enter_context(self._counted(1))
+        seat: Seat = request.scope["state"]["seat"]
+        seat.known = True
+        administers = not is_open and self.guard.permits(principal, NEEDS["metrics"], "")
+        if seat.spare and not administers:
+            raise too_many("connections", self.config.connections_max)
+        self._places.check(principal.name, seat.address, administers=administers)
+        self._places.take(principal.name, seat.address)
+        stack.callback(self._places.leave, principal.name, seat.address)
         length = announced(request)
         admitted = STEP_BYTES if length is None else min(max(1, length), self.body_bytes_max)
         stack.enter_context(self.quotas.admitted(principal, admitted))
         return Caller(self, request, principal, call, stack)
 
     @contextlib.contextmanager
-    def _counted(self, change: int) -> Iterator[None]:
-        self._working += change
-        try:
-            yield
-        finally:
-            self._working -= change
-
-    @contextlib.contextmanager
     def waiting(self, caller: Caller) -> Iterator[None]:
         """Let a call wait for records within the block, or raise `QuotaExceededError`."""
         if self._waiting >= limits.HTTP_WAITS_MAX:
-            raise _too_many("requests that wait", limits.HTTP_WAITS_MAX)
+            raise too_many("requests that wait", limits.HTTP_WAITS_MAX)
+        place = caller.principal.name, caller.address
         self._waiting += 1
         try:
-            with self.quotas.stream(caller.principal), self._counted(-1):
+            with self.quotas.stream(caller.principal):
                 self.meters.streams(1)
+                self._places.leave(*place)
                 try:
                     yield
                 finally:
+                    self._places.take(*place)
                     self.meters.streams(-1)
         finally:
             self._waiting -= 1
@@ -259,10 +282,6 @@ class Door:
 
 def _peer(request: Request) -> str:
     return "" if request.client is None else f"{request.client.host}:{request.client.port}"
-
-
-def _too_many(what: str, most: int) -> QuotaExceededError:
-    return QuotaExceededError(f"the server has too many {what}", most=most, wait_ms=_BUSY_WAIT_MS)
 
 
 def _check_query(request: Request) -> None:

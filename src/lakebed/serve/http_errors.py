@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from lakebed import errors
 from lakebed.errors import InvalidArgumentError, LakebedError
+from lakebed.serve.private_paths import without_paths
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -83,7 +84,7 @@ def body_of(error: LakebedError) -> dict[str, Any]:
     """Give an error as plain data."""
     return {
         "code": error.code,
-        "message": error.message,
+        "message": without_paths(error.message),
         "retriable": error.retriable,
         "advice": error.advice,
         "facts": {name: _plain(value) for name, value in error.facts.items()},
@@ -119,4 +120,4 @@ def _hints(error: LakebedError, status: int) -> dict[str, str]:
 
 
 def _plain(value: object) -> object:
-    return value if isinstance(value, int | float | str | None) else str(value)
+    return value if isinstance(value, int | float | None) else without_paths(str(value))

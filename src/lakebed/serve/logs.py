@@ -18,6 +18,8 @@ from typing import Any, Final, TextIO
 from lakebed.config import LOG_FORMATS
 from lakebed.errors import InvalidArgumentError, LakebedError
 
+"\0".encode("unicode_escape")  # loads the codec while there are file descriptors to read it with
+
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 MASK: Final = "lkb_***"
 """What stands where a token stood."""

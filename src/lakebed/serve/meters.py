@@ -89,6 +89,7 @@ class Meters:
         self._sent = 0
         self._streams = 0
         self._closed: dict[str, int] = {}
+        self._http_events: dict[str, int] = {}
 
     def request(self, call: str, outcome: str, seconds: float) -> None:
         """Count a request that has ended: `ok`, or the code of its error."""
@@ -121,6 +122,11 @@ class Meters:
         with self._guard:
             self._closed[reason] = self._closed.get(reason, 0) + 1
 
+    def http_event(self, event: str) -> None:
+        """Count something that happened to an HTTP connection."""
+        with self._guard:
+            self._http_events[event] = self._http_events.get(event, 0) + 1
+
     def render(self, log: Log) -> str:
         """Tell everything, the log's own counters included, as Prometheus text."""
         text = _Text()
@@ -136,6 +142,7 @@ class Meters:
             times = {call: (list(each.counts), each.seconds) for call, each in self._times.items()}
             received, sent, streams = self._received, self._sent, self._streams
             closed = dict(self._closed)
+            events = dict(self._http_events)
         text.family(
             "lakebed_requests_total",
             "counter",
@@ -163,6 +170,12 @@ class Meters:
             "counter",
             "Connections of Flight that the server has closed, by reason.",
             (({"reason": reason}, count) for reason, count in sorted(closed.items())),
+        )
+        text.family(
+            "lakebed_http_events_total",
+            "counter",
+            "HTTP connections that were refused, closed or failed, by what happened.",
+            (({"event": event}, count) for event, count in sorted(events.items())),
         )
 
 

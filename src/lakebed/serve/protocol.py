@@ -38,6 +38,7 @@ from lakebed.engine.together import CommittedTogether
 from lakebed.engine.topics import PartitionInfo, TopicInfo
 from lakebed.errors import LakebedError, ProtocolError
 from lakebed.lake.derived_values import Committed, DerivedFile, DerivedFiles, DerivedTable
+from lakebed.serve.private_paths import without_paths
 from lakebed.serve.received import check_text
 from lakebed.wal import WalStats
 from lakebed.wal.stats import Counters, RecoveryStats
@@ -219,10 +220,12 @@ def pack_error(error: LakebedError) -> bytes:
     What a client sent may be a fact; an error travels in headers, which have little room.
     """
     facts = {
-        name: value if isinstance(value, int | float | bool | None) else cut(str(value))
+        name: value
+        if isinstance(value, int | float | bool | None)
+        else cut(without_paths(str(value)))
         for name, value in list(error.facts.items())[:_FACTS_MAX]
     }
-    given = {"code": error.code, "message": cut(error.message), "facts": facts}
+    given = {"code": error.code, "message": cut(without_paths(error.message)), "facts": facts}
     packed: bytes = msgpack.packb(given, unicode_errors="replace", default=str)
     return packed
 

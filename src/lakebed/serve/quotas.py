@@ -111,17 +111,23 @@ class Quotas:
 
     @contextlib.contextmanager
     def held(
-        self, principal: _Named | str, nbytes: int, wait_seconds: float = 0.0
+        self,
+        principal: _Named | str,
+        nbytes: int,
+        wait_seconds: float = 0.0,
+        *,
+        always: bool = False,
     ) -> Iterator[None]:
         """Hold an answer of so many bytes within the block, or raise `QuotaExceededError`.
 
         Its bytes are on their way as those of requests are; `charge` counts them as they are sent.
         One that is larger than all there may be passes alone: tickets of streams do not count.
+        With `always` it is counted and never refused: what it tells of has happened.
         """
         name = principal if isinstance(principal, str) else principal.name
         deadline = self._clock() + wait_seconds
         with self._changed:
-            while not self._has_room(name, nbytes, _TICKET_BYTES):
+            while not always and not self._has_room(name, nbytes, _TICKET_BYTES):
                 left = deadline - self._clock()
                 if left <= 0:
                     raise self._too_much(name, nbytes)

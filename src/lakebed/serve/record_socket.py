@@ -26,27 +26,24 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from lakebed.engine.acks import Ack
-from lakebed.errors import (
-    InvalidArgumentError,
-    LakebedError,
-    SchemaMismatchError,
-    ServerUnavailableError,
-)
+from lakebed.errors import InvalidArgumentError, LakebedError, ServerUnavailableError
 from lakebed.serve.calls import STREAMS
 from lakebed.serve.http_body import parsed
-from lakebed.serve.http_errors import HEADERS, body_of, problem, status_of
+from lakebed.serve.http_errors import HEADERS, Refused, body_of, problem, status_of
+from lakebed.serve.http_head import head_fault
 from lakebed.serve.http_origin import check_origin
+from lakebed.serve.http_places import too_many
+from lakebed.serve.http_protocol import end_stalled
+from lakebed.serve.http_stalls import StallWatch
 from lakebed.serve.letters import Letters, Slot
+from lakebed.serve.record_form import RecordReader, check_record
 from lakebed.serve.refusals import tell_upgrade
-from lakebed.topic.json_records import TROUBLE, RecordRows, reason
-from lakebed.topic.json_values import UnfitError
-from lakebed.topic.schema import decode_schema
 
 if TYPE_CHECKING:
     from websockets.http11 import Request, Response
 
-    from lakebed.engine.writing import Target
     from lakebed.serve.guard import Principal
+    from lakebed.serve.http_connections import Seat
     from lakebed.serve.http_door import Door
 
 _logger: Final = logging.getLogger("lakebed.serve")
@@ -82,6 +79,7 @@ class RecordSocket(asyncio.Protocol):
         del config
         self._connections: set[Any] = server_state.connections
         self._certificate = str(app_state.get("certificate", ""))
+        self._seat: Seat = app_state["seat"]
         self._protocol = ServerProtocol(max_size=_MESSAGE_BYTES_MAX, logger=_protocol_logger)
         self._transport: asyncio.Transport
         self._stack = ExitStack()
@@ -92,7 +90,7 @@ class RecordSocket(asyncio.Protocol):
         self._topic = ""
         self._checked_at = 0.0
         self._begun = 0.0
-        self._rows: tuple[Target, RecordRows] | None = None
+        self._read: RecordReader | None = None
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         self._messages: deque[bytes] = deque()
@@ -109,6 +107,8 @@ class RecordSocket(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = transport  # type: ignore[assignment]  # that of a stream
+        seconds = self.door.config.http_stall_timeout_ms / 1000
+        self._watch = StallWatch(self._transport, seconds, self._stalled)
         peer = transport.get_extra_info("peername")
         self._peer = "" if not peer else f"{peer[0]}:{peer[1]}"
         self._connections.add(self)
@@ -129,6 +129,8 @@ class RecordSocket(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         """End; what was submitted is written all the same."""
         self._connections.discard(self)
+        self._seat.release()
+        self._watch.end()
         self._messages.clear()
         if self._deadline is not None:
             self._deadline.cancel()
@@ -137,11 +139,13 @@ class RecordSocket(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Take nothing more from a client that does not read its answers."""
         self._full = True
+        self._watch.begin()
         self._regulate()
 
     def resume_writing(self) -> None:
         """Go on with a client that reads again."""
         self._full = False
+        self._watch.end()
         asyncio.get_running_loop().call_soon(self._go_on_alone)  # this may be called by a write
 
     def eof_received(self) -> None:
@@ -157,6 +161,11 @@ class RecordSocket(asyncio.Protocol):
             self._transport.close()
         elif not self._slots:
             self._close(CloseCode.SERVICE_RESTART, "the server is stopping")
+
+    def _stalled(self) -> None:
+        peer = self._transport.get_extra_info("peername")
+        seconds = self.door.config.http_stall_timeout_ms / 1000
+        end_stalled(self._transport, self.door.meters, peer, seconds)
 
     def fail(self, error: Exception) -> None:
         """End at once: a defect, which must end no other connection."""
@@ -224,9 +233,9 @@ class RecordSocket(asyncio.Protocol):
             raise InvalidArgumentError(
                 "a WebSocket writes to /v1/topics/TOPIC/writer", path=path[:200]
             )
-        for name in ("Host", "Origin", "Authorization"):
-            if len(request.headers.get_all(name)) > 1:
-                raise InvalidArgumentError("a header is there twice", header=name)
+        fault = head_fault(name.lower().encode() for name, _ in request.headers.raw_items())
+        if fault is not None:
+            raise fault.error
         door = self.door
         check_origin(request.headers, "CONNECT", door.config, is_open=door.log.access.open)
         given = request.headers.get("Authorization")
@@ -237,6 +246,9 @@ class RecordSocket(asyncio.Protocol):
         if self.door.stopping.is_set():
             raise ServerUnavailableError("the server is stopping")
         self._check()
+        if self._seat.spare:
+            raise too_many("connections", door.config.connections_max)
+        self._seat.known = True
         self.door.log._writing.target(topic)
         self._stack.enter_context(self.door.quotas.stream(self._principal))
         self._begun = time.monotonic()
@@ -352,16 +364,16 @@ class RecordSocket(asyncio.Protocol):
             self._refuse(error)
 
     def _record(self, message: bytes) -> Any:
-        given = parsed(message)
+        try:
+            given = parsed(message)
+        except Refused as refused:
+            raise refused.error from None
+        check_record(given)
         writing = self.door.log._writing
         target = writing.target(self._topic)
-        if self._rows is None or self._rows[0] is not target:
-            schemas = target.topic.schemas
-            self._rows = (target, RecordRows(decode_schema(schemas[-1]) if schemas else None))
-        try:
-            row = self._rows[1](given)
-        except (UnfitError, *TROUBLE) as error:
-            raise SchemaMismatchError("a message is no record", why=reason(error)[:200]) from error
+        if self._read is None or self._read.target is not target:
+            self._read = RecordReader(target)
+        row = self._read(given)
         return writing.record(
             self._topic,
             row["value"],

@@ -1,10 +1,10 @@
-"""What the log lines say of calls that were refused; a flood of them is only counted."""
+"""What the log lines say of refused calls and connections; a flood of them is only counted."""
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
+from time import monotonic
 from typing import Final
 
 from lakebed.errors import (
@@ -23,8 +23,9 @@ _LINES_PER_SECOND: Final = 10
 class _Limit:
     """Lets so many lines pass in a second; the rest are counted, and the count is told."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, counted: str = "more calls were refused: calls=%d") -> None:
         self._most = most
+        self._counted = counted
         self._guard = threading.Lock()
         self._second = 0
         self._told = 0
@@ -33,11 +34,11 @@ class _Limit:
     def may_tell(self) -> bool:
         """Tell whether the next line may be written."""
         with self._guard:
-            second = int(time.monotonic())
+            second = int(monotonic())
             if second != self._second:
                 untold, self._untold, self._told, self._second = self._untold, 0, 0, second
                 if untold:
-                    _log.warning("more calls were refused: calls=%d", untold)
+                    _log.warning(self._counted, untold)
             self._told += 1
             if self._told <= self._most:
                 return True
@@ -46,6 +47,30 @@ class _Limit:
 
 
 _limit: Final = _Limit(_LINES_PER_SECOND)
+_connections: Final = _Limit(1, "more lines about HTTP connections were left out: lines=%d")
+
+
+class OncePerSecond(logging.Filter):
+    """Lets one record a second pass; the next one says how many were left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._guard = threading.Lock()
+        self._second = -1
+        self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True if a record is to be logged."""
+        with self._guard:
+            second = int(monotonic())
+            if second == self._second:
+                self._left_out += 1
+                return False
+            self._second, left_out, self._left_out = second, self._left_out, 0
+        record.msg = str(record.msg).strip()
+        if left_out:
+            record.msg += f": lines left out before: {left_out}"
+        return True
 
 
 def tell(call: str, error: LakebedError, peer: str) -> None:
@@ -66,3 +91,9 @@ def tell_upgrade(topic: str, principal: str, peer: str, error: LakebedError) -> 
         known = {"topic": topic, "principal": principal, "peer": peer}
         extra = {name: each for name, each in known.items() if each and name not in error.facts}
         _log.info("a WebSocket was refused: %s", error, extra=extra)
+
+
+def tell_connections(message: str, **facts: object) -> None:
+    """Log what happened to HTTP connections, in one line a second."""
+    if _connections.may_tell():
+        _log.warning(message, extra={name: value for name, value in facts.items() if value != ""})

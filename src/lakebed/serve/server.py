@@ -21,6 +21,7 @@ from lakebed.config import ServeConfig
 from lakebed.engine.log import Log
 from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.host import OsDisk, read_file
+from lakebed.serve.private_paths import hide_folders
 from lakebed.types import Closing
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Server(Closing):
                 "; ".join(lacking),
             )
         tls = check_startable(self.config)
+        hide_folders(self.log.folder, *filter(None, [self.config.backups]))
         self._guard = Guard(self.log, self.config, for_own_processes=self._for_own_processes)
         quotas, meters = Quotas(self.config), Meters()
         try:
