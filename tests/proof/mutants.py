@@ -39,6 +39,12 @@ GUARD = "tests/serve/test_guard.py"
 ACCESS = "tests/engine/test_access.py"
 MATRIX = "tests/serve/test_matrix.py"
 BAD_CLIENTS = "tests/serve/test_bad_clients.py"
+UNKNOWN = "tests/serve/test_before_authentication.py"
+STREAMS_OF_ONE = "tests/serve/test_streams_of_one.py"
+NOT_TAKEN = "tests/serve/test_answers_not_taken.py"
+REQUESTS = "tests/serve/test_requests.py"
+ROOM = "tests/serve/test_room.py"
+CONNECTIONS = "tests/serve/test_connections.py"
 ACKS = "tests/serve/test_acknowledgements.py"
 SERVER_KILLS = "tests/serve/test_kills.py"
 PROCESSES = "tests/serve/test_together_of_processes.py"
@@ -721,8 +727,8 @@ MUTANTS = (
         name="heartbeat-of-a-fetch-not-checked",
         breaks="whoever speaks for a member of a group may do so",
         file="serve/flight.py",
-        old="                if group is not None:  # it is the heartbeat of a member too\n",
-        new="                if False:\n",
+        old="        if group is not None:  # it is the heartbeat of a member too\n",
+        new="        if False:\n",
         tests=(f"{MATRIX}::test_a_member_of_a_group_needs_the_group_also_to_fetch",),
     ),
     Mutant(
@@ -774,6 +780,206 @@ MUTANTS = (
         old="        return self._under_way >= UNDER_WAY_MAX or len(self._acks) >= _ANSWERS_MAX\n",
         new="        return self._under_way >= UNDER_WAY_MAX\n",
         tests=(f"{ACKS}::test_answers_that_nobody_reads_do_not_pile_up",),
+    ),
+    # Before a caller is known, and limits of one caller
+    Mutant(
+        name="put-streams-authenticated-with-their-first-message",
+        breaks="a stream without a token holds no thread",
+        file="serve/flight.py",
+        old="                caller.principal = self._guard.authenticate(caller.token)\n",
+        new="                pass\n",
+        tests=(f"{UNKNOWN}::test_a_stream_without_a_token_holds_no_thread",),
+        quick=True,
+    ),
+    Mutant(
+        name="methods-that-are-not-offered-pass",
+        breaks="what is not offered is refused by an error that says so",
+        file="serve/flight.py",
+        old="            if method is not PUT:\n                raise ProtocolError(",
+        new="            if False:\n                raise ProtocolError(",
+        tests=(
+            f"{UNKNOWN}::test_a_method_that_is_not_offered_is_refused_by_an_error_that_says_so",
+        ),
+    ),
+    Mutant(
+        name="two-tokens-taken-for-the-first",
+        breaks="a call has one token",
+        file="serve/callers.py",
+        old=' and len(values) == 1 else ""',
+        new=' else ""',
+        tests=(f"{UNKNOWN}::test_two_tokens_are_none",),
+    ),
+    Mutant(
+        name="unknown-connections-send-what-they-like",
+        breaks="a caller that is not known may send few bytes",
+        file="serve/connections.py",
+        old="                if each.received > config.flight_unauthenticated_bytes_max:\n",
+        new="                if False:\n",
+        tests=(f"{UNKNOWN}::test_a_caller_that_is_not_known_may_send_few_bytes",),
+        quick=True,
+    ),
+    Mutant(
+        name="silent-connections-kept",
+        breaks="a connection without a known caller is closed in time",
+        file="serve/connections.py",
+        old="            if not each.known and now - each.since > patience:\n",
+        new="            if False:\n",
+        tests=(
+            f"{UNKNOWN}::test_a_connection_that_says_nothing_is_closed_and_that_of_a_known_caller_is_kept",
+        ),
+    ),
+    Mutant(
+        name="known-connections-closed-too",
+        breaks="the connection of a known caller is kept",
+        file="serve/connections.py",
+        old="                found.known, found.base = True, each.received\n",
+        new="                found.base = each.received\n",
+        tests=(
+            f"{UNKNOWN}::test_a_connection_that_says_nothing_is_closed_and_that_of_a_known_caller_is_kept",
+        ),
+    ),
+    Mutant(
+        name="connections-of-an-address-not-limited",
+        breaks="connections of one address are limited",
+        file="serve/connections.py",
+        old="            elif addresses[address] >= config.flight_address_connections_max:\n",
+        new="            elif False:\n",
+        tests=(f"{UNKNOWN}::test_connections_of_one_address_are_limited",),
+    ),
+    Mutant(
+        name="another-connection-shut-down",
+        breaks="a descriptor that belongs to another connection by now is left alone",
+        file="serve/connections.py",
+        old="            if _peer_of(connection, self._port) == seen.peer:\n",
+        new="            if True:\n",
+        tests=(f"{CONNECTIONS}::test_a_descriptor_of_another_connection_is_left_alone",),
+    ),
+    Mutant(
+        name="large-requests-of-known-callers-taken",
+        breaks="a known caller may not send a request of any size",
+        file="serve/connections.py",
+        old="            elif each.received - each.base > self._allowed(peer):\n",
+        new="            elif False:\n",
+        tests=(f"{CONNECTIONS}::test_a_known_connection_may_send_what_its_streams_may",),
+    ),
+    Mutant(
+        name="unknown-connections-not-limited-together",
+        breaks="connections without a known caller have a limit together",
+        file="serve/connections.py",
+        old="            if total <= most:\n                return\n",
+        new="            return\n",
+        tests=(f"{CONNECTIONS}::test_connections_that_are_not_known_have_a_limit_together",),
+    ),
+    Mutant(
+        name="streams-of-a-principal-not-limited",
+        breaks="one principal leaves the others their streams",
+        file="serve/slots.py",
+        old="        if not administrator and self._names[name] >= self._principal_most:\n",
+        new="        if False:\n",
+        tests=(f"{STREAMS_OF_ONE}::test_a_principal_has_so_many_streams_and_the_others_theirs",),
+        quick=True,
+    ),
+    Mutant(
+        name="streams-of-an-address-not-limited",
+        breaks="one address leaves the others their streams",
+        file="serve/slots.py",
+        old="            if self._addresses[address] >= self._address_most:\n",
+        new="            if False:\n",
+        tests=(f"{STREAMS_OF_ONE}::test_an_open_log_limits_addresses",),
+    ),
+    Mutant(
+        name="no-reserve-of-streams",
+        breaks="administrators have streams that others cannot use up",
+        file="serve/slots.py",
+        old="            most = self._most if administrator else self._most - self._reserved\n",
+        new="            most = self._most\n",
+        tests=(f"{STREAMS_OF_ONE}::test_administrators_have_a_reserve",),
+    ),
+    Mutant(
+        name="quota-told-as-a-server-that-is-gone",
+        breaks="a refusal for want of streams is told as such",
+        file="client/puts.py",
+        old="        gone = self._over_quota or ServerUnavailableError(",
+        new="        gone = ServerUnavailableError(",
+        tests=(f"{STREAMS_OF_ONE}::test_a_refusal_for_want_of_streams_is_told_as_such[append]",),
+    ),
+    Mutant(
+        name="answers-not-counted",
+        breaks="the bytes of an answer count until it is sent",
+        file="serve/flight.py",
+        old="            caller.stack.enter_context(self._quotas.held(principal, answer.nbytes))\n",
+        new="            pass\n",
+        tests=(f"{NOT_TAKEN}::test_an_answer_counts_until_it_is_sent[read]",),
+    ),
+    Mutant(
+        name="stalled-clients-kept",
+        breaks="a client that takes nothing is disconnected",
+        file="serve/flight.py",
+        old="            if caller.progress < late:\n",
+        new="            if False:\n",
+        tests=(f"{NOT_TAKEN}::test_a_client_that_takes_nothing_is_disconnected",),
+    ),
+    Mutant(
+        name="slow-readers-of-streams-disconnected",
+        breaks="a stream of batches may be read slowly",
+        file="serve/flight.py",
+        old=(
+            "            if isinstance(answer, pa.Table):\n"
+            "                self._is_sending(caller, principal)\n"
+        ),
+        new=(
+            "            self._is_sending(caller, principal)\n"
+            "            if isinstance(answer, pa.Table):\n"
+        ),
+        tests=(f"{NOT_TAKEN}::test_a_stream_of_batches_may_be_read_slowly",),
+    ),
+    Mutant(
+        name="large-requests-taken-apart-first",
+        breaks="who may do nothing of a kind has no large request taken apart",
+        file="serve/requests.py",
+        old="    if size > SMALL_REQUEST_BYTES and actions:\n",
+        new="    if False:\n",
+        tests=(f"{REQUESTS}::test_who_may_do_nothing_of_a_kind_has_no_large_request_taken_apart",),
+    ),
+    Mutant(
+        name="bodies-of-calls-that-take-nothing",
+        breaks="a call that takes nothing refuses a body",
+        file="serve/requests.py",
+        old="    if not call.parameters and size > len(_NOTHING):\n",
+        new="    if False:\n",
+        tests=(f"{REQUESTS}::test_a_call_that_takes_nothing_refuses_a_body[hello]",),
+    ),
+    Mutant(
+        name="large-tickets-taken-apart-first",
+        breaks="a large ticket is taken apart for readers alone",
+        file="serve/flight.py",
+        old="        if len(data) > SMALL_REQUEST_BYTES:\n",
+        new="        if False:\n",
+        tests=(f"{REQUESTS}::test_a_large_ticket_is_taken_apart_for_readers_alone",),
+    ),
+    Mutant(
+        name="lists-of-any-length",
+        breaks="a list or map of a request has so many items",
+        file="serve/protocol.py",
+        old="            max_array_len=items_max,\n            max_map_len=items_max,\n",
+        new="",
+        tests=(f"{REQUESTS}::test_a_list_or_map_has_so_many_items",),
+    ),
+    Mutant(
+        name="one-principal-fills-the-state",
+        breaks="one caller leaves room for the others",
+        file="serve/room.py",
+        old="        if not self._administrator and count >= most:\n",
+        new="        if False:\n",
+        tests=(f"{ROOM}::test_one_caller_leaves_room_for_the_others",),
+    ),
+    Mutant(
+        name="markers-of-old-forgotten-late",
+        breaks="markers whose time is over are forgotten with the next commit",
+        file="state/owned.py",
+        old="            stack += (2 * index + 1, 2 * index + 2)\n",
+        new="            stack += (2 * index + 1,)\n",
+        tests=("tests/state/test_owned.py::test_markers_know_whose_time_is_over",),
     ),
     # Access
     Mutant(
