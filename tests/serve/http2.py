@@ -11,7 +11,8 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SERVICE = "/arrow.flight.protocol.FlightService/"
 _DATA, _HEADERS, _SETTINGS = 0, 1, 4
 _FRAME_BYTES = 16_384
-_END_HEADERS = 4
+_END_STREAM, _END_HEADERS = 1, 4
+_ANSWER_SECONDS = 90.0
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -67,6 +68,16 @@ class Http2:
         for start in range(0, len(data), _FRAME_BYTES):
             part = data[start : start + _FRAME_BYTES]
             self.socket.sendall(frame(_DATA, 0, stream, part))
+
+    def wait_for_ends(self, count: int) -> None:
+        """Read until the server has ended so many calls."""
+        self.socket.settimeout(_ANSWER_SECONDS)
+        stream = self.socket.makefile("rb")
+        while count:
+            head = stream.read(9)
+            assert len(head) == 9, "the connection ended"
+            stream.read(int.from_bytes(head[:3], "big"))
+            count -= head[3] == _HEADERS and bool(head[4] & _END_STREAM)
 
     def ended(self) -> bool:
         """Read until the server has closed the connection."""
