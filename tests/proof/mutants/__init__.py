@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from tests.proof.mutants import engine, lake, serve, wal
+from tests.proof.mutants import engine, hostile, http, lake, serve, wal
 from tests.proof.mutation import Mutant
 
-MUTANTS: tuple[Mutant, ...] = (*wal.MUTANTS, *engine.MUTANTS, *lake.MUTANTS, *serve.MUTANTS)
+MUTANTS: tuple[Mutant, ...] = (
+    *wal.MUTANTS,
+    *engine.MUTANTS,
+    *lake.MUTANTS,
+    *serve.MUTANTS,
+    *hostile.MUTANTS,
+    *http.MUTANTS,
+)
 
 AFFORDABLE_SECONDS = 15
 """What the tests of a mutant may take to be part of the rotation."""
