@@ -18,6 +18,17 @@ COMPACTION = "tests/engine/test_compaction.py"
 
 MUTANTS = (
     Mutant(
+        name="full-disk-not-told",
+        breaks="a writer learns at once that the disk is full",
+        at="lakebed.engine.budget:Budget.disk_full",
+        changes=(never("isinstance(...)"),),
+        tests=(
+            "tests/serve/test_full_disk_reported.py"
+            "::test_writers_learn_at_once_that_the_disk_is_full",
+        ),
+        seconds=70,
+    ),
+    Mutant(
         name="records-acknowledged-without-a-sync",
         breaks="every acknowledged record is there after a power cut",
         at="lakebed.wal.writer:Writer._commit",
