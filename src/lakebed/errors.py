@@ -35,6 +35,7 @@
     │   ├── FormatTooNewError      the files were written by a newer version
     │   ├── LockedError            another process owns the folder
     │   ├── DiskFullError          no space for the next file (retriable)
+    │   ├── TooManyFilesError      the process or the system has no file descriptor left (retriable)
     │   ├── ReadOnlyError          the folder cannot be written
     │   ├── StoreUnavailableError  the object store does not answer (retriable)
     │   ├── StoreDeniedError       the object store refuses these credentials
@@ -357,6 +358,17 @@ class DiskFullError(RejectedError):
     advice = "free space on the log's disk, then repeat the call; the log need not be reopened"
 
 
+class TooManyFilesError(RejectedError):
+    """The process, or the system, has no file descriptor left; the log itself is whole."""
+
+    code = "too_many_files"
+    retriable = True
+    advice = (
+        "close connections or files, or raise the limit (`ulimit -n`, LimitNOFILE= of a service), "
+        "then repeat the call; the log need not be reopened"
+    )
+
+
 class ReadOnlyError(RejectedError):
     """The folder or its file system does not allow writing."""
 
@@ -600,6 +612,7 @@ class EntryLostError(CorruptionError):
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -608,6 +621,8 @@ def from_os_error(error: OSError, doing: str, path: object) -> LakebedError:
     facts = {"path": path, "errno": errno.errorcode.get(error.errno or 0, error.errno)}
     if error.errno in _FULL:
         return DiskFullError(f"no space left while {doing}", **facts)
+    if error.errno in _NO_DESCRIPTOR:
+        return TooManyFilesError(f"no file descriptor left while {doing}", **facts)
     if error.errno in _READ_ONLY:
         return ReadOnlyError(f"not allowed while {doing}", **facts)
     if error.errno in {errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}:

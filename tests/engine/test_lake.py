@@ -485,7 +485,9 @@ def test_a_locked_catalog_delays_the_table_and_nobody_else(
         assert caught.value.retriable
         with pytest.raises(CatalogUnavailableError):
             log.lake.gc()
-        assert "locked" in log.lake.describe("orders").problem
+        described = log.lake.describe("orders")
+        assert "locked" in described.problem
+        assert described.exists is None, "whether there is a table is not known"
         seal(log)
         assert len(written(log)) == 24
     assert agrees(log)

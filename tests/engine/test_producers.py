@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import lakebed
-from lakebed import Producer, Sent
+from lakebed import LogConfig, Producer, Sent
 from lakebed.errors import (
     ClosedError,
     FencedError,
@@ -19,7 +19,7 @@ from lakebed.errors import (
     SequenceGapError,
     TopicNotFoundError,
 )
-from lakebed.host import SimDisk
+from lakebed.host import ManualClock, SimDisk
 from lakebed.state.commands import ProducerWrite, RegisterProducer
 from lakebed.state.machine import Written
 from tests.engine.support import PRICE, armed, everything, in_threads, quiet, rows, state_of
@@ -348,3 +348,39 @@ def test_a_callback_may_send_although_the_producer_is_full(tmp_path: Path) -> No
         producer.send("t", b"x" * 200).add_done_callback(again)
         assert done.wait(600), "the log hangs"
         assert sent[0].result(600).offset == 1
+
+
+def test_a_producer_that_wrote_while_the_clock_was_behind_is_not_forgotten() -> None:
+    """Idleness counts by both clocks; the producer is forgotten when it has been idle by both."""
+    years = 30 * 365 * 86_400
+    clock = ManualClock()
+    config = LogConfig(producer_expiry_ms=60_000, retention_interval_ms=1000)
+    disk = SimDisk()
+    with quiet(config=config, clock=clock, disk=disk) as log:
+        log.create_topic("t")
+        producer = log.producer("p")
+        clock.jump(-years)
+        producer.send("t", b"x").result(600)
+        clock.jump(years)
+        clock.advance(30)
+        log.tick()
+        assert log.stats().producers == 1
+        producer.send("t", b"y").result(600)
+        clock.jump(-years)
+        producer.send("t", b"z").result(600)
+        clock.jump(years)
+        clock.advance(30)
+        log.tick()
+        producer.send("t", b"last").result(600)
+        clock.jump(-years)
+        log.producer("late").send("t", b"x").result(600)
+        clock.jump(years)
+        clock.advance(61)
+        log.tick()
+        assert log.stats().producers == 2, "the last write was noted just now"
+        clock.advance(61)
+        log.tick()
+        assert log.stats().producers == 0
+        before = state_of(log)
+    with quiet(config=config, clock=clock, disk=disk) as log:
+        assert state_of(log) == before, "replay forgets the same producers"

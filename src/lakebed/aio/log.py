@@ -580,6 +580,8 @@ class AsyncLog(AsyncClosing):
             while budget.used() >= 1:
                 self._room.clear()
                 left = deadline - time.monotonic()
+                if budget.disk_full:
+                    raise budget.refusal(started)
                 if budget.used() >= 1 and (left <= 0 or not await self._room.wait(left)):
-                    raise budget.overloaded(started)
+                    raise budget.refusal(started)
                 self._log._check_open()

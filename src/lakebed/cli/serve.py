@@ -27,11 +27,14 @@ from lakebed.config import (
 from lakebed.engine.settings import effective_config
 from lakebed.errors import InvalidArgumentError
 from lakebed.host import OsDisk
+from lakebed.host.descriptors import raise_limit
 from lakebed.wal.folder import Layout, is_log
 
 _log = logging.getLogger("lakebed.serve")
 
 _OTHER_LOGGERS: Final = ("asyncio", "uvicorn.error")
+_FILES_BESIDE_CONNECTIONS: Final = 200
+"""Open files that a server may need for the log, its tables and calls to an object store."""
 _LOOK_SECONDS: Final = 0.2
 """How long a signal may be on record before it is looked at."""
 
@@ -87,6 +90,7 @@ def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_logging(config))
+            _raise_open_files(config)
             stopping = stack.enter_context(_signals())
             server = Server(log, config).start()
         except BaseException:
@@ -101,6 +105,18 @@ def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _raise_open_files(config: ServeConfig) -> None:
+    """Raise the limit on open files; warn if connections alone can reach it."""
+    limit, wanted = raise_limit(), config.connections_max + _FILES_BESIDE_CONNECTIONS
+    if 0 <= limit < wanted:
+        _log.warning(
+            "the limit on open files is lower than connections_max needs: limit=%d needed=%d; "
+            "raise it (`ulimit -Hn`, LimitNOFILE= of a service) or lower connections_max",
+            limit,
+            wanted,
+        )
 
 
 def _config(base: ServeConfig, flags: dict[str, Any], given: tuple[str, ...]) -> ServeConfig:

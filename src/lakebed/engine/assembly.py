@@ -260,6 +260,7 @@ class Assembly(Closing):
             throttled_ms=int(self._budget.throttled_seconds * 1000),
             stopped_writes=self._budget.stopped_writes,
             rejected_writes=self._budget.rejected_writes,
+            disk_full=self._budget.disk_full,
             maintenance_failures=self._maintenance.failures,
             last_failure=None
             if self._maintenance.last_failure is None

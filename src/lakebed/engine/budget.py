@@ -5,6 +5,7 @@
 | half | a checkpoint begins |
 | three quarters | every write waits a little, the longer the more is used |
 | all | writes wait until a checkpoint has made room, or fail after `write_timeout_ms` |
+| all, and the last checkpoint found the disk full | writes fail at once |
 
 The WAL counts as well: a checkpoint begins at `wal_bytes`, and at twice as much writers wait.
 """
@@ -20,7 +21,7 @@ from typing import Final
 
 from lakebed.config import LogConfig
 from lakebed.engine.core import Core
-from lakebed.errors import ClosedError, LakebedError, OverloadedError
+from lakebed.errors import ClosedError, DiskFullError, LakebedError, OverloadedError
 
 _SLOWEST_SECONDS: Final = 0.02
 """How long a write waits when nearly all is used."""
@@ -55,6 +56,11 @@ class Budget:
         """Tell whether half of the budget is used."""
         return self.used() >= 0.5
 
+    @property
+    def disk_full(self) -> bool:
+        """True if waiting is no use: everything is in use, and the disk has no space to flush."""
+        return isinstance(self.failure, DiskFullError) and self.used() >= 1
+
     def admit(self, relieve: Callable[[], None] | None) -> None:
         """Let a write pass, or make it wait. `relieve` makes room where no thread does."""
         used = self.used()
@@ -85,19 +91,25 @@ class Budget:
             self._waiting += 1
             try:
                 in_time = self._room.wait_for(
-                    lambda: self._closed or self.used() < 1, self._timeout
+                    lambda: self._closed or self.used() < 1 or self.disk_full, self._timeout
                 )
             finally:
                 self._waiting -= 1
         if self._closed:
             raise ClosedError("the log was closed while a write waited for room")
-        if in_time:
+        if in_time and not self.disk_full:
             return
-        raise self.overloaded(started)
+        raise self.refusal(started)
 
-    def overloaded(self, started: float) -> OverloadedError:
-        """Count a write that waited in vain; give its error."""
+    def refusal(self, started: float) -> LakebedError:
+        """Count a write that waited in vain, or need not wait; return its error."""
         self.rejected_writes += 1
+        if self.disk_full:
+            return DiskFullError(
+                "the memtable is full, and the disk has no space for a checkpoint",
+                memtable_bytes=self._core.used["memory_bytes"],
+                cause=self.failure,
+            )
         return OverloadedError(
             "the memtable is full, and no checkpoint made room in time",
             waited_ms=int((time.monotonic() - started) * 1000),
@@ -126,8 +138,8 @@ class Budget:
             self._room.notify_all()
 
     def changed(self) -> None:
-        """Wake writers that wait, if there is room now."""
-        if (self._waiting or self._watchers) and self.used() < 1:
+        """Wake writers that wait, if there is room now or waiting is no use."""
+        if (self._waiting or self._watchers) and (self.used() < 1 or self.disk_full):
             with self._room:
                 self._room.notify_all()
             for callback in self._watchers:

@@ -495,8 +495,10 @@ class Lake:
 
     def _info(self, topic: Topic) -> TableInfo:
         table, problem = None, ""
+        exists: bool | None = None
         try:
             table = self._table_of(topic.name)
+            exists = table is not None
         except LakebedError as error:
             problem = str(error)
         properties = {} if table is None else table.properties
@@ -508,7 +510,7 @@ class Lake:
         summary = {} if newest is None else newest.summary.additional_properties
         return TableInfo(
             topic=topic.name,
-            exists=table is not None,
+            exists=exists,
             location=self._topics.tables.location(topic.id),
             metadata="" if table is None else table.metadata_location,
             snapshot=None if newest is None else newest.snapshot_id,

@@ -32,7 +32,8 @@ class TableInfo:
     """A topic's table."""
 
     topic: str
-    exists: bool
+    exists: bool | None
+    """None if the catalog did not answer; `problem` then has the reason."""
     location: str
     metadata: str
     """The newest metadata file, which readers without a catalog can be given; empty if none."""

@@ -18,6 +18,7 @@ from lakebed.engine.checkpoint import Checkpointer
 from lakebed.engine.cleanup import Cleanup, CleanupReport
 from lakebed.engine.core import Core
 from lakebed.engine.groups import Groups
+from lakebed.engine.idleness import Idleness
 from lakebed.errors import ClosedError, LakebedError
 from lakebed.state.commands import AbortTransaction, Command, ExpireProducers
 from lakebed.state.image import State
@@ -66,6 +67,7 @@ class Maintenance:
         self._thread: threading.Thread | None = None
         now = core.clock.monotonic()
         self._cleaned_at = now
+        self._idleness = Idleness(core, config.producer_expiry_ms)
         self.failures = 0
         self.last_failure: LakebedError | None = None
         self.transactions_timed_out = 0
@@ -194,14 +196,9 @@ class Maintenance:
 
     def _clean_all(self) -> None:
         self._clean(list(self._core.state.topics.values()))
-        before = self._core.clock.time_us() - self._config.producer_expiry_ms * 1000
-        old = [
-            each
-            for each in list(self._core.state.producers.values())
-            if each.seen_us < before and each.id not in self._core.state.transactions
-        ]
-        if old:
-            self._submit(ExpireProducers(before))
+        before_us = self._idleness.expired_before_us()
+        if before_us is not None:
+            self._submit(ExpireProducers(before_us))
 
     def _time_out(self) -> None:
         """Abort transactions that are open for too long."""

@@ -39,6 +39,8 @@ class LogStats:
     """Time that writers waited because memory was short."""
     stopped_writes: int
     rejected_writes: int
+    disk_full: bool
+    """Writes are refused: memtables are full, and the disk has no space to flush them."""
     maintenance_failures: int
     last_failure: str | None
     cleanup_failures: tuple[CleanupFailure, ...]

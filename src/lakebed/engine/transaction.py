@@ -19,6 +19,7 @@ from lakebed.engine.consumer import Consumer
 from lakebed.engine.groups import Groups, Offsets
 from lakebed.engine.writing import Encoded, Record, Writing
 from lakebed.errors import (
+    DiskFullError,
     InvalidArgumentError,
     LakebedError,
     OverloadedError,
@@ -269,7 +270,7 @@ class Transaction(Closing):
     def _collect(self, size: int) -> None:
         """Count what was added. If there is no room to write it, the next addition is refused."""
         self._collected_bytes += size
-        with contextlib.suppress(OverloadedError):
+        with contextlib.suppress(DiskFullError, OverloadedError):
             self._write_collected()
 
     def _write_collected(self) -> None:

@@ -7,6 +7,7 @@ from lakebed.host.clock import Clock, ManualClock, SystemClock
 from lakebed.host.disk import (
     Disk,
     File,
+    Folder,
     Lock,
     LockHeldError,
     Mapping,
@@ -27,6 +28,7 @@ __all__ = [
     "Fault",
     "FaultyDisk",
     "File",
+    "Folder",
     "Lock",
     "LockHeldError",
     "ManualClock",

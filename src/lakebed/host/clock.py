@@ -35,15 +35,20 @@ class ManualClock:
 
     def __init__(self, time_us: int = 1_700_000_000_000_000) -> None:
         self._time_us = time_us
+        self._wall_ahead_us = 0
 
     def time_us(self) -> int:
         """Give the time it was set to."""
-        return self._time_us
+        return self._time_us + self._wall_ahead_us
 
     def monotonic(self) -> float:
-        """Give the same time in seconds."""
+        """Give the same time in seconds, without the jumps of the wall clock."""
         return self._time_us / 1_000_000
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
         self._time_us += int(seconds * 1_000_000)
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forward, or back, while no time passes."""
+        self._wall_ahead_us += int(seconds * 1_000_000)

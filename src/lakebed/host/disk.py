@@ -98,6 +98,18 @@ class File(Readable, Protocol):
         ...
 
 
+class Folder(Protocol):
+    """An open folder. Syncing it needs no further descriptor, so it works when none is free."""
+
+    def sync(self) -> None:
+        """Make creations, renames and removals in this folder survive a power cut."""
+        ...
+
+    def close(self) -> None:
+        """Close the folder; a second call does nothing."""
+        ...
+
+
 class Lock(Protocol):
     """A held lock on a folder."""
 
@@ -125,6 +137,10 @@ class Disk(Protocol):
         """Open a file."""
         ...
 
+    def open_folder(self, path: Path) -> Folder:
+        """Open a folder that will be synced often."""
+        ...
+
     def rename(self, old: Path, new: Path) -> None:
         """Rename a file, replacing `new`. Durable after `sync_folder`."""
         ...
@@ -145,9 +161,10 @@ class Disk(Protocol):
         """List a folder's names, sorted; an absent folder has none."""
         ...
 
-    def lock(self, path: Path, owner: str) -> Lock:
+    def lock(self, path: Path, owner: str, *, folder: bool = False) -> Lock:
         """Lock a file for one owner, who is described in it.
 
+        With `folder` the file's folder is locked too: removing the file then gives no second owner.
         Raise `LockHeldError` if it is taken.
         """
         ...
@@ -155,7 +172,7 @@ class Disk(Protocol):
     def lock_owner(self, path: Path) -> str | None:
         """Give what the owner of a lock wrote about itself, or None if nobody holds it.
 
-        Writes nothing.
+        Of a lock whose file was removed, the text is empty. Writes nothing.
         """
         ...
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakebed.host.disk import Disk, File, Lock, Mapping, Mode
+from lakebed.host.disk import Disk, File, Folder, Lock, Mapping, Mode
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -83,6 +83,11 @@ class FaultyDisk:
         self.check("open")
         return _FaultyFile(self, self._disk.open(path, mode))
 
+    def open_folder(self, path: Path) -> Folder:
+        """Open a folder, or fail."""
+        self.check("open")
+        return _FaultyFolder(self, self._disk.open_folder(path))
+
     def rename(self, old: Path, new: Path) -> None:
         """Rename, or fail."""
         self.check("rename")
@@ -108,15 +113,28 @@ class FaultyDisk:
         self.check("names")
         return self._disk.names(path)
 
-    def lock(self, path: Path, owner: str) -> Lock:
+    def lock(self, path: Path, owner: str, *, folder: bool = False) -> Lock:
         """Lock, or fail."""
         self.check("lock")
-        return self._disk.lock(path, owner)
+        return self._disk.lock(path, owner, folder=folder)
 
     def lock_owner(self, path: Path) -> str | None:
         """Look who holds a lock, or fail."""
         self.check("lock")
         return self._disk.lock_owner(path)
+
+
+class _FaultyFolder:
+    def __init__(self, disk: FaultyDisk, folder: Folder) -> None:
+        self._disk = disk
+        self._folder = folder
+
+    def sync(self) -> None:
+        self._disk.check("sync_folder")
+        self._folder.sync()
+
+    def close(self) -> None:
+        self._folder.close()
 
 
 class _FaultyFile:

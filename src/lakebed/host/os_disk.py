@@ -5,6 +5,7 @@ Thin calls, files for their owner alone (0600 in folders of 0700).
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -22,6 +23,11 @@ _FLAGS: Final = {
     Mode.WRITE: os.O_RDWR,
     Mode.CREATE: os.O_RDWR | os.O_CREAT | os.O_EXCL,
 }
+
+_OWNER_BYTES_MAX: Final = 4096
+_NO_FOLDER_LOCKS: Final = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP}
+"""What `flock` of a folder fails with on a file system that locks files alone, as NFS does."""
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class OsMapping(mmap.mmap):
@@ -98,11 +104,35 @@ class OsFile:
         self.close()
 
 
-class OsLock:
-    """An flock: the kernel gives it up when the process dies, however it dies."""
+class OsFolder:
+    """An open descriptor of a folder."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+
+    def sync(self) -> None:
+        """Call fsync."""
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the descriptor once."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class OsLock:
+    """An flock: the kernel gives it up when the process dies, however it dies.
+
+    It is of a file, and of the file's folder if one is given.
+    """
+
+    def __init__(self, descriptor: int, folder: int | None = None) -> None:
+        self._descriptor = descriptor
+        self._folder = folder
 
     def describe(self, owner: str) -> None:
         """Write more about who holds it."""
@@ -111,9 +141,12 @@ class OsLock:
         os.ftruncate(self._descriptor, len(text))
 
     def release(self) -> None:
-        """Close the descriptor, which releases the lock."""
+        """Close the descriptors, which releases the lock."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+        if self._folder is not None:
+            descriptor, self._folder = self._folder, None
             os.close(descriptor)
 
     def __del__(self) -> None:
@@ -126,6 +159,10 @@ class OsDisk:
     def open(self, path: Path, mode: Mode) -> OsFile:
         """Open without handing the descriptor to child programs."""
         return OsFile(path, os.open(path, _FLAGS[mode] | os.O_CLOEXEC, 0o600))
+
+    def open_folder(self, path: Path) -> OsFolder:
+        """Open the folder itself."""
+        return OsFolder(os.open(path, _FOLDER_FLAGS))
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename in place."""
@@ -150,11 +187,11 @@ class OsDisk:
 
     def sync_folder(self, path: Path) -> None:
         """Fsync the folder itself."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = self.open_folder(path)
         try:
-            os.fsync(descriptor)
+            folder.sync()
         finally:
-            os.close(descriptor)
+            folder.close()
 
     def names(self, path: Path) -> list[str]:
         """List the folder."""
@@ -163,32 +200,87 @@ class OsDisk:
         except FileNotFoundError:
             return []
 
-    def lock(self, path: Path, owner: str) -> OsLock:
+    def lock(self, path: Path, owner: str, *, folder: bool = False) -> OsLock:
         """Take an exclusive flock and write who took it."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        held = self._lock_folder(path) if folder else None
+        try:
+            return OsLock(_lock_file(path, owner), held)
+        except BaseException:
+            if held is not None:
+                os.close(held)
+            raise
+
+    def _lock_folder(self, path: Path) -> int | None:
+        """Take an exclusive flock on the folder of a lock file; None if it has no locks (NFS)."""
+        descriptor = os.open(path.parent, _FOLDER_FLAGS)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, owner.encode(), 0)
         except BlockingIOError:
-            holder = os.pread(descriptor, 4096, 0).decode(errors="replace")
             os.close(descriptor)
-            raise LockHeldError(holder) from None
-        except OSError:
+            raise LockHeldError(_read_owner(path)) from None
+        except OSError as error:
             os.close(descriptor)
+            if error.errno in _NO_FOLDER_LOCKS:
+                return None
             raise
-        return OsLock(descriptor)
+        return descriptor
 
     def lock_owner(self, path: Path) -> str | None:
         """Try a shared flock, which is given up at once: it fails only while somebody owns it."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return None
+            return "" if _is_locked_folder(path.parent) else None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return os.pread(descriptor, 4096, 0).decode(errors="replace")
+            if _is_free(descriptor):
+                return "" if _is_locked_folder(path.parent) else None
+            return os.pread(descriptor, _OWNER_BYTES_MAX, 0).decode(errors="replace")
         finally:
             os.close(descriptor)
-        return None
+
+
+def _lock_file(path: Path, owner: str) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, owner.encode(), 0)
+    except BlockingIOError:
+        holder = os.pread(descriptor, _OWNER_BYTES_MAX, 0).decode(errors="replace")
+        os.close(descriptor)
+        raise LockHeldError(holder) from None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _read_owner(path: Path) -> str:
+    """Return what the owner wrote into its lock file; nothing if the file was removed."""
+    try:
+        return path.read_bytes()[:_OWNER_BYTES_MAX].decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _is_locked_folder(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, _FOLDER_FLAGS)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _is_free(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_free(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _NO_FOLDER_LOCKS:
+            return True
+        raise
+    return True

@@ -204,6 +204,21 @@ class SimFile:
         """Nothing is held."""
 
 
+class SimFolder:
+    """An open folder of a simulated disk."""
+
+    def __init__(self, disk: SimDisk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+
+    def sync(self) -> None:
+        """Make the folder's pending changes durable."""
+        self._disk.sync_folder(self._path)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class SimLock:
     """A lock that a power cut releases, because the crashed disk is a new one."""
 
@@ -251,6 +266,10 @@ class SimDisk:
             raise FileNotFoundError(2, "no such file", str(path))
         return SimFile(self, path, inode)
 
+    def open_folder(self, path: Path) -> SimFolder:
+        """Open a folder."""
+        return SimFolder(self, path)
+
     def rename(self, old: Path, new: Path) -> None:
         """Rename, pending until the folder is synced."""
         inode = self._seen.get(old)
@@ -289,8 +308,8 @@ class SimDisk:
         below = [*self._seen, *self._folders]
         return sorted({each.name for each in below if each.parent == path and each != path})
 
-    def lock(self, path: Path, owner: str) -> SimLock:
-        """Lock in memory, leaving the file a real lock would leave."""
+    def lock(self, path: Path, owner: str, *, folder: bool = False) -> SimLock:  # noqa: ARG002
+        """Lock in memory, where removing a file unlocks nothing."""
         if path in self.locks:
             raise LockHeldError(self.locks[path])
         self.locks[path] = owner

@@ -55,6 +55,7 @@ STATUSES: Final[dict[type[LakebedError], int]] = {
     errors.ClosedError: 503,
     errors.LockedError: 503,
     errors.DiskFullError: 503,
+    errors.TooManyFilesError: 503,
     errors.ReadOnlyError: 503,
     errors.StoreUnavailableError: 503,
     errors.ServerUnavailableError: 503,

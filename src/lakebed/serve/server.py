@@ -162,7 +162,8 @@ class Server(Closing):
             return False, "the server is stopping"
         broken = self.log._core.broken or self.log._wal.stats().poisoned
         if not broken:
-            return True, ""
+            full = self.log._budget.disk_full
+            return not full, "the disk is full: writes are refused" if full else ""
         # Whoever asks need not be known; why it has stopped may name files.
         return False, "the log has stopped; see the server's log"
 

@@ -107,6 +107,12 @@ class Appender:
         self._spares = spares
         self._counters = counters
         self._clock = clock
+        self._folder = disk.open_folder(layout.wal)
+        """Open all the time: a rotation that has begun to write must not need a descriptor."""
+
+    def close(self) -> None:
+        """Close the WAL folder; a second call does nothing."""
+        self._folder.close()
 
     def write(self, tail: Tail, group: list[Request], *, sync: bool) -> Tail:
         """Write a group behind `tail`, synced if asked; set each request's index."""
@@ -230,7 +236,7 @@ class Appender:
         self._disk.rename(file.path, path)
         file.path = path
         _RENAMED.hit()
-        self._disk.sync_folder(self._layout.wal)
+        self._folder.sync()
         _FOLDER_SYNCED.hit()
         return tail._replace(synced=tail.position, idle=True)
 
@@ -244,7 +250,7 @@ class Appender:
             self._disk.remove(self._layout.file(number))
         except FileNotFoundError:
             return
-        self._disk.sync_folder(self._layout.wal)
+        self._folder.sync()
 
 
 def _after(

@@ -167,8 +167,9 @@ class Copy:
         self.size_bytes += self._tail.size
 
     def close(self) -> None:
-        """Close the file that is open."""
+        """Close the file that is open, and its folder."""
         self._tail.file.close()
+        self._appender.close()
 
     def _make_room(self, span: int) -> None:
         """Write what is held; take a new file into use if the next frame does not fit this one."""

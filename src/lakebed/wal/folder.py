@@ -200,13 +200,15 @@ def _identity_checksum(record: dict[str, object]) -> int:
 def take_lock(disk: Disk, layout: Layout) -> Lock:
     """Become the folder's owner, or say who is."""
     try:
-        return disk.lock(layout.lock, owner_text())
+        return disk.lock(layout.lock, owner_text(), folder=True)
     except LockHeldError as held:
         facts = _owner_facts(held.owner)
         own = facts.get("pid") == os.getpid() and facts.get("host") == socket.gethostname()
         message = "the log is in use"
         if own:
             message += ", by this process itself: use the log that is open, or close it first"
+        elif not held.owner:
+            message += ", though its lock file was removed or is empty"
         raise LockedError(message, path=layout.root, **facts) from None
 
 

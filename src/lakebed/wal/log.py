@@ -472,6 +472,7 @@ class Wal(Closing):
             self._opened.spares.close()
             self._maps.close()
             self._committer.tail.file.close()
+            self._opened.appender.close()
             self._opened.lock.release()
             _open_logs.discard(self)
 

@@ -96,10 +96,18 @@ class Spares:
             fits = bytes_min <= self._file_bytes and bool(self._ready)
             path = self._ready.pop(0) if fits else None
         if path is not None:
-            return self._disk.open(path, Mode.WRITE)
+            return self._open_spare(path)
         self._counters.spares_missed += 1
         length = -(-max(bytes_min, self._file_bytes) // CAPACITY_UNIT) * CAPACITY_UNIT
         return self._make(length, filled=False)
+
+    def _open_spare(self, path: Path) -> File:
+        try:
+            return self._disk.open(path, Mode.WRITE)
+        except OSError:
+            with self._guard:
+                self._ready.insert(0, path)  # it is whole: the next attempt opens it
+            raise
 
     def first(self) -> File:
         """Give the file a new log begins with: small, so that it is filled at once."""

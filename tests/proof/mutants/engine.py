@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proof.mutation import Mutant, after, always, before, drop, instead, replace
+from tests.proof.mutation import Mutant, after, always, before, drop, instead, never, replace
 
 ENGINE_CUTS = (
     "tests/proof/test_engine_power_cut.py::test_a_power_cut_leaves_every_acknowledged_record[0]"
@@ -17,6 +17,28 @@ TOGETHER = "tests/engine/test_together.py"
 COMPACTION = "tests/engine/test_compaction.py"
 
 MUTANTS = (
+    Mutant(
+        name="idleness-by-the-wall-clock-alone",
+        breaks="a producer that writes is not forgotten, whatever the wall clock says",
+        at="lakebed.engine.idleness:Idleness.expired_before_us",
+        changes=(drop("before_us = min(...)"),),
+        tests=(
+            "tests/engine/test_producers.py"
+            "::test_a_producer_that_wrote_while_the_clock_was_behind_is_not_forgotten",
+        ),
+        seconds=5,
+    ),
+    Mutant(
+        name="full-disk-not-told",
+        breaks="a writer learns at once that the disk is full",
+        at="lakebed.engine.budget:Budget.disk_full",
+        changes=(never("isinstance(...)"),),
+        tests=(
+            "tests/serve/test_full_disk_reported.py"
+            "::test_writers_learn_at_once_that_the_disk_is_full",
+        ),
+        seconds=70,
+    ),
     Mutant(
         name="records-acknowledged-without-a-sync",
         breaks="every acknowledged record is there after a power cut",

@@ -10,6 +10,7 @@ CUT_SHORT = "tests/proof/test_damage.py::test_a_file_that_was_cut_short_is_refus
 TABLE = "tests/wal/test_recovery_table.py"
 PROMISES = "tests/wal/test_promises.py"
 LOG = "tests/wal/test_log.py"
+DESCRIPTORS = "tests/wal/test_descriptors.py::test_running_out_of_descriptors_is_refused_and_heals"
 BAD_INPUT = "tests/wal/test_bad_input.py"
 FAILING = "tests/proof/test_failing_disk.py"
 
@@ -51,9 +52,17 @@ self._publish(after, early, group, only_entries=marks == 0)
         name="no-folder-sync-after-rotation",
         breaks="never lost: the file's name survives before anything in it is acknowledged",
         at="lakebed.wal.appender:Appender.start_file",
-        changes=(drop("$D.sync_folder(...)"),),
+        changes=(drop("self._folder.sync()"),),
         tests=(f"{MODEL}[always-0]",),
         seconds=5,
+    ),
+    Mutant(
+        name="folder-opened-for-each-sync",
+        breaks="a process without descriptors is refused, and its log is not poisoned",
+        at="lakebed.wal.appender:Appender.start_file",
+        changes=(instead("self._folder.sync()", "self._disk.sync_folder(self._layout.wal)"),),
+        tests=(f"{DESCRIPTORS}[rotation_to_a_spare]",),
+        seconds=20,
     ),
     Mutant(
         name="no-folder-sync-after-recycling",
@@ -341,9 +350,17 @@ except OSError:
     Mutant(
         name="lock-not-taken",
         breaks="a folder has one owner",
-        at="lakebed.host.os_disk:OsDisk.lock",
+        at="lakebed.host.os_disk:_lock_file",
         changes=(drop("fcntl.flock(...)"),),
         tests=(f"{BAD_INPUT}::test_a_second_owner_in_this_process_is_refused_too",),
+        seconds=5,
+    ),
+    Mutant(
+        name="folder-not-locked",
+        breaks="one owner of a folder, even if the lock file is removed",
+        at="lakebed.wal.folder:take_lock",
+        changes=(replace("$D.lock(..., folder=True)", "disk.lock(layout.lock, owner_text())"),),
+        tests=("tests/wal/test_lock_file.py::test_a_removed_lock_file_gives_no_second_owner",),
         seconds=5,
     ),
     Mutant(
