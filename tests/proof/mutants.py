@@ -987,14 +987,6 @@ MUTANTS = (
         tests=(f"{SLOW}::test_json_of_too_many_values_is_refused_before_it_is_built",),
     ),
     Mutant(
-        name="bad-chunk-answered-twice",
-        breaks="a bad chunk does not fill the log",
-        file="serve/http_protocol.py",
-        old="            cycle.disconnected = True\n",
-        new="",
-        tests=(f"{CROWDS}::test_bad_chunks_are_answered_and_do_not_fill_the_log",),
-    ),
-    Mutant(
         name="known-callers-evicted-first",
         breaks="connections without a known caller make room first",
         file="serve/http_connections.py",
