@@ -255,7 +255,8 @@ class Caller:
             else:
                 self._client.authenticate(_Handshake(), self._options)
         except (pa.ArrowException, OSError) as error:
-            return str(error) if method is _METHOD.GET_SCHEMA else _error(error)
+            texts = (_METHOD.GET_SCHEMA, _METHOD.HANDSHAKE)  # their details may not arrive
+            return str(error) if method in texts else _error(error)
 
     def _exchange(self, descriptor: Any) -> None:
         writer, reader = self._client.do_exchange(descriptor, self._options)
@@ -415,7 +416,7 @@ def test_a_method_is_for_those_that_it_is_offered_to(
         caller = Caller(served.server, token)
         got = caller.method(method, target)
         caller.close()
-        if isinstance(got, str):  # of this method the client keeps the text alone
+        if isinstance(got, str):  # of this method the client may keep the text alone
             assert "Traceback" not in got
             assert ("token" if who not in CALLERS else "does not offer this method") in got
         elif who not in CALLERS:
