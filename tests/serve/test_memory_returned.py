@@ -16,15 +16,22 @@ from tests.waiting import until
 _MIB = 1 << 20
 
 
+def _send_too_much(server: ServerProcess) -> None:
+    message = fl.Action("hello", bytes(200 * _MIB))
+    with (
+        fl.connect(f"grpc://127.0.0.1:{server.port}") as client,
+        pytest.raises(fl.FlightServerError, match="too large"),
+    ):
+        list(client.do_action(message))
+
+
 def test_memory_of_a_refused_message_is_returned(tmp_path: Path) -> None:
     """The server's memory falls to about what it was, without a restart."""
     with ServerProcess(tmp_path / "log") as server:
         check_serves(server)
         before = server.resident_bytes
         for _ in range(10):
-            with fl.connect(f"grpc://127.0.0.1:{server.port}") as client:
-                with pytest.raises(fl.FlightServerError, match="too large"):
-                    list(client.do_action(fl.Action("hello", bytes(200 * _MIB))))
+            _send_too_much(server)
             if server.resident_bytes > before + 150 * _MIB:
                 break
         until(lambda: server.resident_bytes < before + 80 * _MIB, "memory is returned")

@@ -25,4 +25,4 @@ def _malloc_trim() -> Callable[[int], int] | None:
     except (AttributeError, OSError):
         return None
     trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
-    return trim  # type: ignore[no-any-return]  # ctypes has no type for it
+    return trim
