@@ -18,6 +18,7 @@ from lakebed.engine.checkpoint import Checkpointer
 from lakebed.engine.cleanup import Cleanup, CleanupReport
 from lakebed.engine.core import Core
 from lakebed.engine.groups import Groups
+from lakebed.engine.idle_memory import IdleMemory
 from lakebed.engine.idleness import Idleness
 from lakebed.errors import ClosedError, LakebedError
 from lakebed.state.commands import AbortTransaction, Command, ExpireProducers
@@ -67,6 +68,7 @@ class Maintenance:
         self._thread: threading.Thread | None = None
         now = core.clock.monotonic()
         self._cleaned_at = now
+        self._memory = IdleMemory(core)
         self._idleness = Idleness(core, config.producer_expiry_ms)
         self.failures = 0
         self.last_failure: LakebedError | None = None
@@ -99,6 +101,7 @@ class Maintenance:
             try:
                 self.tick()
                 self._budget.failure = None
+                self._memory.look()
             except ClosedError:
                 return
             except LakebedError as error:

@@ -29,6 +29,17 @@ MUTANTS = (
         seconds=5,
     ),
     Mutant(
+        name="unused-memory-kept",
+        breaks="memory that was freed is returned to the operating system",
+        at="lakebed.engine.idle_memory:IdleMemory.look",
+        changes=(never("since >= $X"),),
+        tests=(
+            "tests/serve/test_memory_returned.py"
+            "::test_memory_is_returned_when_the_log_is_idle_and_seldom_when_it_is_not",
+        ),
+        seconds=5,
+    ),
+    Mutant(
         name="full-disk-not-told",
         breaks="a writer learns at once that the disk is full",
         at="lakebed.engine.budget:Budget.disk_full",
