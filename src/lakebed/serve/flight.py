@@ -90,6 +90,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         quotas: Quotas,
         meters: Meters,
         config: ServeConfig,
+        location: str = "",
         **tls: Any,
     ) -> None:
         scheme = "grpc+tls" if tls else "grpc"
@@ -110,7 +111,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self._ended = threading.Event()
         quieten()
         super().__init__(
-            f"{scheme}://{config.host}:{config.port}", middleware={"caller": _Callers()}, **tls
+            location or f"{scheme}://{config.host}:{config.port}",
+            middleware={"caller": _Callers()},
+            **tls,
         )
         threading.Thread(target=self._watch, name="lakebed-serve-watch", daemon=True).start()
 
