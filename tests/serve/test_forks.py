@@ -55,6 +55,7 @@ def code_of_child(work: Callable[[], object]) -> int:
     except BaseException:
         os.kill(child, signal.SIGKILL)
         raise
+    assert status is not None
     return os.waitstatus_to_exitcode(status[1])
 
 
