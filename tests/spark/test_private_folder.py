@@ -113,7 +113,7 @@ def test_a_path_that_is_too_long_for_a_socket_is_avoided(
 ) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir()
-    monkeypatch.setattr(own_socket.tempfile, "tempdir", str(long))
+    monkeypatch.setattr("tempfile.tempdir", str(long))
     made = own_socket.OwnSocket()
     try:
         assert len(bytes(made.path)) <= 107
