@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from lakebed.errors import ClosedError
+from lakebed.host.forks import watch_forks
 
 _QUICK_THREADS: Final = 8
 """For reads and single commands, which end by themselves within milliseconds."""
@@ -116,6 +117,12 @@ class Threads:
         self._quick = ThreadPoolExecutor(_QUICK_THREADS, "lakebed-aio")
         self._slow = ThreadPoolExecutor(_SLOW_THREADS, "lakebed-aio-slow")
         self._closed = False
+        watch_forks(self)
+
+    def after_fork(self) -> None:
+        """Take no calls: the threads are the parent's."""
+        self._quick, self._slow = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self.close()
 
     async def run(self, call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
         """Call it in a thread, and wait for it without blocking the loop."""

@@ -31,7 +31,7 @@ from lakebed.client.connection import Connection
 from lakebed.client.log import RemoteLog
 from lakebed.client.reading import check_named, listed
 from lakebed.client.table import RemoteTable
-from lakebed.client.writing import _STALE
+from lakebed.client.writing import _STALE, RemoteWriting
 from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.arguments import checked_wait
 from lakebed.engine.consumer import Consumer
@@ -41,6 +41,7 @@ from lakebed.engine.reading import checked_bounds
 from lakebed.engine.transaction import Transaction
 from lakebed.engine.writing import Rows, Writing
 from lakebed.errors import ClosedError, LakebedError
+from lakebed.host.forks import watch_forks
 
 _WAIT_MS_MAX: Final = 10_000
 """The longest that one request waits; after it the next one is made."""
@@ -62,6 +63,13 @@ class AsyncRemoteLog(AsyncLog):
         """What tasks wait for that the end of the log ends."""
         self._consumers: weakref.WeakSet[AsyncRemoteConsumer] = weakref.WeakSet()
         self._ending = False
+        watch_forks(self)
+
+    def after_fork(self) -> None:
+        """Have nothing posted by a thread that only the parent has."""
+        self._poster = ThreadPoolExecutor(1)
+        self._posts.clear()
+        self._answers.clear()
 
     @property
     def url(self) -> str:
@@ -288,6 +296,7 @@ class AsyncRemoteLog(AsyncLog):
     def _check_open(self) -> None:
         if self._ending:
             raise ClosedError("the log is closed", url=self.url)
+        self._log._connection.check_process()
 
     def _async_producer(self, producer: Producer) -> AsyncProducer:
         return AsyncRemoteProducer(producer, self._threads, self._mailbox)
@@ -327,6 +336,20 @@ class _LateTable(RemoteTable):
 
 class AsyncRemoteProducer(AsyncProducer):
     """Sends records to a served log; a thread checks them, as it may have to ask the server."""
+
+    def send(self, topic: str, value: Any, key: Any = None, **more: Any) -> asyncio.Future[Ack]:
+        """Send a record; the future gives its place when it is on disk. See `AsyncProducer`."""
+        self._connection.check_process()
+        return super().send(topic, value, key, **more)
+
+    async def close(self) -> None:
+        """Write what was sent, and end; in a forked process this is left to the parent."""
+        if not self._connection.forked:
+            await super().close()
+
+    @property
+    def _connection(self) -> Connection:
+        return cast(RemoteWriting, self._producer._writing)._connection
 
     def _full(self) -> bool:
         return True  # everything goes the way of what waits for memory

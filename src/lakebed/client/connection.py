@@ -32,6 +32,7 @@ from lakebed.errors import (
     UnknownOutcomeError,
 )
 from lakebed.host import OsDisk, read_file
+from lakebed.host.forks import keep_forever, watch_forks
 from lakebed.serve.calls import CALLS
 from lakebed.serve.protocol import VERSION, pack, unpack, unpack_error
 from lakebed.serve.quiet import quieten
@@ -39,11 +40,17 @@ from lakebed.serve.quiet import quieten
 _log = logging.getLogger("lakebed.client")
 
 SCHEMES: Final = {"lakebed": "grpc+tcp", "lakebed+tls": "grpc+tls"}
+UNIX: Final = "lakebed+unix"
+"""The scheme of a log that is served to one user's processes only, by a Unix socket."""
 PORT: Final = 4747
 _PAUSE_SECONDS: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 1.0
 _QUICK_SECONDS: Final = 60.0
 """A call that a living server answers soon is given up after so long."""
+_LEAST_SECONDS: Final = 5.0
+"""What an attempt is given however short `retry_ms` is: a server may be slow."""
+_QUICK_TICKETS: Final = frozenset(["fetch", "read", "record"])
+"""Tickets whose answer is small; those of scans take as long as they take."""
 _ONCE_SECONDS: Final = 2.0
 _SLOW: Final = frozenset(
     [
@@ -80,6 +87,16 @@ _OPTIONS: Final = (
 Result = TypeVar("Result")
 
 
+class _Process:
+    """What this process inherited by a fork."""
+
+    has_parents_grpc = False
+    """The parent used gRPC at the fork: here it has lost its threads, and every call would hang."""
+
+
+_process: Final = _Process()
+
+
 class Connection:
     """One server, as one client reaches it. Any thread."""
 
@@ -107,10 +124,35 @@ class Connection:
         self._woken = threading.Event() if woken is None else woken
         """Set when nothing is to be repeated any more."""
         self.closed = False
+        self.forked = False
+        """Whether this is a copy in a child process: the connection is the parent's."""
+        watch_forks(self)
+
+    def after_fork(self) -> None:
+        """Leave the connection to the parent process."""
+        self.forked = True
+        self._guard = threading.Lock()  # a thread of the parent may have held the other one
+        if self._client is not None:
+            _process.has_parents_grpc = True
+            keep_forever(self._client)
+
+    def check_process(self) -> None:
+        """Raise `ClosedError` in a process that was forked from the one that opened the log."""
+        if self.forked or _process.has_parents_grpc:
+            raise self.forked_error()
+
+    def forked_error(self) -> ClosedError:
+        """Return the error of everything that a forked process tries."""
+        return ClosedError(
+            "a served log cannot be used in a process that was forked while one was open: start"
+            " the process by multiprocessing's spawn method, and open the log again there",
+            url=self.url,
+        )
 
     @property
     def client(self) -> Any:
         """The Flight client."""
+        self.check_process()
         with self._guard:
             if self.closed:
                 raise ClosedError("the log is closed", url=self.url)
@@ -122,15 +164,25 @@ class Connection:
         """Make a call and give its reply."""
         body = pack(request)
         action = fl.Action(name, body)
-        options = self.options if name in _SLOW else self._within(_QUICK_SECONDS)
+        begun = time.monotonic()
 
         def attempt() -> Any:
+            options = self.options if name in _SLOW else self._in_time(begun)
             results = list(self.client.do_action(action, options))
             if len(results) != 1:
                 raise ProtocolError("a call has one reply", call=name, got=len(results))
             return unpack(memoryview(results[0].body))
 
         return self.repeated(attempt, safe=CALLS[name].safe)
+
+    def _in_time(self, begun: float, wait_ms: int = 0) -> Any:
+        """Return the options of an attempt of a call: the one place that computes its deadline.
+
+        What is left of `retry_ms`, but no less than a slow server needs, and how long the server
+        waits for records; 60 seconds at most.
+        """
+        left = begun + self.config.retry_ms / 1000 - time.monotonic()
+        return self._within(min(_QUICK_SECONDS, max(_LEAST_SECONDS, left) + wait_ms / 1000))
 
     def _within(self, seconds: float) -> Any:
         """Give the options of a call that a server which lives answers in time."""
@@ -151,7 +203,7 @@ class Connection:
                 (reply,) = self.client.do_action(action, self._within(_HELLO_SECONDS))
             except (pa.ArrowException, OSError) as failure:
                 unavailable = isinstance(self.error_of(failure), ServerUnavailableError)
-                if unavailable and time.monotonic() >= look_at:
+                if unavailable and self._port and time.monotonic() >= look_at:
                     mistake = diagnosis(self.url, self._port, self.config)
                     look_at = time.monotonic() + _LOOK_SECONDS
                     if mistake is not None:
@@ -175,11 +227,12 @@ class Connection:
     def get(self, ticket: dict[str, Any]) -> tuple[pa.Table, Any]:
         """Give the table that a ticket stands for, and what the server says beside it."""
         packed = fl.Ticket(pack(ticket))
-        options = self.options
-        if "wait_ms" in ticket:
-            options = self._within(_QUICK_SECONDS + (ticket["wait_ms"] or 0) / 1000)
+        begun = time.monotonic()
 
         def attempt() -> pa.Table:
+            options = self.options
+            if ticket["call"] in _QUICK_TICKETS:
+                options = self._in_time(begun, ticket.get("wait_ms") or 0)
             return self.client.do_get(packed, options).read_all()
 
         table = self.repeated(attempt, safe=True)
@@ -246,6 +299,9 @@ class Connection:
 
     def close(self) -> None:
         """End the connection."""
+        if self.forked:
+            self.closed = True
+            return
         with self._guard:
             self.closed = True
             client, self._client = self._client, None
@@ -274,6 +330,10 @@ def _location(url: str) -> tuple[str, int, bool]:
         port = parts.port or PORT
     except ValueError as error:
         raise InvalidArgumentError("not a log's URL", url=url, reason=str(error)) from error
+    if parts.scheme == UNIX:
+        if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
+            raise InvalidArgumentError("must be lakebed+unix:// and an absolute path", url=url)
+        return f"grpc+unix://{parts.path}", 0, False
     scheme = SCHEMES.get(parts.scheme)
     if scheme is None:
         raise InvalidArgumentError(

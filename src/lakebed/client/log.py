@@ -39,6 +39,7 @@ from lakebed.engine.together import CommittedTogether
 from lakebed.engine.topics import TopicInfo
 from lakebed.engine.transaction import Transaction
 from lakebed.errors import ClosedError, InvalidArgumentError
+from lakebed.host.forks import watch_forks
 from lakebed.state.commands import Command, CommitTogether
 from lakebed.topic.survivors import checked_survivors
 from lakebed.types import Progress, TopicName
@@ -49,8 +50,25 @@ class RemoteProducer(Producer):
 
     _writing: RemoteWriting
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        watch_forks(self)
+
+    def after_fork(self) -> None:
+        """Refuse records from now on; those that were sent before are the parent's."""
+        self._guard = threading.Lock()
+        self._changed = threading.Condition(self._guard)
+        self._error = error = self._writing._connection.forked_error()
+        for batch in self._unsettled.values():
+            batch.abandon(error)
+        self._open, self._unsettled = {}, {}
+        self._ready.clear()
+        self._thread = None
+
     def close(self) -> None:
         """Write what was sent, and end; its streams end too."""
+        if self._writing._connection.forked:
+            return
         try:
             super().close()
         finally:
@@ -61,6 +79,23 @@ class RemoteTransaction(Transaction):
     """A transaction of a served log."""
 
     _writing: RemoteWriting
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        watch_forks(self)
+
+    def after_fork(self) -> None:
+        """Replace a lock that a thread of the parent may have held."""
+        self._guard = threading.RLock()
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        self._writing._connection.check_process()
+
+    def close(self) -> None:
+        """Abort it, unless it has ended before, is prepared, or belongs to the parent process."""
+        if not self._writing._connection.forked:
+            super().close()
 
     def append_batch(self, topic: str, rows: Any, *, partition: int | None = None) -> None:
         """Add a batch; it is visible when the transaction is committed."""
@@ -366,6 +401,9 @@ class RemoteLog(Log):
         """Finish what was appended and end the connection. A second call does nothing."""
         if self._closed:
             return
+        if self._connection.forked:  # everything that there is to finish is the parent's
+            self._closed = True
+            return
         check_may_wait()
         self._closed = True
         self._reading.closed = True
@@ -392,3 +430,4 @@ class RemoteLog(Log):
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the log is closed", url=self.url)
+        self._connection.check_process()

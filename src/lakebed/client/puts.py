@@ -42,6 +42,7 @@ from lakebed.errors import (
     ServerUnavailableError,
     UnknownOutcomeError,
 )
+from lakebed.host.forks import keep_forever, watch_forks
 from lakebed.serve.protocol import pack, unpack
 from lakebed.serve.puts import UNDER_WAY_MAX
 
@@ -175,11 +176,23 @@ class Lane:
         self._writer: Any = None
         self._closed = False
         self._thread: threading.Thread | None = None
+        watch_forks(self)
+
+    def after_fork(self) -> None:
+        """Send nothing more: the stream, and what is in flight on it, belong to the parent."""
+        keep_forever(self._writer)
+        self._guard = threading.Lock()
+        self._changed = threading.Condition(self._guard)
+        self._sending = threading.Lock()
+        self._queue, self._flying, self._again = deque(), {}, []
+        self._writer = self._thread = None
+        self._closed = self._ended = True
 
     # Sending
 
     def submit(self, item: Item) -> None:
         """Have a batch sent; it is told what came of it."""
+        self._connection.check_process()
         item.deadline = time.monotonic() + self._connection.config.retry_ms / 1000
         with self._guard:
             self._wait_while(lambda: len(self._queue) >= _QUEUED_MAX)
@@ -206,6 +219,7 @@ class Lane:
 
     def pump(self) -> None:
         """Send what may be sent now."""
+        self._connection.check_process()
         if self._thread is None:
             self._start()
         while (sending := self._sending).acquire(blocking=False):

@@ -22,6 +22,7 @@ from lakebed.engine.core import Key
 from lakebed.engine.reading import EARLIEST, Bounds, Reading
 from lakebed.engine.writing import no_partition, no_topic
 from lakebed.errors import ClosedError, FencedError, LakebedError
+from lakebed.host.forks import watch_forks
 from lakebed.state.values import Topic
 from lakebed.types import TopicPartition
 
@@ -36,10 +37,12 @@ class Waiting:
         self._connection = connection
         self._names: set[str] = set()
         self._guard = threading.Lock()
+        watch_forks(self)
 
     @contextlib.contextmanager
     def under_a_name(self) -> Any:
         """Give a name under which a request of the block can be woken."""
+        self._connection.check_process()
         name = uuid.uuid4().hex
         with self._guard:
             self._names.add(name)
@@ -60,6 +63,11 @@ class Waiting:
             names = list(self._names)
         for name in names:
             self.wake(name)
+
+    def after_fork(self) -> None:
+        """Forget requests that wait: they are the parent's."""
+        self._guard = threading.Lock()
+        self._names = set()
 
 
 class RemoteReading:
@@ -185,6 +193,10 @@ class RemoteConsumer(Consumer):
             except FencedError:
                 if not self._rejoined():
                     raise
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        self._reading._connection.check_process()
 
     def _rejoined(self) -> bool:
         """Join the group again if it was only lost because the server was started anew."""

@@ -35,6 +35,7 @@ from lakebed.errors import (
     UnknownOutcomeError,
 )
 from lakebed.host import Clock, SystemClock
+from lakebed.host.forks import watch_forks
 from lakebed.state.commands import (
     AbortTransaction,
     BeginTransaction,
@@ -223,6 +224,12 @@ class RemoteWriting(Writing):
         self._ending = threading.Event()
         self._written: dict[Identity, list[tuple[int, Future[Any]]]] = {}
         """Of open transactions: the topic of each part, in the order in which they were written."""
+        watch_forks(self)
+
+    def after_fork(self) -> None:
+        """Forget the put streams, which belong to the parent process."""
+        self._lanes_guard = threading.Lock()
+        self._lanes, self._gathering_lanes, self._written = {}, {}, {}
 
     @property
     def in_callback(self) -> bool:
@@ -412,6 +419,7 @@ class RemoteWriting(Writing):
 
     def _own_lane(self, target: Target) -> Lane:
         """Give the lane of plain appends to a topic."""
+        self._connection.check_process()
         key = self._own_key(target)
         lane = self._lanes.get(key)
         if lane is None:
@@ -471,6 +479,7 @@ class RemoteWriting(Writing):
 
     def _lane(self, kind: str, identity: Identity, part: Part) -> Lane:
         """Give the lane of a producer or a transaction into a topic."""
+        self._connection.check_process()
         key = (kind, identity, part.topic, part.schema)
         lane = self._lanes.get(key)
         if lane is None:

@@ -172,6 +172,13 @@ class _Batch:
             except Exception:  # the caller's own; others still have to be told
                 _log.exception("a callback of a sent record failed")
 
+    def abandon(self, error: LakebedError) -> None:
+        """Settle it in a forked process, where no thread can; callbacks are the parent's."""
+        self._guard = threading.Lock()
+        self._settled = threading.Condition(self._guard)
+        if not self.settled:
+            self._error, self.settled = error, True
+
     def wait(self, timeout: float | None) -> Acks:
         """Wait for the outcome."""
         if not self.settled:

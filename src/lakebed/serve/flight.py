@@ -81,6 +81,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         quotas: Quotas,
         meters: Meters,
         config: ServeConfig,
+        location: str = "",
         **tls: Any,
     ) -> None:
         scheme = "grpc+tls" if tls else "grpc"
@@ -109,11 +110,13 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         )
         quieten()
         super().__init__(
-            f"{scheme}://{config.host}:{config.port}",
+            location or f"{scheme}://{config.host}:{config.port}",
             middleware={"caller": Callers(self._begin)},
             **tls,
         )
-        watches = (self._watch, lambda: self._connections.watch(Sockets(self.port), self._ended))
+        watches = [self._watch]
+        if not location:  # only the owner of the process reaches a socket file
+            watches.append(lambda: self._connections.watch(Sockets(self.port), self._ended))
         for watch in watches:
             threading.Thread(target=watch, name="lakebed-serve-watch", daemon=True).start()
 

@@ -21,6 +21,7 @@ from lakebed.config import ServeConfig
 from lakebed.engine.log import Log
 from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.host import OsDisk, read_file
+from lakebed.serve.own_socket import OwnSocket
 from lakebed.serve.private_paths import hide_folders
 from lakebed.types import Closing
 
@@ -37,8 +38,10 @@ class Server(Closing):
     def __init__(
         self, log: Log, config: ServeConfig | None = None, *, for_own_processes: bool = False
     ) -> None:
+        """Serve a log; `for_own_processes` by a Unix socket, which only this user can reach."""
         self.log = log
         self._for_own_processes = for_own_processes
+        self._socket: OwnSocket | None = None
         self.config = log.config.serve if config is None else config
         self._flight: FlightServer | None = None
         self._http: HttpServer | None = None
@@ -63,6 +66,8 @@ class Server(Closing):
     @property
     def url(self) -> str:
         """What clients open; of a server on every address, those on this machine."""
+        if self._socket is not None:
+            return self._socket.url
         scheme = "lakebed+tls" if self.config.tls_cert else "lakebed"
         return f"{scheme}://{reachable(self.config.host)}:{self.port}"
 
@@ -86,10 +91,16 @@ class Server(Closing):
         hide_folders(self.log.folder, *filter(None, [self.config.backups]))
         self._guard = Guard(self.log, self.config, for_own_processes=self._for_own_processes)
         quotas, meters = Quotas(self.config), Meters()
+        if self._for_own_processes:
+            self._socket = OwnSocket()
+        location = "" if self._socket is None else self._socket.location
         try:
-            self._flight = FlightServer(self.log, self._guard, quotas, meters, self.config, **tls)
+            self._flight = FlightServer(
+                self.log, self._guard, quotas, meters, self.config, location, **tls
+            )
         except Exception as error:
             self._guard.close()
+            self._remove_socket()
             raise _cannot_listen(self.config.host, "port", self.config.port, error) from error
         try:
             if self.config.http_port >= 0:
@@ -120,6 +131,7 @@ class Server(Closing):
             self.log.close()
             if self._flight is not None:
                 self.abandoned = not self._flight.end()
+            self._remove_socket()
             _log.info("stopped: log=%s", self.log.folder)
 
     def detach(self) -> None:
@@ -132,6 +144,11 @@ class Server(Closing):
             self.log._wal.announce("")
             if self._flight is not None:
                 self.abandoned = not self._flight.end()
+            self._remove_socket()
+
+    def _remove_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.remove()
 
     def _finish_calls(self) -> None:
         seconds = self.config.stop_timeout_ms / 1000

@@ -11,8 +11,37 @@ BAD_CLIENTS = "tests/serve/test_bad_clients.py"
 ACKS = "tests/serve/test_acknowledgements.py"
 SERVER_KILLS = "tests/serve/test_kills.py"
 PROCESSES = "tests/serve/test_together_of_processes.py"
+FORKS = "tests/serve/test_forks.py"
+FROZEN = "tests/serve/test_frozen_server.py"
+PRIVATE = "tests/spark/test_private_folder.py"
 
 MUTANTS = (
+    Mutant(
+        name="forked-transaction-takes-records",
+        breaks="a served log cannot be used in a forked process",
+        at="lakebed.client.log:RemoteTransaction._check_open",
+        changes=(drop("$X.check_process()"),),
+        tests=(f"{FORKS}::test_every_call_of_a_forked_process_is_refused_and_its_parent_goes_on",),
+        seconds=30,
+    ),
+    Mutant(
+        name="deadline-without-retry-ms",
+        breaks="a call on a frozen server ends after retry_ms",
+        at="lakebed.client.connection:Connection._in_time",
+        changes=(replace("max(_LEAST_SECONDS, left)", "_QUICK_SECONDS"),),
+        tests=(
+            f"{FROZEN}::test_a_call_is_given_retry_ms_and_what_the_server_waits_up_to_a_minute",
+        ),
+        seconds=5,
+    ),
+    Mutant(
+        name="spark-served-by-a-port",
+        breaks="a private folder stays private while Spark uses it",
+        at="lakebed.serve.server:Server.start",
+        changes=(drop("self._socket = OwnSocket()"),),
+        tests=(f"{PRIVATE}::test_a_log_is_served_to_spark_without_a_port",),
+        seconds=10,
+    ),
     Mutant(
         name="put-acknowledged-before-it-is-durable",
         breaks="acknowledged over the wire means on disk",
