@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from tests.proof.mutants import engine, hostile, http, lake, serve, wal
+from tests.proof.mutants import admission, engine, hostile, http, lake, serve, wal
 from tests.proof.mutation import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -15,6 +15,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *engine.MUTANTS,
     *lake.MUTANTS,
     *serve.MUTANTS,
+    *admission.MUTANTS,
     *hostile.MUTANTS,
     *http.MUTANTS,
 )
