@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from lakebed import limits
 from lakebed.config.checks import check_bounds, refuse
+from lakebed.config.oidc import check_oidc
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,43 @@ class ServeConfig:
     audit: bool = True
     """Whether refused calls and administrative acts are written to the topic `__audit`."""
 
+    oidc_issuer: str = ""
+    """The issuer whose tokens (JWT) are accepted beside the log's own; empty for none."""
+
+    oidc_audience: str = ""
+    """The audience that such a token must name: this server."""
+
+    oidc_jwks: str = ""
+    """Where the issuer's public keys are (JWKS): an https:// URL, or the path of a file."""
+
+    oidc_algorithms: str = "RS256,ES256"
+    """The algorithms that a token may be signed with."""
+
+    oidc_principal_claim: str = "sub"
+    """The claim that names the principal; a dot leads into a claim that is an object."""
+
+    oidc_principal_rules: str = ""
+    """How the claim becomes a principal's name: RULE:pattern/replacement/[LU], DEFAULT."""
+
+    oidc_roles_claim: str = ""
+    """The claim whose values stand for roles; empty: a token brings no roles."""
+
+    oidc_roles: Mapping[str, str] = field(default_factory=dict)
+    """Values of that claim, and the role that each stands for; others mean nothing."""
+
+    oidc_leeway_ms: int = 30_000
+    """How far the clocks of issuer and server may differ."""
+
+    oidc_refresh_ms: int = 300_000
+    """How often the issuer's keys are fetched."""
+
+    oidc_stale_ms: int = 86_400_000
+    """How long keys are used that could not be fetched again."""
+
     def __post_init__(self) -> None:
         """Refuse values out of bounds, naming setting, value and bounds."""
         check_bounds(self, SERVE_BOUNDS)
+        check_oidc(self)
         for name in ("insecure", "audit"):
             if not isinstance(getattr(self, name), bool):
                 refuse(name, getattr(self, name), "true or false")
@@ -101,4 +137,7 @@ SERVE_BOUNDS: Final = {
     "principal_bytes_per_second": (0, 1024 * limits.GIB),
     "principal_requests_per_second": (0, 1_000_000_000),
     "stop_timeout_ms": (0, 3_600_000),
+    "oidc_leeway_ms": (0, 600_000),
+    "oidc_refresh_ms": (1_000, 86_400_000),
+    "oidc_stale_ms": (1_000, 30 * 86_400_000),
 }

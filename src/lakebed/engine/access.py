@@ -72,11 +72,13 @@ class Access:
         self._submit = submit
         self._log_id = log_id
         self._known: tuple[int, Permissions] | None = None
+        self.callers_known = False
+        """Whether callers are known by other means than this log's tokens; it is then not open."""
 
     @property
     def open(self) -> bool:
         """Whether the log has no token, rule or grant: everybody may then do everything."""
-        return is_open(self._core.state)
+        return not self.callers_known and is_open(self._core.state)
 
     # Tokens
 

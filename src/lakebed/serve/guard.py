@@ -1,6 +1,7 @@
 """Who is calling, and may they: every call of the server goes through here.
 
-A caller is whoever its token says; without one, whoever its certificate says (mutual TLS). A log
+A caller is whoever its token says: one of the log, or one of an issuer that the settings name
+(`oidc.py`). Without a token it is whoever its certificate says (mutual TLS). A log
 that has no token, rule or grant at all knows nobody: callers are then `anonymous` and may do
 everything. From the first of them on, whatever no rule allows is refused.
 
@@ -11,7 +12,7 @@ looked up each time, so that a change counts at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lakebed.config import ServeConfig
 from lakebed.engine.audit import AuditRecord
@@ -22,10 +23,15 @@ from lakebed.serve.audit import Auditor
 from lakebed.state.permissions import Action, Permissions
 from lakebed.types import ANONYMOUS, PrincipalName, is_internal
 
+if TYPE_CHECKING:
+    from lakebed.serve.oidc import Verifier
+
 __all__ = ["Action", "Guard", "Need", "Principal"]
 
 _INTERNAL_CALLS: Final = frozenset(["alter_topic", "purge_topic"])
 """What administrators may do to a topic of the log's own, besides reading it."""
+_OWN_TOKEN: Final = "lkb_"  # noqa: S105  # what it begins with is no secret
+"""What the text of the log's own tokens begins with."""
 _NAMES_MAX: Final = 20
 _TEXT_MAX: Final = 200
 """How much of what a caller sent goes into the audit."""
@@ -47,6 +53,8 @@ class Principal(NamedTuple):
     """The id of its token; empty if it has shown none."""
     peer: str
     """Where it calls from."""
+    roles: tuple[str, ...] = ()
+    """Roles that its token brings, beside those that the log grants."""
 
 
 class Guard:
@@ -69,6 +77,12 @@ class Guard:
         self._access = log.access
         self._clock = SystemClock() if clock is None else clock
         self._auditor = Auditor(log.audit.append, self._clock) if config.audit else None
+        self._verifier: Verifier | None = None
+        if config.oidc_issuer:
+            from lakebed.serve.oidc import Verifier
+
+            self._verifier = Verifier(config)
+            self._access.callers_known = True
 
     def authenticate(
         self, token: str | None, *, certificate: str = "", peer: str = ""
@@ -79,6 +93,9 @@ class Guard:
         """
         try:
             if token is not None and not (self._for_own_processes and self._access.open):
+                if self._verifier is not None and not token.startswith(_OWN_TOKEN):
+                    identity = self._verifier.verify(token)
+                    return Principal(identity.principal, identity.token, peer, identity.roles)
                 found = self._access.authenticate(token)
                 return Principal(found.principal, found.id, peer)
             if certificate:
@@ -99,7 +116,7 @@ class Guard:
         if self._access.open:
             refused = _open_refused(call, need, names)
         else:
-            refused = _refused(self._access.permissions(), principal.name, call, need, names)
+            refused = _refused(self._permissions(principal), principal.name, call, need, names)
         if refused is None:
             return
         error = AccessDeniedError(
@@ -114,7 +131,7 @@ class Guard:
 
     def check_somewhere(self, principal: Principal, call: str, *actions: Action) -> None:
         """Let a call pass if its caller may do one of these actions on anything at all."""
-        permissions = self._access.permissions()
+        permissions = self._permissions(principal)
         if self._access.open or any(
             permissions.permits_somewhere(principal.name, action) for action in actions
         ):
@@ -132,7 +149,11 @@ class Guard:
         """Tell whether a principal may do something on a name; nothing is audited."""
         if self._access.open:
             return _open_refused("", need, (name,)) is None
-        return _refused(self._access.permissions(), principal.name, "", need, (name,)) is None
+        return _refused(self._permissions(principal), principal.name, "", need, (name,)) is None
+
+    def _permissions(self, principal: Principal) -> Permissions:
+        """Return the permissions of this moment, with the roles that the caller's token brings."""
+        return self._access.permissions().with_roles(principal.name, principal.roles)
 
     def did(
         self,
@@ -158,6 +179,9 @@ class Guard:
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Write what is left of the audit; to be called before the log is closed."""
+        if self._verifier is not None:
+            self._verifier.close()
+            self._access.callers_known = False
         if self._auditor is not None:
             self._auditor.close(timeout_seconds)
 

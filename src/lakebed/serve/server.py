@@ -173,7 +173,7 @@ def check_exposed(config: ServeConfig, *, is_open: bool) -> list[str]:
     if _is_loopback(config.host):
         return []
     lacking = [] if config.tls_cert else ["TLS (tls_cert and tls_key)"]
-    if is_open and not config.tls_client_ca:
+    if is_open and not (config.tls_client_ca or config.oidc_issuer):
         lacking.append("a token or a rule (`lakebed token create`)")
     if lacking and not config.insecure:
         raise InvalidArgumentError(

@@ -7,6 +7,7 @@ itself alone, except that the role `admin` may do everything.
 
 from __future__ import annotations
 
+import copy
 import enum
 import fnmatch
 import re
@@ -67,6 +68,15 @@ class Permissions:
     def of(cls, state: State) -> Permissions:
         """Take the rules and grants of a state, which may be changing."""
         return cls(list(state.rules), list(state.grants))
+
+    def with_roles(self, principal: str, roles: Iterable[str]) -> Permissions:
+        """Return these permissions for a principal that has further roles for now."""
+        more = [role for role in roles if role not in self._roles.get(principal, ())]
+        if not more:
+            return self
+        extended = copy.copy(self)
+        extended._roles = {**self._roles, principal: [*self._roles.get(principal, ()), *more]}
+        return extended
 
     def permits(self, principal: str, action: Action, name: str) -> bool:
         """Tell whether a principal may do an action on a name."""

@@ -10,6 +10,7 @@ MATRIX = "tests/serve/test_matrix.py"
 BAD_CLIENTS = "tests/serve/test_bad_clients.py"
 ACKS = "tests/serve/test_acknowledgements.py"
 SERVER_KILLS = "tests/serve/test_kills.py"
+OIDC = "tests/serve/test_oidc.py"
 PROCESSES = "tests/serve/test_together_of_processes.py"
 
 MUTANTS = (
@@ -209,5 +210,63 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         changes=(replace("$X.owner != $Y", "$X.owner is None"),),
         tests=(f"{PROCESSES}::test_a_transaction_of_another_principal_is_not_committed",),
         seconds=5,
+    ),
+    Mutant(
+        name="issuers-algorithm-of-the-tokens-choice",
+        breaks="a token of an issuer is signed by an algorithm of the settings",
+        at="lakebed.serve.oidc:Verifier._claims",
+        changes=(never("not isinstance(algorithm, str) or algorithm not in self._algorithms"),),
+        tests=(f"{OIDC}::test_an_algorithm_that_is_not_allowed_is_refused_whatever_the_signature",),
+        seconds=6,
+    ),
+    Mutant(
+        name="issuers-key-for-any-algorithm",
+        breaks="a key of an issuer verifies by the algorithm that it is for",
+        at="lakebed.serve.jwks:_key",
+        changes=(replace("usable if stated is None else usable & {stated}", "usable"),),
+        tests=(f"{OIDC}::test_a_key_verifies_by_its_own_algorithm_alone",),
+        seconds=6,
+    ),
+    Mutant(
+        name="issuers-audience-not-checked",
+        breaks="a token of an issuer is for this server",
+        at="lakebed.serve.oidc:Verifier._claims",
+        changes=(
+            replace(
+                '{"require": ["exp", "iss", "aud"]}',
+                '{"require": ["exp", "iss", "aud"], "verify_aud": False}',
+            ),
+        ),
+        tests=(f"{OIDC}::test_tokens_that_are_not_valid_here_and_now",),
+        seconds=8,
+    ),
+    Mutant(
+        name="issuers-keys-kept-for-ever",
+        breaks="keys that cannot be fetched again are used for a limited time",
+        at="lakebed.serve.jwks:KeySet.find",
+        changes=(omit("now - self._loaded_at > self._stale_seconds"),),
+        tests=(f"{OIDC}::test_keys_outlive_an_issuer_that_is_down_for_as_long_as_they_may",),
+        seconds=8,
+    ),
+    Mutant(
+        name="issuers-claims-are-roles",
+        breaks="only mapped values of a claim are roles",
+        at="lakebed.serve.oidc:Verifier._roles_of",
+        changes=(
+            replace(
+                "{self._roles[text] for text in texts if text in self._roles}",
+                "{self._roles.get(text, text) for text in texts}",
+            ),
+        ),
+        tests=(f"{OIDC}::test_only_mapped_values_of_the_claim_are_roles",),
+        seconds=6,
+    ),
+    Mutant(
+        name="issuer-leaves-the-log-open",
+        breaks="a log with an issuer is not open to callers without a token",
+        at="lakebed.serve.guard:Guard.__init__",
+        changes=(replace("self._access.callers_known = True", "pass"),),
+        tests=(f"{OIDC}::test_a_log_without_tokens_is_not_open_once_there_is_an_issuer",),
+        seconds=6,
     ),
 )
