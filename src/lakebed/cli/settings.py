@@ -72,6 +72,14 @@ _KINDS: Final[Mapping[str, str]] = {
     "tls_key": "a path",
     "tls_client_ca": "a path",
     "backups": "a path",
+    "oidc_issuer": "text",
+    "oidc_audience": "text",
+    "oidc_jwks": "a URL or a path",
+    "oidc_algorithms": "names with commas between them",
+    "oidc_principal_claim": "text",
+    "oidc_principal_rules": "rules with commas between them",
+    "oidc_roles_claim": "text",
+    "oidc_roles": "a table of names and text",
 }
 _FILE: Final = f"{config.CONFIG_NAME} in the log's folder"
 

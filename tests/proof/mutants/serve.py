@@ -10,6 +10,7 @@ MATRIX = "tests/serve/test_matrix.py"
 BAD_CLIENTS = "tests/serve/test_bad_clients.py"
 ACKS = "tests/serve/test_acknowledgements.py"
 SERVER_KILLS = "tests/serve/test_kills.py"
+DENIALS = "tests/serve/test_denials.py"
 OIDC = "tests/serve/test_oidc.py"
 PROCESSES = "tests/serve/test_together_of_processes.py"
 
@@ -265,8 +266,24 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         name="issuer-leaves-the-log-open",
         breaks="a log with an issuer is not open to callers without a token",
         at="lakebed.serve.guard:Guard.__init__",
-        changes=(replace("self._access.callers_known = True", "pass"),),
+        changes=(drop("self._access.callers_known = True"),),
         tests=(f"{OIDC}::test_a_log_without_tokens_is_not_open_once_there_is_an_issuer",),
         seconds=6,
+    ),
+    Mutant(
+        name="denials-lose",
+        breaks="a denial wins over every role that allows",
+        at="lakebed.state.permissions:Permissions.permits",
+        changes=(never("any(_fits(self._denials.get(key, ()), name) for key in keys)"),),
+        tests=(f"{DENIALS}::test_a_denial_wins_over_every_role_that_allows",),
+        seconds=4,
+    ),
+    Mutant(
+        name="denials-of-patterns-leave-everything-allowed",
+        breaks="what names nothing is refused by any denial of its action",
+        at="lakebed.state.permissions:Permissions.permits_everywhere",
+        changes=(omit("not denied"),),
+        tests=(f"{DENIALS}::test_what_names_nothing_is_refused_by_any_denial_of_its_action",),
+        seconds=4,
     ),
 )
