@@ -88,6 +88,7 @@ OTHERS: dict[str, tuple[str, object]] = {
     "host": ("0.0.0.0", "0.0.0.0"),
     "log_format": ("json", "json"),
     "backups": ("/b", "/b"),
+    "audit_file": ("/a", "/a"),
 }
 """A text for each setting that is neither a number nor true or false, and what it means."""
 

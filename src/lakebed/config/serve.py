@@ -9,6 +9,7 @@ from typing import Final
 from lakebed import limits
 from lakebed.config.checks import check_bounds, refuse
 from lakebed.config.oidc import check_oidc
+from lakebed.config.principal_rules import parse_principal_rules
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,15 @@ class ServeConfig:
 
     With it every client must show a certificate that one of them has signed.
     """
+
+    tls_reload_ms: int = 10_000
+    """How often the files of TLS are looked at for new certificates; 0 for SIGHUP alone."""
+
+    tls_principal: str = "name"
+    """Which kind of name in a client's certificate is taken: `name`, `uri` or `email`."""
+
+    tls_principal_rules: str = ""
+    """How that name becomes a principal's: RULE:pattern/replacement/[LU], DEFAULT."""
 
     insecure: bool = False
     """Whether to serve others than this machine without TLS, or before there is a token."""
@@ -68,6 +78,9 @@ class ServeConfig:
 
     audit: bool = True
     """Whether refused calls and administrative acts are written to the topic `__audit`."""
+
+    audit_file: str = ""
+    """File that the audit is also appended to, one JSON object a line; empty for none."""
 
     oidc_issuer: str = ""
     """The issuer whose tokens (JWT) are accepted beside the log's own; empty for none."""
@@ -109,7 +122,15 @@ class ServeConfig:
         for name in ("insecure", "audit"):
             if not isinstance(getattr(self, name), bool):
                 refuse(name, getattr(self, name), "true or false")
-        for name in ("host", "tls_cert", "tls_key", "tls_client_ca", "backups"):
+        for name in (
+            "host",
+            "tls_cert",
+            "tls_key",
+            "tls_client_ca",
+            "tls_principal_rules",
+            "backups",
+            "audit_file",
+        ):
             value = getattr(self, name)
             if not isinstance(value, str) or not value.isprintable():
                 refuse(name, value, "text")
@@ -117,6 +138,9 @@ class ServeConfig:
             refuse("host", self.host, "an address or a name")
         if self.log_format not in LOG_FORMATS:
             refuse("log_format", self.log_format, "one of " + " | ".join(LOG_FORMATS))
+        if self.tls_principal not in TLS_PRINCIPALS:
+            refuse("tls_principal", self.tls_principal, "one of " + " | ".join(TLS_PRINCIPALS))
+        parse_principal_rules("tls_principal_rules", self.tls_principal_rules)
         if bool(self.tls_cert) != bool(self.tls_key):
             missing = "tls_key" if self.tls_cert else "tls_cert"
             refuse(missing, "", "given too: a certificate and its key belong together")
@@ -127,6 +151,7 @@ class ServeConfig:
 
 
 LOG_FORMATS: Final = ("text", "json")
+TLS_PRINCIPALS: Final = ("name", "uri", "email")
 SERVE_BOUNDS: Final = {
     "port": (0, 65_535),
     "http_port": (-1, 65_535),
@@ -137,6 +162,7 @@ SERVE_BOUNDS: Final = {
     "principal_bytes_per_second": (0, 1024 * limits.GIB),
     "principal_requests_per_second": (0, 1_000_000_000),
     "stop_timeout_ms": (0, 3_600_000),
+    "tls_reload_ms": (0, 86_400_000),
     "oidc_leeway_ms": (0, 600_000),
     "oidc_refresh_ms": (1_000, 86_400_000),
     "oidc_stale_ms": (1_000, 30 * 86_400_000),

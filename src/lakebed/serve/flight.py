@@ -33,6 +33,7 @@ from lakebed.errors import (
     UnauthenticatedError,
 )
 from lakebed.serve.calls import CALLS, STREAMS, Call, Session, checked, is_administrative
+from lakebed.serve.flight_listener import FlightListener, listen_again, shut_down
 from lakebed.serve.gets import Gets, Ticket
 from lakebed.serve.guard import Action, Need
 from lakebed.serve.protocol import cut, pack, pack_error, unpack_request
@@ -109,8 +110,10 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self.stopping = False
         self._ended = threading.Event()
         quieten()
+        self._middleware = {"caller": _Callers()}
+        self._renewed: FlightListener | None = None
         super().__init__(
-            f"{scheme}://{config.host}:{config.port}", middleware={"caller": _Callers()}, **tls
+            f"{scheme}://{config.host}:{config.port}", middleware=self._middleware, **tls
         )
         threading.Thread(target=self._watch, name="lakebed-serve-watch", daemon=True).start()
 
@@ -363,6 +366,14 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             peer=_peer(context),
         )
 
+    # Certificates
+
+    def renew(self, **tls: Any) -> None:
+        """Show other certificates from now on, by another listener on the same port."""
+        location = f"grpc+tls://{self._config.host}:{self.port}"
+        old = self if self._renewed is None else self._renewed
+        self._renewed = listen_again(old, self, location, self._middleware, tls)
+
     # Stopping
 
     def _watch(self) -> None:
@@ -399,10 +410,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         """
         self._ended.set()
         self._pool.close()
-        ending = threading.Thread(target=self.shutdown, name="lakebed-serve-end", daemon=True)
-        ending.start()
-        ending.join(2.0 if self._under_way else 10.0)
-        return not ending.is_alive()
+        seconds = 2.0 if self._under_way else 10.0
+        renewed = self._renewed is None or shut_down(self._renewed, seconds)
+        return shut_down(self, seconds) and renewed
 
 
 class _Sent:

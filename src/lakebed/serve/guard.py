@@ -11,19 +11,23 @@ looked up each time, so that a change counts at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lakebed.config import ServeConfig
 from lakebed.engine.audit import AuditRecord
 from lakebed.engine.log import Log
-from lakebed.errors import AccessDeniedError, InvalidNameError, UnauthenticatedError
+from lakebed.errors import AccessDeniedError, UnauthenticatedError
 from lakebed.host import Clock, SystemClock
 from lakebed.serve.audit import Auditor
+from lakebed.serve.audit_file import AuditFile
+from lakebed.serve.certificates import CertificateNames
+from lakebed.serve.logs import mask_tokens
 from lakebed.state.permissions import Action, Permissions
-from lakebed.types import ANONYMOUS, PrincipalName, is_internal
+from lakebed.types import ANONYMOUS, is_internal
 
 if TYPE_CHECKING:
+    from lakebed.serve.jwks import KeySet
     from lakebed.serve.oidc import Verifier
 
 __all__ = ["Action", "Guard", "Need", "Principal"]
@@ -76,7 +80,12 @@ class Guard:
         self._for_own_processes = for_own_processes
         self._access = log.access
         self._clock = SystemClock() if clock is None else clock
-        self._auditor = Auditor(log.audit.append, self._clock) if config.audit else None
+        self._certificates = CertificateNames(config)
+        self.audit_file = AuditFile(config.audit_file) if config.audit_file else None
+        appends = [log.audit.append] if config.audit else []
+        if self.audit_file is not None:
+            appends.insert(0, self.audit_file.append)  # it never raises
+        self._auditor = Auditor(_each_of(appends), self._clock) if appends else None
         self._verifier: Verifier | None = None
         if config.oidc_issuer:
             from lakebed.serve.oidc import Verifier
@@ -99,7 +108,7 @@ class Guard:
                 found = self._access.authenticate(token)
                 return Principal(found.principal, found.id, peer)
             if certificate:
-                return Principal(_common_name(certificate), "", peer)
+                return Principal(self._certificates.principal(certificate), "", peer)
             if self._access.open:
                 return Principal(ANONYMOUS, "", peer)
             raise UnauthenticatedError("the call has no token")
@@ -169,6 +178,11 @@ class Guard:
             self._auditor.act(self._record(principal, call, names, outcome, reason))
 
     @property
+    def issuer_keys(self) -> KeySet | None:
+        """The keys of the issuer of tokens, if there is one."""
+        return None if self._verifier is None else self._verifier.keys
+
+    @property
     def audit_lost(self) -> int:
         """How many records of the audit could not be written."""
         return 0 if self._auditor is None else self._auditor.lost
@@ -208,10 +222,10 @@ class Guard:
             principal=_cut(principal.name),
             token=_cut(principal.token),
             peer=_cut(principal.peer),
-            call=_cut(call),
-            names=tuple(shown),
+            call=mask_tokens(_cut(call)),
+            names=tuple(map(mask_tokens, shown)),
             outcome=outcome,
-            reason=_cut(reason, 2 * _TEXT_MAX),
+            reason=mask_tokens(_cut(reason, 2 * _TEXT_MAX)),
         )
 
 
@@ -245,13 +259,14 @@ def _internal_allowed(call: str, need: Need) -> bool:
     return need.action is Action.READ or (need.action is Action.MANAGE and call in _INTERNAL_CALLS)
 
 
-def _common_name(certificate: str) -> str:
-    try:
-        return str(PrincipalName(certificate))
-    except InvalidNameError as error:
-        raise UnauthenticatedError(
-            "the certificate's common name is not a principal's name", got=_cut(repr(certificate))
-        ) from error
+def _each_of(
+    appends: Sequence[Callable[[Sequence[AuditRecord]], None]],
+) -> Callable[[Sequence[AuditRecord]], None]:
+    def append(records: Sequence[AuditRecord]) -> None:
+        for one in appends:
+            one(records)
+
+    return append
 
 
 def _cut(text: str, most: int = _TEXT_MAX) -> str:

@@ -9,6 +9,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from lakebed.serve.certificates import certified_name
+
 _HEAD_SECONDS: Final = 30.0
 """How long the head of a request may take, from the connection or the last answer on."""
 
@@ -75,15 +77,5 @@ class Connection(H11Protocol):
 
 
 def _certified_name(transport: asyncio.Transport) -> str:
-    """Give whose a client's certificate is, as Flight does it; empty if it has shown none.
-
-    That is its first alternative name, or the common name if it has no other.
-    """
-    certificate = transport.get_extra_info("peercert") or {}
-    for _, value in certificate.get("subjectAltName", ()):
-        return str(value)
-    for part in certificate.get("subject", ()):
-        for name, value in part:
-            if name == "commonName":
-                return str(value)
-    return ""
+    """Return whose a client's certificate is, as Flight does it; empty if it has shown none."""
+    return certified_name(transport.get_extra_info("peercert") or {})

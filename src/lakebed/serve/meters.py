@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.errors import GroupNotFoundError, TopicNotFoundError
@@ -87,6 +87,12 @@ class Meters:
         self._received = 0
         self._sent = 0
         self._streams = 0
+        self._watched: list[tuple[str, str, Callable[[], int]]] = []
+
+    def watch(self, name: str, meaning: str, count: Callable[[], int]) -> None:
+        """Show a counter of another part of the server, as `lakebed_<name>_total`."""
+        with self._guard:
+            self._watched.append((name, meaning, count))
 
     def request(self, call: str, outcome: str, seconds: float) -> None:
         """Count a request that has ended: `ok`, or the code of its error."""
@@ -128,6 +134,7 @@ class Meters:
             outcomes = dict(self._outcomes)
             times = {call: (list(each.counts), each.seconds) for call, each in self._times.items()}
             received, sent, streams = self._received, self._sent, self._streams
+            watched = list(self._watched)
         text.family(
             "lakebed_requests_total",
             "counter",
@@ -149,6 +156,8 @@ class Meters:
         ):
             meaning = f"Bytes that {meaning}."
             text.family(f"lakebed_{name}_bytes_total", "counter", meaning, [({}, value)])
+        for name, meaning, count in watched:
+            text.family(f"lakebed_{name}_total", "counter", meaning, [({}, count())])
         text.family("lakebed_open_streams", "gauge", "Streams that are open.", [({}, streams)])
 
 

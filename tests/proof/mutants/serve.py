@@ -10,6 +10,9 @@ MATRIX = "tests/serve/test_matrix.py"
 BAD_CLIENTS = "tests/serve/test_bad_clients.py"
 ACKS = "tests/serve/test_acknowledgements.py"
 SERVER_KILLS = "tests/serve/test_kills.py"
+AUDIT_FILE = "tests/serve/test_audit_file.py"
+CERTIFICATES = "tests/serve/test_certificate_names.py"
+RENEWAL = "tests/serve/test_renewal.py"
 DENIALS = "tests/serve/test_denials.py"
 OIDC = "tests/serve/test_oidc.py"
 PROCESSES = "tests/serve/test_together_of_processes.py"
@@ -284,6 +287,54 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         at="lakebed.state.permissions:Permissions.permits_everywhere",
         changes=(omit("not denied"),),
         tests=(f"{DENIALS}::test_what_names_nothing_is_refused_by_any_denial_of_its_action",),
+        seconds=4,
+    ),
+    Mutant(
+        name="names-of-certificates-of-any-kind",
+        breaks="a certificate's name is of the kind that the settings say",
+        at="lakebed.serve.certificates:CertificateNames.principal",
+        changes=(omit("form_of(text) != self._kind"),),
+        tests=(f"{CERTIFICATES}::test_a_certificate_has_one_principal_on_both_ports_or_none",),
+        seconds=15,
+    ),
+    Mutant(
+        name="names-of-certificates-not-compared-with-their-kind",
+        breaks="HTTP refuses a name whose form belies its kind",
+        at="lakebed.serve.certificates:certified_name",
+        changes=(always("_DECLARED.get(kind) == form_of(text)"),),
+        tests=(f"{CERTIFICATES}::test_http_refuses_a_text_whose_form_belies_its_kind",),
+        seconds=5,
+    ),
+    Mutant(
+        name="authorities-of-clients-not-renewed",
+        breaks="a client authority that was replaced is trusted no more",
+        at="lakebed.serve.renewal:LiveContext.replace",
+        changes=(drop("self._newest = context"),),
+        tests=(f"{RENEWAL}::test_files_that_do_not_fit_together_leave_the_old_ones",),
+        seconds=700,
+    ),
+    Mutant(
+        name="audit-file-lost-silently",
+        breaks="what the audit's file cannot take is counted",
+        at="lakebed.serve.audit_file:AuditFile.append",
+        changes=(drop("self.lost += len(records)"),),
+        tests=(f"{AUDIT_FILE}::test_what_the_file_cannot_take_is_counted_and_the_topic_has_it",),
+        seconds=5,
+    ),
+    Mutant(
+        name="tokens-in-the-audit",
+        breaks="a token where a name belongs is masked",
+        at="lakebed.serve.guard:Guard._record",
+        changes=(replace("tuple(map(mask_tokens, shown))", "tuple(shown)"),),
+        tests=(f"{AUDIT_FILE}::test_a_token_where_a_topic_belongs_is_masked_in_audit_and_file",),
+        seconds=6,
+    ),
+    Mutant(
+        name="tokens-as-names",
+        breaks="no name looks like a token",
+        at="lakebed.types:Name.__new__",
+        changes=(never("_TOKEN.search(text)"),),
+        tests=(f"{AUDIT_FILE}::test_a_token_is_no_name",),
         seconds=4,
     ),
 )
