@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -19,6 +20,7 @@ import pytest
 import lakebed
 from lakebed import Log, ServeConfig
 from lakebed.client.config import ClientConfig
+from lakebed.serve.renewal import LiveContext
 from lakebed.serve.server import Server
 from tests.serve.certificates import Authority, Pair
 from tests.waiting import PATIENCE_SECONDS, until
@@ -71,6 +73,36 @@ def shown(port: int, *, alpn: bool = False) -> str:
             return hashlib.sha256(connection.getpeercert(binary_form=True) or b"").hexdigest()
     except OSError:
         return ""
+
+
+def test_a_handshake_uses_the_newest_context(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    prints = []
+    live: LiveContext | None = None
+    first = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for name in ("one", "two", "three"):
+        pair = authority.sign(name)
+        context = first if live is None else ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pair.certificate, pair.key)
+        if live is None:
+            live = LiveContext(first)
+        else:
+            live.replace(context)
+        prints.append(print_of(pair.certificate))
+        assert _handshake(first, authority.certificate) == prints[-1]
+    assert len(set(prints)) == 3
+
+
+def _handshake(server: ssl.SSLContext, ca: str) -> str:
+    """Do a handshake in memory, and return the print of the certificate that the client sees."""
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context(cafile=ca).wrap_bio(down, up, server_hostname="localhost")
+    serving = server.wrap_bio(up, down, server_side=True)
+    for _ in range(4):
+        for side in (client, serving):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    return hashlib.sha256(client.getpeercert(binary_form=True) or b"").hexdigest()
 
 
 def test_both_ports_show_the_new_certificate_and_open_streams_go_on(tmp_path: Path) -> None:
