@@ -21,7 +21,7 @@ help: ## List the targets
 .PHONY: setup
 setup: $(STAMP) ## Make .venv with lakebed and its tools in it
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml requirements/dev.txt
 	$(PYTHON) tools/environment.py $(VENV) dev
 	@touch $@
 
@@ -84,9 +84,14 @@ $(VENV)/.bench-installed: $(STAMP)
 	@touch $@
 
 .PHONY: constraints
-constraints: $(VENV)/.bench-installed ## Write the versions that are installed into constraints.txt
+constraints: $(VENV)/.bench-installed ## Write the installed versions into constraints.txt, and their hashes into requirements/
 	{ echo '# The versions that the tests run with. Regenerate: `make constraints`.'; \
 		$(BIN)/pip freeze --all --exclude-editable; } > constraints.txt
+	$(BIN)/python -m tools.lock
+
+.PHONY: sbom
+sbom: setup ## Write sbom.json: what is installed in .venv, as CycloneDX
+	$(BIN)/python -m tools.sbom sbom.json
 
 .PHONY: reference
 reference: setup ## Write docs/python.md and the help texts of docs/cli.md from the code

@@ -176,7 +176,7 @@ class Folder:
         data = (self.root / "snapshots" / f"{self.snapshot:020}.snapshot").read_bytes()
         magic, version = SNAPSHOT_HEAD.unpack_from(data)
         length, checksum, end = SNAPSHOT_TAIL.unpack_from(data, len(data) - SNAPSHOT_TAIL.size)
-        assert (magic, version, end) == (SNAPSHOT_MAGIC, 3, SNAPSHOT_MAGIC)
+        assert (magic, version, end) == (SNAPSHOT_MAGIC, 4, SNAPSHOT_MAGIC)
         assert (length, checksum) == (len(data) - SNAPSHOT_TAIL.size, crc32c(data[:length]))
         self._take(msgpack.unpackb(data[SNAPSHOT_HEAD.size : length]))
 

@@ -946,6 +946,10 @@ def test_access_is_looked_after(tmp_path: Path) -> None:
         assert [each.principal for each in await access.grants()] == ["ann"]
         with pytest.raises(errors.InvalidArgumentError):
             await access.forbid("clerk", "write", "orders")
+        await access.deny("clerk", "read", "secret*")
+        assert [denial.pattern for denial in await access.denials()] == ["secret*"]
+        await access.lift("clerk", "read", "secret*")
+        assert await access.denials() == []
 
     async def with_token(log: AsyncLog) -> None:
         access = log.access

@@ -88,6 +88,7 @@ OTHERS: dict[str, tuple[str, object]] = {
     "host": ("0.0.0.0", "0.0.0.0"),
     "log_format": ("json", "json"),
     "backups": ("/b", "/b"),
+    "audit_file": ("/a", "/a"),
 }
 """A text for each setting that is neither a number nor true or false, and what it means."""
 
@@ -97,7 +98,7 @@ def settings() -> list[tuple[str, str]]:
         (section, each.name)
         for section, kind in SECTIONS.items()
         for each in fields(kind)
-        if each.name not in SECTIONS and not each.name.startswith("tls_")
+        if each.name not in SECTIONS and not each.name.startswith(("tls_", "oidc_"))
     ]
 
 
@@ -113,6 +114,21 @@ def test_the_environment_has_a_variable_for_each_setting(section: str, setting: 
     held = with_environment(LogConfig(), {variable_of(section, setting): text})
     assert getattr(held if section == "log" else getattr(held, section), setting) == value
     assert value != default
+
+
+def test_settings_of_an_issuer_are_given_together() -> None:
+    given = {
+        "LAKEBED_SERVE_OIDC_ISSUER": "https://issuer.example",
+        "LAKEBED_SERVE_OIDC_AUDIENCE": "lakebed",
+        "LAKEBED_SERVE_OIDC_JWKS": "keys.json",
+        "LAKEBED_SERVE_OIDC_ROLES_CLAIM": "groups",
+        "LAKEBED_SERVE_OIDC_ROLES": '{ "lake.admins" = "admin" }',
+    }
+    held = with_environment(LogConfig(), given).serve
+    assert (held.oidc_issuer, held.oidc_jwks) == ("https://issuer.example", "keys.json")
+    assert held.oidc_roles == {"lake.admins": "admin"}
+    with pytest.raises(SettingsFileError, match="put names with a dot in quotes"):
+        parse_config("[serve]\noidc_roles = { lake.admins = 'admin' }\n", "f")
 
 
 def test_files_of_tls_are_given_together() -> None:

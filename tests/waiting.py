@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 600.0
+PATIENCE_SECONDS = float(os.environ.get("LAKEBED_PATIENCE_SECONDS", "600"))
 """When a test gives up: long after the slowest machine, before pytest's own limit."""
 
 

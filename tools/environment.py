@@ -1,15 +1,17 @@
-"""Creates a virtual environment with Lakebed, its tools and the versions of constraints.txt.
+"""Creates a virtual environment with Lakebed and its tools: what requirements/ lists, checked.
 
     python3.13 tools/environment.py .venv dev bench
 
 An environment of another Python version is replaced; one of the same version is brought up to date.
-pip and setuptools come from constraints.txt too: those that Python bundles are years old.
+Every file is compared with the hashes of `requirements/EXTRA.txt`, which `make constraints` writes.
+pip and setuptools come from there too: those that Python bundles are years old.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,10 +27,24 @@ def create(python: str, venv: Path, extras: tuple[str, ...] = ("dev",)) -> Path:
     if version_of(str(program)) != version_of(python):
         subprocess.run([python, "-m", "venv", "--clear", str(venv)], check=True)
     pip = [str(program), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    constrained = [*pip, "--constraint", str(ROOT / "constraints.txt")]
-    subprocess.run([*constrained, "--upgrade", "pip", "setuptools"], check=True)
-    subprocess.run([*constrained, "--editable", f"{ROOT}[{','.join(extras)}]"], check=True)
+    pip += ["--no-deps"]  # the files list everything; what they lack must not come unchecked
+    locked = [*pip, "--require-hashes", "--no-build-isolation", "--requirement"]
+    files = [ROOT / "requirements" / f"{extra}.txt" for extra in extras]
+    with tempfile.TemporaryDirectory() as folder:
+        first = Path(folder) / "first.txt"
+        first.write_text(entries_of(files[0], "pip", "setuptools"), encoding="utf8")
+        subprocess.run([*locked, str(first)], check=True)
+    for file in files:
+        subprocess.run([*locked, str(file)], check=True)
+    subprocess.run([*pip, "--no-build-isolation", "--editable", str(ROOT)], check=True)
     return program
+
+
+def entries_of(path: Path, *names: str) -> str:
+    """Return the entries of some packages in a file of requirements with hashes."""
+    text = path.read_text(encoding="utf8").replace("\\\n", "")
+    lines = [line for line in text.splitlines() if line.partition("==")[0] in names]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def version_of(python: str) -> tuple[int, int] | None:

@@ -13,6 +13,8 @@ from typing import ClassVar, Final, NamedTuple, Self
 from lakebed.errors import InvalidNameError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_TOKEN: Final = re.compile(r"lkb_[0-9a-f]{16}_[A-Za-z0-9_-]{43}")
+"""The form of a log's token, which is a secret and no name."""
 
 ANONYMOUS: Final = "anonymous"
 """Whoever calls the server of a log that knows nobody yet."""
@@ -28,6 +30,8 @@ class Name(str):
         """Take the text as a name, or refuse it."""
         if not isinstance(text, str) or _NAME.fullmatch(text) is None:
             raise InvalidNameError(f"not a {cls.what} name", got=repr(text)[:200])
+        if _TOKEN.search(text):
+            raise InvalidNameError(f"this is a token, and not a {cls.what} name")
         return super().__new__(cls, text)
 
 

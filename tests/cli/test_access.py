@@ -207,6 +207,19 @@ def test_rules_and_grants_are_made_listed_and_taken_away(shell: Shell) -> None:
     assert shell.json("access", "forbid", "clerk", "read", "orders*") == [
         {"type": "forbidden", "role": "clerk", "action": "read", "pattern": "orders*"}
     ]
+    assert shell.text("access", "deny", "clerk", "read", "secret*") == (
+        "clerk must not read on secret*\n"
+    )
+    assert re.search(r"^clerk +read +secret\*$", shell.text("access", "list"), re.M)
+    assert shell.json("access", "list")[-1] == {
+        "type": "denial",
+        "role": "clerk",
+        "action": "read",
+        "pattern": "secret*",
+    }
+    assert shell.json("access", "lift", "clerk", "read", "secret*") == [
+        {"type": "lifted", "role": "clerk", "action": "read", "pattern": "secret*"}
+    ]
     assert shell.text("access", "revoke", "bob", "clerk") == "bob has the role clerk no more\n"
     assert shell.json("access", "list") == [
         {"type": "grant", "principal": "alice", "role": "admin"}

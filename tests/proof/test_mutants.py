@@ -49,6 +49,7 @@ def _run_tests(tests: list[str], folder: Path) -> subprocess.CompletedProcess[st
         "COLUMNS": "1000",  # or pytest cuts the error off its summary
         "LAKEBED_FAILURES": str(folder / "failures"),
         "LAKEBED_PROVE": "short",
+        "LAKEBED_PATIENCE_SECONDS": "120",  # what never happens is what many mutants cause
         "LAKEBED_SEED": "1",
         "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,17 +49,22 @@ class Authority:
         )
         self.certificate = self._write(name, built)
 
-    def sign(self, name: str, *, host: str | None = "localhost") -> Pair:
-        """Make a certificate for a name; one of a server is also for its host."""
+    def sign(
+        self,
+        name: str,
+        *,
+        host: str | None = "localhost",
+        names: Sequence[x509.GeneralName] = (),
+    ) -> Pair:
+        """Make a certificate for a name; one of a server is also for its host, or other names."""
         key = ec.generate_private_key(ec.SECP256R1())
         built = _builder(_named(name), self._name, key.public_key()).add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
             critical=False,
         )
-        if host is not None:
-            built = built.add_extension(
-                x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False
-            )
+        others = [*names] if names or host is None else [x509.DNSName(host)]
+        if others:
+            built = built.add_extension(x509.SubjectAlternativeName(others), critical=False)
         path = self._folder / f"{name}.key"
         path.write_bytes(
             key.private_bytes(

@@ -146,5 +146,12 @@ def command() -> st.SearchStrategy[Command]:
             st.sampled_from(["*", "a*"]),
             st.integers(0, 1),
         ),
+        st.builds(
+            commands.SetDenial,
+            _NAME,
+            st.sampled_from(["read", "admin"]),
+            st.sampled_from(["*", "a*"]),
+            st.integers(0, 1),
+        ),
         st.builds(commands.SetGrant, _NAME, st.sampled_from(["admin", "b"]), st.integers(0, 1)),
     )

@@ -47,6 +47,7 @@ EXAMPLES: list[Command] = [
     commands.RevokeToken("0123456789abcdef", 7),
     commands.SetRule("clerk", "read", "orders*", 1),
     commands.SetGrant("alice", "clerk", 0),
+    commands.SetDenial("clerk", "read", "secret*", 1),
     commands.CommitTogether("job", 7, 1, 2, ((1, 2), (3, 4)), (("g", "", 1, 0, 5),)),
 ]
 KINDS = frozenset(type(each) for each in EXAMPLES)
@@ -128,6 +129,7 @@ def some_state() -> State:
         commands.RevokeToken("t", 7),
         commands.SetRule("clerk", "read", "orders*", 1),
         commands.SetGrant("alice", "clerk", 1),
+        commands.SetDenial("clerk", "read", "secret*", 1),
         commands.CommitTogether("job", 7, 1, 2, (), ()),
         commands.CommitTogether("ann/job", 0, 2, 3, (), ()),
     ]
@@ -148,11 +150,12 @@ def test_a_snapshot_of_the_first_version_has_no_tokens_rules_and_grants() -> Non
     state = some_state()
     data = encode_state(state)
     document = msgpack.unpackb(data[image._HEAD.size : -image._TAIL.size])
-    for name in ("tokens", "rules", "grants", "markers"):
+    for name in ("tokens", "rules", "grants", "markers", "denials"):
         del document[name]
     document["numbers"] = [each for each in document["numbers"] if each[0] != "access"]
     found = decode_state(sealed(image._HEAD.pack(image.MAGIC, 1) + msgpack.packb(document)), "it")
     state.tokens, state.rules, state.grants, state.markers = {}, {}, {}, Markers()
+    state.denials = {}
     state.numbers["access"] = 0
     assert found == state
     assert encode_state(found) == encode_state(state)
@@ -164,7 +167,7 @@ def test_a_snapshot_of_the_second_version_has_no_markers() -> None:
     document = msgpack.unpackb(data[image._HEAD.size : -image._TAIL.size])
     assert document.pop("markers") == [["ann/job", 0, 2, 3], ["job", 7, 1, 2]]
     found = decode_state(sealed(image._HEAD.pack(image.MAGIC, 2) + msgpack.packb(document)), "it")
-    state.markers = Markers()
+    state.markers, state.denials = Markers(), {}
     assert found == state
     assert encode_state(found) == encode_state(state)
     with pytest.raises(CorruptionError):  # of this version they are missing

@@ -6,7 +6,14 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any
 
-from lakebed.engine.access import EXPIRES_MS, Access, GrantInfo, RuleInfo, TokenInfo
+from lakebed.engine.access import (
+    EXPIRES_MS,
+    Access,
+    DenialInfo,
+    GrantInfo,
+    RuleInfo,
+    TokenInfo,
+)
 from lakebed.state.permissions import EVERYTHING
 from lakebed.types import Secret
 
@@ -58,6 +65,23 @@ class AsyncAccess:
     ) -> None:
         """Take a rule away that `allow` made."""
         await self._run(partial(self._access.forbid, role, action, pattern, force=force))
+
+    async def denials(self) -> list[DenialInfo]:
+        """List the denials, sorted."""
+        denials: list[DenialInfo] = await self._run(self._access.denials)
+        return denials
+
+    async def deny(
+        self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
+    ) -> None:
+        """Refuse those that have a role an action on names that the pattern fits."""
+        await self._run(partial(self._access.deny, role, action, pattern, force=force))
+
+    async def lift(
+        self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
+    ) -> None:
+        """Remove a denial that `deny` made."""
+        await self._run(partial(self._access.lift, role, action, pattern, force=force))
 
     async def grants(self) -> list[GrantInfo]:
         """List who has which role, sorted."""

@@ -35,13 +35,16 @@ def list_command(folder: Target, *, as_json: bool) -> None:
     """List who has which role, and what each role may do on which topics and groups."""
     with opened(folder, silent=as_json) as log:
         grants, rules, tokens = log.access.grants(), log.access.rules(), log.access.tokens()
+        denials = log.access.denials()
     if as_json:
         for grant in grants:
             write_json("grant", asdict(grant))
         for rule in rules:
             write_json("rule", asdict(rule))
+        for denial in denials:
+            write_json("denial", asdict(denial))
         return
-    if not (grants or rules or tokens):
+    if not (grants or rules or tokens or denials):
         write_line("no tokens, rules or grants: whoever reaches the server may do everything")
         return
     if grants:
@@ -55,6 +58,10 @@ def list_command(folder: Target, *, as_json: bool) -> None:
     ]
     own = [(each.role, each.action, each.pattern) for each in rules]
     write_table(("role", "may", "on"), [*built_in, *own])
+    if denials:
+        write_line("")
+        denied = [(denial.role, denial.action, denial.pattern) for denial in denials]
+        write_table(("role", "must not", "on"), denied)
 
 
 @access.command("allow", short_help="Let a role do something.")
@@ -92,6 +99,41 @@ def forbid_command(
         log.access.forbid(role, action, pattern, force=force)
     text = f"no rule lets {role} {action} on {pattern} any more"
     _said("forbidden", text, as_json, role, action, pattern)
+
+
+@access.command("deny", short_help="Deny a role something, whatever allows it.")
+@_role
+@_action
+@_pattern
+@data_option
+@_close_option
+@json_option
+def deny_command(
+    role: str, action: str, pattern: str, folder: Target, *, force: bool, as_json: bool
+) -> None:
+    """Deny ROLE the ACTION on the topics or groups whose names PATTERN fits; on all, without one.
+
+    A denial wins: those that have ROLE are refused, whichever of their roles allows it.
+    """
+    with opened(folder, silent=as_json) as log:
+        log.access.deny(role, action, pattern, force=force)
+    _said("denied", f"{role} must not {action} on {pattern}", as_json, role, action, pattern)
+
+
+@access.command("lift", short_help="Remove a denial.")
+@_role
+@_action
+@_pattern
+@data_option
+@force_option
+@json_option
+def lift_command(
+    role: str, action: str, pattern: str, folder: Target, *, force: bool, as_json: bool
+) -> None:
+    """Remove the denial of ACTION on PATTERN to ROLE; rules then decide alone."""
+    with opened(folder, silent=as_json) as log:
+        log.access.lift(role, action, pattern, force=force)
+    _said("lifted", f"{role} is not denied {action} on {pattern}", as_json, role, action, pattern)
 
 
 def _said(kind: str, text: str, as_json: bool, role: str, action: str, pattern: str) -> None:

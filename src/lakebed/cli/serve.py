@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -96,6 +96,7 @@ def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
         except BaseException:
             log.close()
             raise
+        stack.enter_context(_hangups(server.reload))
         click.echo(f"serving {folder} at {server.url}" + _http(server, config))
         while not stopping.wait(_LOOK_SECONDS):
             pass  # a signal that another thread was given is handled when this one wakes up
@@ -190,6 +191,20 @@ def _logging(config: ServeConfig) -> Iterator[None]:
         for name in _OTHER_LOGGERS:
             logging.getLogger(name).removeHandler(handler)
         unconfigure(handler)
+
+
+@contextlib.contextmanager
+def _hangups(reload: Callable[[], None]) -> Iterator[None]:
+    """Have SIGHUP call a function within the block, in another thread: it may take a while."""
+
+    def handle(_number: int, _: FrameType | None) -> None:
+        threading.Thread(target=reload, name="lakebed-reload", daemon=True).start()
+
+    before = signal.signal(signal.SIGHUP, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @contextlib.contextmanager

@@ -61,6 +61,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "insecure": ("true", "false"),
     "audit": ("true", "false"),
     "log_format": config.LOG_FORMATS,
+    "tls_principal": config.TLS_PRINCIPALS,
 }
 _KINDS: Final[Mapping[str, str]] = {
     "catalog": "a table of names and text",
@@ -71,7 +72,17 @@ _KINDS: Final[Mapping[str, str]] = {
     "tls_cert": "a path",
     "tls_key": "a path",
     "tls_client_ca": "a path",
+    "tls_principal_rules": "rules with commas between them",
     "backups": "a path",
+    "audit_file": "a path",
+    "oidc_issuer": "text",
+    "oidc_audience": "text",
+    "oidc_jwks": "a URL or a path",
+    "oidc_algorithms": "names with commas between them",
+    "oidc_principal_claim": "text",
+    "oidc_principal_rules": "rules with commas between them",
+    "oidc_roles_claim": "text",
+    "oidc_roles": "a table of names and text",
 }
 _FILE: Final = f"{config.CONFIG_NAME} in the log's folder"
 

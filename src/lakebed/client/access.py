@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from lakebed.client.connection import Connection
-from lakebed.engine.access import EXPIRES_MS, GrantInfo, RuleInfo, TokenInfo
+from lakebed.engine.access import EXPIRES_MS, DenialInfo, GrantInfo, RuleInfo, TokenInfo
 from lakebed.state.permissions import EVERYTHING
 from lakebed.types import Secret
 
@@ -52,6 +52,22 @@ class RemoteAccess:
     ) -> None:
         """Take a rule away that `allow` made."""
         self._call("forbid", role=role, action=action, pattern=pattern, force=force)
+
+    def denials(self) -> list[DenialInfo]:
+        """List the denials, sorted."""
+        return list(self._call("denials"))
+
+    def deny(
+        self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
+    ) -> None:
+        """Refuse those that have a role an action on names that the pattern fits."""
+        self._call("deny", role=role, action=action, pattern=pattern, force=force)
+
+    def lift(
+        self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
+    ) -> None:
+        """Remove a denial that `deny` made."""
+        self._call("lift", role=role, action=action, pattern=pattern, force=force)
 
     def grants(self) -> list[GrantInfo]:
         """List who has which role, sorted."""

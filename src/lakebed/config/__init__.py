@@ -15,6 +15,7 @@ from lakebed.config.log import (
 from lakebed.config.serve import (
     LOG_FORMATS,
     SERVE_BOUNDS,
+    TLS_PRINCIPALS,
     ServeConfig,
 )
 from lakebed.config.sources import (
@@ -45,6 +46,7 @@ __all__ = [
     "LOG_FORMATS",
     "SECTIONS",
     "SERVE_BOUNDS",
+    "TLS_PRINCIPALS",
     "TOPIC_BOUNDS",
     "WAL_BOUNDS",
     "LakeConfig",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from lakebed import limits
 from lakebed.config.checks import check_bounds, refuse
+from lakebed.config.oidc import check_oidc
+from lakebed.config.principal_rules import parse_principal_rules
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,15 @@ class ServeConfig:
 
     With it every client must show a certificate that one of them has signed.
     """
+
+    tls_reload_ms: int = 10_000
+    """How often the files of TLS are looked at for new certificates; 0 for SIGHUP alone."""
+
+    tls_principal: str = "name"
+    """Which kind of name in a client's certificate is taken: `name`, `uri` or `email`."""
+
+    tls_principal_rules: str = ""
+    """How that name becomes a principal's: RULE:pattern/replacement/[LU], DEFAULT."""
 
     insecure: bool = False
     """Whether to serve others than this machine without TLS, or before there is a token."""
@@ -109,13 +121,58 @@ class ServeConfig:
     audit: bool = True
     """Whether refused calls and administrative acts are written to the topic `__audit`."""
 
+    audit_file: str = ""
+    """File that the audit is also appended to, one JSON object a line; empty for none."""
+
+    oidc_issuer: str = ""
+    """The issuer whose tokens (JWT) are accepted beside the log's own; empty for none."""
+
+    oidc_audience: str = ""
+    """The audience that such a token must name: this server."""
+
+    oidc_jwks: str = ""
+    """Where the issuer's public keys are (JWKS): an https:// URL, or the path of a file."""
+
+    oidc_algorithms: str = "RS256,ES256"
+    """The algorithms that a token may be signed with."""
+
+    oidc_principal_claim: str = "sub"
+    """The claim that names the principal; a dot leads into a claim that is an object."""
+
+    oidc_principal_rules: str = ""
+    """How the claim becomes a principal's name: RULE:pattern/replacement/[LU], DEFAULT."""
+
+    oidc_roles_claim: str = ""
+    """The claim whose values stand for roles; empty: a token brings no roles."""
+
+    oidc_roles: Mapping[str, str] = field(default_factory=dict)
+    """Values of that claim, and the role that each stands for; others mean nothing."""
+
+    oidc_leeway_ms: int = 30_000
+    """How far the clocks of issuer and server may differ."""
+
+    oidc_refresh_ms: int = 300_000
+    """How often the issuer's keys are fetched."""
+
+    oidc_stale_ms: int = 86_400_000
+    """How long keys are used that could not be fetched again."""
+
     def __post_init__(self) -> None:
         """Refuse values out of bounds, naming setting, value and bounds."""
         check_bounds(self, SERVE_BOUNDS)
+        check_oidc(self)
         for name in ("insecure", "audit"):
             if not isinstance(getattr(self, name), bool):
                 refuse(name, getattr(self, name), "true or false")
-        for name in ("host", "tls_cert", "tls_key", "tls_client_ca", "backups"):
+        for name in (
+            "host",
+            "tls_cert",
+            "tls_key",
+            "tls_client_ca",
+            "tls_principal_rules",
+            "backups",
+            "audit_file",
+        ):
             value = getattr(self, name)
             if not isinstance(value, str) or not value.isprintable():
                 refuse(name, value, "text")
@@ -123,6 +180,9 @@ class ServeConfig:
             refuse("host", self.host, "an address or a name")
         if self.log_format not in LOG_FORMATS:
             refuse("log_format", self.log_format, "one of " + " | ".join(LOG_FORMATS))
+        if self.tls_principal not in TLS_PRINCIPALS:
+            refuse("tls_principal", self.tls_principal, "one of " + " | ".join(TLS_PRINCIPALS))
+        parse_principal_rules("tls_principal_rules", self.tls_principal_rules)
         if bool(self.tls_cert) != bool(self.tls_key):
             missing = "tls_key" if self.tls_cert else "tls_cert"
             refuse(missing, "", "given too: a certificate and its key belong together")
@@ -133,6 +193,7 @@ class ServeConfig:
 
 
 LOG_FORMATS: Final = ("text", "json")
+TLS_PRINCIPALS: Final = ("name", "uri", "email")
 SERVE_BOUNDS: Final = {
     "port": (0, 65_535),
     "http_port": (-1, 65_535),
@@ -157,4 +218,8 @@ SERVE_BOUNDS: Final = {
     "http_stall_timeout_ms": (100, 3_600_000),
     "http_handshake_timeout_ms": (100, 3_600_000),
     "stop_timeout_ms": (0, 3_600_000),
+    "tls_reload_ms": (0, 86_400_000),
+    "oidc_leeway_ms": (0, 600_000),
+    "oidc_refresh_ms": (1_000, 86_400_000),
+    "oidc_stale_ms": (1_000, 30 * 86_400_000),
 }

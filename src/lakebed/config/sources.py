@@ -150,7 +150,7 @@ def _section(kind: Any, values: object, name: str, source: object) -> Any:
                 setting=setting,
                 known=", ".join(setting_names(kind)),
             )
-        if setting in ("catalog", "store_options"):
+        if setting in ("catalog", "oidc_roles", "store_options"):
             _check_quotes(value, f"{name}.{setting}", source)
     try:
         return kind(**values)

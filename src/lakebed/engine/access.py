@@ -22,8 +22,15 @@ from uuid import UUID
 
 from lakebed.engine.core import Core
 from lakebed.errors import InvalidArgumentError, UnauthenticatedError
-from lakebed.state.commands import Command, PutToken, RevokeToken, SetGrant, SetRule
-from lakebed.state.permissions import BUILT_IN, EVERYTHING, Action, Permissions, is_open
+from lakebed.state.commands import (
+    Command,
+    PutToken,
+    RevokeToken,
+    SetDenial,
+    SetGrant,
+    SetRule,
+)
+from lakebed.state.permissions import ADMIN, BUILT_IN, EVERYTHING, Action, Permissions, is_open
 from lakebed.state.values import Token
 from lakebed.types import PrincipalName, RoleName, Secret
 
@@ -57,6 +64,15 @@ class RuleInfo:
 
 
 @dataclass(frozen=True, order=True)
+class DenialInfo:
+    """A role must not do an action on the names that a pattern fits, whatever allows it."""
+
+    role: str
+    action: str
+    pattern: str
+
+
+@dataclass(frozen=True, order=True)
 class GrantInfo:
     """A principal has a role."""
 
@@ -72,11 +88,13 @@ class Access:
         self._submit = submit
         self._log_id = log_id
         self._known: tuple[int, Permissions] | None = None
+        self.callers_known = False
+        """Whether callers are known by other means than this log's tokens; it is then not open."""
 
     @property
     def open(self) -> bool:
         """Whether the log has no token, rule or grant: everybody may then do everything."""
-        return is_open(self._core.state)
+        return not self.callers_known and is_open(self._core.state)
 
     # Tokens
 
@@ -186,6 +204,45 @@ class Access:
             self._check_change(rest, list(self._core.state.grants))
         self._submit(SetRule(*rule, 0))
 
+    def denials(self) -> list[DenialInfo]:
+        """List the denials, sorted."""
+        return sorted(DenialInfo(*key) for key in list(self._core.state.denials))
+
+    def deny(
+        self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
+    ) -> None:
+        """Refuse those that have a role an action on names that the pattern fits.
+
+        A denial wins over every rule and role that allows the action, also over `admin` if its
+        holder has the denied role too. One that leaves the log without administrators, or that
+        closes an open log, needs `force`. The role `admin` itself cannot be denied anything.
+        """
+        denial = _checked_denial(role, action, pattern)
+        if not force:
+            self._check_first([], [])
+            state = self._core.state
+            self._check_change(list(state.rules), list(state.grants), [*state.denials, denial])
+        self._submit(SetDenial(*denial, 1))
+
+    def lift(
+        self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
+    ) -> None:
+        """Remove a denial that `deny` made; rules then decide alone.
+
+        The last denial of a log that has no token, rule or grant is removed only with `force`: the
+        log would be open.
+        """
+        denial = _checked_denial(role, action, pattern)
+        state = self._core.state
+        if denial not in state.denials:
+            raise InvalidArgumentError(
+                "there is no such denial", role=role, action=denial[1], pattern=pattern
+            )
+        if not force:
+            rest = [key for key in list(state.denials) if key != denial]
+            self._check_change(list(state.rules), list(state.grants), rest)
+        self._submit(SetDenial(*denial, 0))
+
     def grants(self) -> list[GrantInfo]:
         """List who has which role, sorted."""
         return sorted(GrantInfo(*each) for each in list(self._core.state.grants))
@@ -248,15 +305,20 @@ class Access:
             )
 
     def _check_change(
-        self, rules: list[tuple[str, str, str]], grants: list[tuple[str, str]]
+        self,
+        rules: list[tuple[str, str, str]],
+        grants: list[tuple[str, str]],
+        denials: list[tuple[str, str, str]] | None = None,
     ) -> None:
         """Refuse to be left without administrators, or open to everybody, unasked."""
-        if not (self._core.state.tokens or rules or grants):
+        denials = list(self._core.state.denials) if denials is None else denials
+        if not (self._core.state.tokens or rules or grants or denials):
             raise InvalidArgumentError(
                 "without this the log knows nobody, and is open to everybody who can reach its "
                 "server; force it if that is meant"
             )
-        if self.permissions().administrators() and not Permissions(rules, grants).administrators():
+        changed = Permissions(rules, grants, denials)
+        if self.permissions().administrators() and not changed.administrators():
             raise InvalidArgumentError(
                 "without this there is no administrator: nobody could look after access from "
                 "elsewhere; grant the role admin to another first, or force it"
@@ -294,6 +356,19 @@ def _checked_rule(role: str, action: str, pattern: str) -> tuple[str, str, str]:
     name = str(RoleName(role))
     if name in BUILT_IN:
         raise InvalidArgumentError("this role is built in, and has no rules", role=name)
+    return _checked_target(name, action, pattern)
+
+
+def _checked_denial(role: str, action: str, pattern: str) -> tuple[str, str, str]:
+    name = str(RoleName(role))
+    if name == ADMIN:
+        raise InvalidArgumentError(
+            "the role admin may do everything; deny another role, and grant it", role=name
+        )
+    return _checked_target(name, action, pattern)
+
+
+def _checked_target(name: str, action: str, pattern: str) -> tuple[str, str, str]:
     known = [each.value for each in Action]
     value = action.value if isinstance(action, Action) else action
     if not isinstance(value, str) or value not in known:

@@ -3,6 +3,7 @@
 Disk, clock and failpoints, each with a real and a test implementation.
 """
 
+from lakebed.host.append_file import AppendFile
 from lakebed.host.clock import Clock, ManualClock, SystemClock
 from lakebed.host.disk import (
     Disk,
@@ -23,6 +24,7 @@ from lakebed.host.os_disk import OsDisk
 from lakebed.host.sim_disk import SimDisk, Survival
 
 __all__ = [
+    "AppendFile",
     "Clock",
     "Disk",
     "Fault",

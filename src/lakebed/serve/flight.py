@@ -35,6 +35,7 @@ from lakebed.serve.calls import CALLS, STREAMS, Call, Session, checked, is_admin
 from lakebed.serve.connections import Connections, Sockets, host_of
 from lakebed.serve.flight_errors import flight_error
 from lakebed.serve.flight_info import flight_info
+from lakebed.serve.flight_listener import FlightListener, listen_again, shut_down
 from lakebed.serve.gets import Gets, Ticket
 from lakebed.serve.guard import Action, Need
 from lakebed.serve.protocol import pack
@@ -109,9 +110,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             count_cut=meters.closed,
         )
         quieten()
+        self._middleware = {"caller": Callers(self._begin)}
+        self._renewed: FlightListener | None = None
         super().__init__(
             location or f"{scheme}://{config.host}:{config.port}",
-            middleware={"caller": Callers(self._begin)},
+            middleware=self._middleware,
             **tls,
         )
         watches = [self._watch]
@@ -432,6 +435,14 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             self._caller(context).token, certificate=certificate or "", peer=_peer(context)
         )
 
+    # Certificates
+
+    def renew(self, **tls: Any) -> None:
+        """Show other certificates from now on, by another listener on the same port."""
+        location = f"grpc+tls://{self._config.host}:{self.port}"
+        old = self if self._renewed is None else self._renewed
+        self._renewed = listen_again(old, self, location, self._middleware, tls)
+
     # Stopping
 
     def _watch(self) -> None:
@@ -469,10 +480,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         """
         self._ended.set()
         self._pool.close()
-        ending = threading.Thread(target=self.shutdown, name="lakebed-serve-end", daemon=True)
-        ending.start()
-        ending.join(2.0 if self._under_way else 10.0)
-        return not ending.is_alive()
+        seconds = 2.0 if self._under_way else 10.0
+        renewed = self._renewed is None or shut_down(self._renewed, seconds)
+        return shut_down(self, seconds) and renewed
 
 
 def _topic_of(descriptor: Any) -> str:

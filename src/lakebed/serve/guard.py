@@ -1,6 +1,7 @@
 """Who is calling, and may they: every call of the server goes through here.
 
-A caller is whoever its token says; without one, whoever its certificate says (mutual TLS). A log
+A caller is whoever its token says: one of the log, or one of an issuer that the settings name
+(`oidc.py`). Without a token it is whoever its certificate says (mutual TLS). A log
 that has no token, rule or grant at all knows nobody: callers are then `anonymous` and may do
 everything. From the first of them on, whatever no rule allows is refused.
 
@@ -10,22 +11,31 @@ looked up each time, so that a change counts at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lakebed.config import ServeConfig
 from lakebed.engine.audit import AuditRecord
 from lakebed.engine.log import Log
-from lakebed.errors import AccessDeniedError, InvalidNameError, UnauthenticatedError
+from lakebed.errors import AccessDeniedError, UnauthenticatedError
 from lakebed.host import Clock, SystemClock
 from lakebed.serve.audit import Auditor
+from lakebed.serve.audit_file import AuditFile
+from lakebed.serve.certificates import CertificateNames
+from lakebed.serve.logs import mask_tokens
 from lakebed.state.permissions import Action, Permissions
-from lakebed.types import ANONYMOUS, PrincipalName, is_internal
+from lakebed.types import ANONYMOUS, is_internal
+
+if TYPE_CHECKING:
+    from lakebed.serve.jwks import KeySet
+    from lakebed.serve.oidc import Verifier
 
 __all__ = ["Action", "Guard", "Need", "Principal"]
 
 _INTERNAL_CALLS: Final = frozenset(["alter_topic", "purge_topic"])
 """What administrators may do to a topic of the log's own, besides reading it."""
+_OWN_TOKEN: Final = "lkb_"  # noqa: S105  # what it begins with is no secret
+"""What the text of the log's own tokens begins with."""
 _NAMES_MAX: Final = 20
 _TEXT_MAX: Final = 200
 """How much of what a caller sent goes into the audit."""
@@ -47,6 +57,8 @@ class Principal(NamedTuple):
     """The id of its token; empty if it has shown none."""
     peer: str
     """Where it calls from."""
+    roles: tuple[str, ...] = ()
+    """Roles that its token brings, beside those that the log grants."""
 
 
 class Guard:
@@ -68,7 +80,18 @@ class Guard:
         self._for_own_processes = for_own_processes
         self._access = log.access
         self._clock = SystemClock() if clock is None else clock
-        self._auditor = Auditor(log.audit.append, self._clock) if config.audit else None
+        self._certificates = CertificateNames(config)
+        self.audit_file = AuditFile(config.audit_file) if config.audit_file else None
+        appends = [log.audit.append] if config.audit else []
+        if self.audit_file is not None:
+            appends.insert(0, self.audit_file.append)  # it never raises
+        self._auditor = Auditor(_each_of(appends), self._clock) if appends else None
+        self._verifier: Verifier | None = None
+        if config.oidc_issuer:
+            from lakebed.serve.oidc import Verifier
+
+            self._verifier = Verifier(config)
+            self._access.callers_known = True
 
     def authenticate(
         self, token: str | None, *, certificate: str = "", peer: str = ""
@@ -79,10 +102,13 @@ class Guard:
         """
         try:
             if token is not None and not (self._for_own_processes and self._access.open):
+                if self._verifier is not None and not token.startswith(_OWN_TOKEN):
+                    identity = self._verifier.verify(token)
+                    return Principal(identity.principal, identity.token, peer, identity.roles)
                 found = self._access.authenticate(token)
                 return Principal(found.principal, found.id, peer)
             if certificate:
-                return Principal(_common_name(certificate), "", peer)
+                return Principal(self._certificates.principal(certificate), "", peer)
             if self._access.open:
                 return Principal(ANONYMOUS, "", peer)
             raise UnauthenticatedError("the call has no token")
@@ -99,7 +125,7 @@ class Guard:
         if self._access.open:
             refused = _open_refused(call, need, names)
         else:
-            refused = _refused(self._access.permissions(), principal.name, call, need, names)
+            refused = _refused(self._permissions(principal), principal.name, call, need, names)
         if refused is None:
             return
         error = AccessDeniedError(
@@ -127,13 +153,13 @@ class Guard:
 
     def administers(self, principal: Principal) -> bool:
         """Return True if a principal administers the log, as every caller of an open log does."""
-        return self._access.open or self._access.permissions().permits_everywhere(
+        return self._access.open or self._permissions(principal).permits_everywhere(
             principal.name, Action.ADMIN
         )
 
     def permits_somewhere(self, principal: Principal, *actions: Action) -> bool:
         """Return True if a principal may do one of these actions on some name."""
-        permissions = self._access.permissions()
+        permissions = self._permissions(principal)
         return self._access.open or any(
             permissions.permits_somewhere(principal.name, action) for action in actions
         )
@@ -142,7 +168,11 @@ class Guard:
         """Tell whether a principal may do something on a name; nothing is audited."""
         if self._access.open:
             return _open_refused("", need, (name,)) is None
-        return _refused(self._access.permissions(), principal.name, "", need, (name,)) is None
+        return _refused(self._permissions(principal), principal.name, "", need, (name,)) is None
+
+    def _permissions(self, principal: Principal) -> Permissions:
+        """Return the permissions of this moment, with the roles that the caller's token brings."""
+        return self._access.permissions().with_roles(principal.name, principal.roles)
 
     def did(
         self,
@@ -158,6 +188,11 @@ class Guard:
             self._auditor.act(self._record(principal, call, names, outcome, reason))
 
     @property
+    def issuer_keys(self) -> KeySet | None:
+        """The keys of the issuer of tokens, if there is one."""
+        return None if self._verifier is None else self._verifier.keys
+
+    @property
     def audit_lost(self) -> int:
         """How many records of the audit could not be written."""
         return 0 if self._auditor is None else self._auditor.lost
@@ -168,6 +203,9 @@ class Guard:
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Write what is left of the audit; to be called before the log is closed."""
+        if self._verifier is not None:
+            self._verifier.close()
+            self._access.callers_known = False
         if self._auditor is not None:
             self._auditor.close(timeout_seconds)
 
@@ -194,10 +232,10 @@ class Guard:
             principal=_cut(principal.name),
             token=_cut(principal.token),
             peer=_cut(principal.peer),
-            call=_cut(call),
-            names=tuple(shown),
+            call=mask_tokens(_cut(call)),
+            names=tuple(map(mask_tokens, shown)),
             outcome=outcome,
-            reason=_cut(reason, 2 * _TEXT_MAX),
+            reason=mask_tokens(_cut(reason, 2 * _TEXT_MAX)),
         )
 
 
@@ -231,13 +269,14 @@ def _internal_allowed(call: str, need: Need) -> bool:
     return need.action is Action.READ or (need.action is Action.MANAGE and call in _INTERNAL_CALLS)
 
 
-def _common_name(certificate: str) -> str:
-    try:
-        return str(PrincipalName(certificate))
-    except InvalidNameError as error:
-        raise UnauthenticatedError(
-            "the certificate's common name is not a principal's name", got=_cut(repr(certificate))
-        ) from error
+def _each_of(
+    appends: Sequence[Callable[[Sequence[AuditRecord]], None]],
+) -> Callable[[Sequence[AuditRecord]], None]:
+    def append(records: Sequence[AuditRecord]) -> None:
+        for one in appends:
+            one(records)
+
+    return append
 
 
 def _cut(text: str, most: int = _TEXT_MAX) -> str:

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lakebed.errors import InvalidArgumentError
+from lakebed.serve.renewal import LiveContext
 
 if TYPE_CHECKING:
     import uvicorn
@@ -43,11 +44,15 @@ class _Parts(NamedTuple):
 class HttpServer:
     """A running HTTP server. Any thread may stop it, but not its own."""
 
-    def __init__(self, thread: threading.Thread, port: int, parts: _Parts) -> None:
+    def __init__(
+        self, thread: threading.Thread, port: int, parts: _Parts, tls: LiveContext | None = None
+    ) -> None:
         self.port = port
         """The port it listens on."""
         self._thread = thread
         self._parts = parts
+        self.tls = tls
+        """What new connections use for TLS."""
 
     def stop(self, timeout: float = 30.0) -> None:
         """Take no further requests, finish those under way, and end; a second call does nothing.
@@ -87,6 +92,7 @@ def start_http(
     from lakebed.serve.http_protocol import report_loop_error
 
     context = tls_context(config)
+    live = None if context is None else LiveContext(context)
     listener = _listener(config.host, config.http_port)
     begun: Future[_Parts] = Future()
 
@@ -106,7 +112,7 @@ def start_http(
     port = listener.getsockname()[1]
     thread.start()
     try:
-        return HttpServer(thread, port, begun.result())
+        return HttpServer(thread, port, begun.result(), live)
     except BaseException:
         listener.close()
         raise

@@ -11,6 +11,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from lakebed.serve.certificates import certified_name
 from lakebed.serve.http_errors import HEADERS, Refused, refusal
 from lakebed.serve.http_stalls import BUFFER_BYTES, StallWatch
 from lakebed.serve.refusals import OncePerSecond, tell_connections
@@ -164,15 +165,5 @@ def report_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
 
 
 def _certified_name(transport: asyncio.Transport) -> str:
-    """Give whose a client's certificate is, as Flight does it; empty if it has shown none.
-
-    That is its first alternative name, or the common name if it has no other.
-    """
-    certificate = transport.get_extra_info("peercert") or {}
-    for _, value in certificate.get("subjectAltName", ()):
-        return str(value)
-    for part in certificate.get("subject", ()):
-        for name, value in part:
-            if name == "commonName":
-                return str(value)
-    return ""
+    """Return whose a client's certificate is, as Flight does it; empty if it has shown none."""
+    return certified_name(transport.get_extra_info("peercert") or {})

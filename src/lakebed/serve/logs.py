@@ -25,6 +25,9 @@ MASK: Final = "lkb_***"
 """What stands where a token stood."""
 
 _TOKEN: Final = re.compile(r"lkb_[A-Za-z0-9_\-.~+/=]+")
+_WHOLE_TOKEN: Final = re.compile(r"lkb_[0-9a-f]{16}_[A-Za-z0-9_-]+")
+_JWT: Final = re.compile(r"eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(\.[A-Za-z0-9_-]*)?")
+_JWT_MASK: Final = "eyJ***"
 _PLAIN: Final = re.compile(r"[^\s\"'=\\]+")
 _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """What every record has; anything else was given as `extra`."""
@@ -56,8 +59,13 @@ def unconfigure(handler: logging.Handler) -> None:
 
 
 def masked(text: str) -> str:
-    """Give a text without the tokens in it."""
-    return _TOKEN.sub(MASK, text)
+    """Return a text without the tokens in it, nor anything that begins like one."""
+    return _JWT.sub(_JWT_MASK, _TOKEN.sub(MASK, text))
+
+
+def mask_tokens(text: str) -> str:
+    """Return a text without the tokens in it; names that only begin like one stay."""
+    return _JWT.sub(_JWT_MASK, _WHOLE_TOKEN.sub(MASK, text))
 
 
 def _check(name: str, value: object, known: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.errors import GroupNotFoundError, TopicNotFoundError
@@ -90,6 +90,12 @@ class Meters:
         self._streams = 0
         self._closed: dict[str, int] = {}
         self._http_events: dict[str, int] = {}
+        self._watched: list[tuple[str, str, Callable[[], int]]] = []
+
+    def watch(self, name: str, meaning: str, count: Callable[[], int]) -> None:
+        """Show a counter of another part of the server, as `lakebed_<name>_total`."""
+        with self._guard:
+            self._watched.append((name, meaning, count))
 
     def request(self, call: str, outcome: str, seconds: float) -> None:
         """Count a request that has ended: `ok`, or the code of its error."""
@@ -143,6 +149,7 @@ class Meters:
             received, sent, streams = self._received, self._sent, self._streams
             closed = dict(self._closed)
             events = dict(self._http_events)
+            watched = list(self._watched)
         text.family(
             "lakebed_requests_total",
             "counter",
@@ -164,6 +171,8 @@ class Meters:
         ):
             meaning = f"Bytes that {meaning}."
             text.family(f"lakebed_{name}_bytes_total", "counter", meaning, [({}, value)])
+        for name, meaning, count in watched:
+            text.family(f"lakebed_{name}_total", "counter", meaning, [({}, count())])
         text.family("lakebed_open_streams", "gauge", "Streams that are open.", [({}, streams)])
         text.family(
             "lakebed_connections_closed_total",

@@ -22,7 +22,7 @@ import msgpack
 import pyarrow as pa
 
 from lakebed import errors, limits
-from lakebed.engine.access import GrantInfo, RuleInfo, TokenInfo
+from lakebed.engine.access import DenialInfo, GrantInfo, RuleInfo, TokenInfo
 from lakebed.engine.backup import BackupReport
 from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup import CleanupReport
@@ -69,6 +69,7 @@ _REPORTS: Final[dict[str, Any]] = {
         DerivedFile,
         DerivedFiles,
         DerivedTable,
+        DenialInfo,
         GrantInfo,
         GroupInfo,
         GroupPartition,

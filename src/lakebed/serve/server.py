@@ -23,11 +23,13 @@ from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.host import OsDisk, read_file
 from lakebed.serve.own_socket import OwnSocket
 from lakebed.serve.private_paths import hide_folders
+from lakebed.serve.renewal import Renewal
 from lakebed.types import Closing
 
 if TYPE_CHECKING:
     from lakebed.serve.flight import FlightServer
     from lakebed.serve.http import HttpServer
+    from lakebed.serve.meters import Meters
 
 _log = logging.getLogger("lakebed.serve")
 
@@ -46,6 +48,7 @@ class Server(Closing):
         self._flight: FlightServer | None = None
         self._http: HttpServer | None = None
         self._guard: Any = None
+        self._renewal: Renewal | None = None
         self._stop = threading.Lock()
         self._stopped = False
         self.abandoned = False
@@ -113,6 +116,9 @@ class Server(Closing):
             self._flight.end()
             self._guard.close()
             raise
+        if self.config.tls_cert:
+            self._renewal = Renewal(self.config, self._renew_tls)
+        self._count(meters)
         self.log._wal.announce(self.url)
         _log.info("serving: url=%s http_port=%d log=%s", self.url, self.http_port, self.log.folder)
         return self
@@ -150,7 +156,41 @@ class Server(Closing):
         if self._socket is not None:
             self._socket.remove()
 
+    def reload(self) -> None:
+        """Look for new certificates, and open the file of the audit again (SIGHUP)."""
+        if self._renewal is not None:
+            self._renewal.look()
+        if self._guard is not None and self._guard.audit_file is not None:
+            self._guard.audit_file.reopen()
+
+    def _renew_tls(self) -> None:
+        from lakebed.serve.http import tls_context
+
+        flight, context = _tls(self.config), tls_context(self.config)
+        if self._http is not None and self._http.tls is not None and context is not None:
+            self._http.tls.replace(context)
+        if self._flight is not None and not self._flight.stopping:
+            self._flight.renew(**flight)
+
+    def _count(self, meters: Meters) -> None:
+        """Have the counters of the parts shown with the metrics."""
+        guard, renewal = self._guard, self._renewal
+        meters.watch("audit_lost", "Audit records lost.", lambda: guard.audit_lost)
+        if guard.audit_file is not None:
+            meaning = "Audit records that the audit file could not take."
+            meters.watch("audit_file_lost", meaning, lambda: guard.audit_file.lost)
+        if renewal is not None:
+            meters.watch("tls_renewals", "New certificates taken.", lambda: renewal.renewed)
+            meaning = "New certificates that could not be used."
+            meters.watch("tls_renewals_failed", meaning, lambda: renewal.failed)
+        keys = guard.issuer_keys
+        if keys is not None:
+            meaning = "Fetches of the issuer's keys that failed."
+            meters.watch("oidc_fetches_failed", meaning, lambda: keys.failures)
+
     def _finish_calls(self) -> None:
+        if self._renewal is not None:
+            self._renewal.close()
         seconds = self.config.stop_timeout_ms / 1000
         if self._flight is not None:
             self._flight.begin_stop()
@@ -193,7 +233,7 @@ def check_exposed(config: ServeConfig, *, is_open: bool) -> list[str]:
     if _is_loopback(config.host):
         return []
     lacking = [] if config.tls_cert else ["TLS (tls_cert and tls_key)"]
-    if is_open and not config.tls_client_ca:
+    if is_open and not (config.tls_client_ca or config.oidc_issuer):
         lacking.append("a token or a rule (`lakebed token create`)")
     if lacking and not config.insecure:
         raise InvalidArgumentError(

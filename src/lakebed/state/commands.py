@@ -261,6 +261,16 @@ class SetGrant(NamedTuple):
     """1: it has the role from now on; 0: it has not."""
 
 
+class SetDenial(NamedTuple):
+    """Deny a role something on names of a pattern, or no more. Result: whether this is new."""
+
+    role: str
+    action: str
+    pattern: str
+    present: int
+    """1: there is such a denial from now on; 0: there is none."""
+
+
 Command = (
     CreateTopic
     | AlterTopic
@@ -288,6 +298,7 @@ Command = (
     | SetRule
     | SetGrant
     | CommitTogether
+    | SetDenial
 )
 
 TOPIC_COMMANDS: Final = (CreateTopic, AlterTopic, AddPartitions, DeleteTopic, PurgeTopic)
@@ -320,6 +331,7 @@ _KINDS: Final[dict[int, type]] = {
     24: SetRule,
     25: SetGrant,
     26: CommitTogether,
+    27: SetDenial,
 }
 NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 
@@ -531,6 +543,7 @@ _SHAPES: Final[dict[type, tuple[Check, ...]]] = {
     RevokeToken: (_text, _integer),
     SetRule: (_text, _text, _text, _present),
     SetGrant: (_text, _text, _present),
+    SetDenial: (_text, _text, _text, _present),
     CommitTogether: (
         _text,
         _whole,

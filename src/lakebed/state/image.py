@@ -36,11 +36,13 @@ from lakebed.state.values import (
 )
 
 MAGIC: Final = b"LKBSNAP\n"
-VERSION: Final = 3
+VERSION: Final = 4
 _ACCESS_VERSION: Final = 2
 """The first version with tokens, rules and grants; earlier ones have none."""
 _MARKERS_VERSION: Final = 3
 """The first version with markers."""
+_DENIALS_VERSION: Final = 4
+"""The first version with denials."""
 _HEAD: Final = struct.Struct("<8sI")
 _TAIL: Final = struct.Struct("<QI8s")
 
@@ -71,6 +73,8 @@ class State:
     """What roles may do, by role, action and pattern; each is True."""
     grants: dict[tuple[str, str], bool] = field(default_factory=dict)
     """Who has which role, by principal and role; each is True."""
+    denials: dict[tuple[str, str, str], bool] = field(default_factory=dict)
+    """What roles must not do, by role, action and pattern; each is True."""
     numbers: dict[str, int] = field(
         default_factory=lambda: {
             "applied": 0,
@@ -107,6 +111,7 @@ def encode_state(state: State) -> bytes:
         "tokens": [state.tokens[key] for key in sorted(state.tokens)],
         "rules": sorted(state.rules),
         "grants": sorted(state.grants),
+        "denials": sorted(state.denials),
         "numbers": [[key, state.numbers[key]] for key in sorted(state.numbers)],
     }
     body: bytes = _HEAD.pack(MAGIC, VERSION) + msgpack.packb(document)
@@ -122,6 +127,8 @@ def decode_state(data: bytes, source: object) -> State:
             document["numbers"] = (*document["numbers"], ("access", 0))
         if version < _MARKERS_VERSION:
             document = {**document, "markers": ()}
+        if version < _DENIALS_VERSION:
+            document = {**document, "denials": ()}
         return _state(document)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise CorruptionError("a snapshot cannot be read", file=source, cause=error) from error
@@ -187,6 +194,9 @@ def _state(document: dict[str, Any]) -> State:
     for values in document["rules"]:
         role, action, pattern = texts(values, 3)
         state.rules[(role, action, pattern)] = True
+    for values in document["denials"]:
+        role, action, pattern = texts(values, 3)
+        state.denials[(role, action, pattern)] = True
     for values in document["grants"]:
         principal, role = texts(values, 2)
         state.grants[(principal, role)] = True

@@ -702,6 +702,11 @@ def _set_grant(state: State, command: commands.SetGrant) -> Decision:
     return _set_access(state, state.grants, key, command.present, "grants", limits.GRANTS_MAX)
 
 
+def _set_denial(state: State, command: commands.SetDenial) -> Decision:
+    key = (command.role, command.action, command.pattern)
+    return _set_access(state, state.denials, key, command.present, "denials", limits.RULES_MAX)
+
+
 def _set_access(
     state: State, target: dict[Any, bool], key: Any, present: int, what: str, most: int
 ) -> Decision:
@@ -770,4 +775,5 @@ _DECIDERS: Final[dict[type, Callable[[State, Any], Decision]]] = {
     commands.RevokeToken: _revoke_token,
     commands.SetRule: _set_rule,
     commands.SetGrant: _set_grant,
+    commands.SetDenial: _set_denial,
 }

@@ -1,12 +1,16 @@
 """Who may do what: actions, the roles that every log has, and rules looked up by principal.
 
 A principal has roles (grants); a role may do an action on the names that a pattern fits (rules).
-Nothing else allows anything, and nothing forbids: what no rule allows is refused. An action allows
-itself alone, except that the role `admin` may do everything.
+Nothing else allows anything: what no rule allows is refused. An action allows itself alone, except
+that the role `admin` may do everything.
+
+A denial says what those that have a role must not do, whichever of their roles allows it: denials
+win. What names nothing is about every name, so any denial of its action refuses it.
 """
 
 from __future__ import annotations
 
+import copy
 import enum
 import fnmatch
 import re
@@ -46,10 +50,16 @@ BUILT_IN: Final[dict[str, frozenset[Action]]] = {
 
 
 class Permissions:
-    """The rules and grants of a state at one time, arranged to be asked. It never changes."""
+    """Rules, grants and denials of a state at one time, arranged to be asked. It never changes."""
 
-    def __init__(self, rules: Iterable[tuple[str, str, str]], grants: Iterable[tuple[str, str]]):
+    def __init__(
+        self,
+        rules: Iterable[tuple[str, str, str]],
+        grants: Iterable[tuple[str, str]],
+        denials: Iterable[tuple[str, str, str]] = (),
+    ):
         self._patterns: dict[tuple[str, str], list[re.Pattern[str]]] = {}
+        self._denials: dict[tuple[str, str], list[re.Pattern[str]]] = {}
         self._everywhere = {
             (role, action.value) for role, actions in BUILT_IN.items() for action in actions
         }
@@ -57,8 +67,9 @@ class Permissions:
             if pattern == EVERYTHING:
                 self._everywhere.add((role, action))
             else:
-                found = self._patterns.setdefault((role, action), [])
-                found.append(re.compile(fnmatch.translate(pattern)))
+                self._patterns.setdefault((role, action), []).append(_compiled(pattern))
+        for role, action, pattern in denials:
+            self._denials.setdefault((role, action), []).append(_compiled(pattern))
         self._roles: dict[str, list[str]] = {}
         for principal, role in grants:
             self._roles.setdefault(principal, []).append(role)
@@ -66,28 +77,41 @@ class Permissions:
     @classmethod
     def of(cls, state: State) -> Permissions:
         """Take the rules and grants of a state, which may be changing."""
-        return cls(list(state.rules), list(state.grants))
+        return cls(list(state.rules), list(state.grants), list(state.denials))
+
+    def with_roles(self, principal: str, roles: Iterable[str]) -> Permissions:
+        """Return these permissions for a principal that has further roles for now."""
+        more = [role for role in roles if role not in self._roles.get(principal, ())]
+        if not more:
+            return self
+        extended = copy.copy(self)
+        extended._roles = {**self._roles, principal: [*self._roles.get(principal, ()), *more]}
+        return extended
 
     def permits(self, principal: str, action: Action, name: str) -> bool:
         """Tell whether a principal may do an action on a name."""
+        keys = [(role, action.value) for role in self._roles.get(principal, ())]
+        if any(_fits(self._denials.get(key, ()), name) for key in keys):
+            return False
         return any(
-            (role, action.value) in self._everywhere
-            or any(
-                pattern.fullmatch(name) for pattern in self._patterns.get((role, action.value), ())
-            )
-            for role in self._roles.get(principal, ())
+            key in self._everywhere or _fits(self._patterns.get(key, ()), name) for key in keys
         )
 
     def permits_everywhere(self, principal: str, action: Action) -> bool:
         """Tell whether a principal may do an action on every name, and on what has none."""
-        roles = self._roles.get(principal, ())
-        return any((role, action.value) in self._everywhere for role in roles)
+        keys = [(role, action.value) for role in self._roles.get(principal, ())]
+        denied = any(key in self._denials for key in keys)
+        return not denied and any(key in self._everywhere for key in keys)
 
     def permits_somewhere(self, principal: str, action: Action) -> bool:
-        """Tell whether there is any name on which a principal may do an action."""
-        return self.permits_everywhere(principal, action) or any(
-            (role, action.value) in self._patterns for role in self._roles.get(principal, ())
-        )
+        """Tell whether there is any name on which a principal may do an action.
+
+        A denial counts only if it is for every name.
+        """
+        keys = [(role, action.value) for role in self._roles.get(principal, ())]
+        if any(_EVERYTHING in self._denials.get(key, ()) for key in keys):
+            return False
+        return any(key in self._everywhere or key in self._patterns for key in keys)
 
     def administrators(self) -> set[str]:
         """Give the principals that may look after access itself."""
@@ -99,4 +123,15 @@ def is_open(state: State) -> bool:
 
     A token counts even when it is revoked: revoking the last one opens nothing.
     """
-    return not (state.tokens or state.rules or state.grants)
+    return not (state.tokens or state.rules or state.grants or state.denials)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(fnmatch.translate(pattern))
+
+
+def _fits(patterns: Iterable[re.Pattern[str]], name: str) -> bool:
+    return any(pattern.fullmatch(name) for pattern in patterns)
+
+
+_EVERYTHING: Final = _compiled(EVERYTHING)

@@ -10,6 +10,11 @@ MATRIX = "tests/serve/test_matrix.py"
 BAD_CLIENTS = "tests/serve/test_bad_clients.py"
 ACKS = "tests/serve/test_acknowledgements.py"
 SERVER_KILLS = "tests/serve/test_kills.py"
+AUDIT_FILE = "tests/serve/test_audit_file.py"
+CERTIFICATES = "tests/serve/test_certificate_names.py"
+RENEWAL = "tests/serve/test_renewal.py"
+DENIALS = "tests/serve/test_denials.py"
+OIDC = "tests/serve/test_oidc.py"
 PROCESSES = "tests/serve/test_together_of_processes.py"
 FORKS = "tests/serve/test_forks.py"
 FROZEN = "tests/serve/test_frozen_server.py"
@@ -238,5 +243,127 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         changes=(replace("$X.owner != $Y", "$X.owner is None"),),
         tests=(f"{PROCESSES}::test_a_transaction_of_another_principal_is_not_committed",),
         seconds=5,
+    ),
+    Mutant(
+        name="issuers-algorithm-of-the-tokens-choice",
+        breaks="a token of an issuer is signed by an algorithm of the settings",
+        at="lakebed.serve.oidc:Verifier._claims",
+        changes=(never("not isinstance(algorithm, str) or algorithm not in self._algorithms"),),
+        tests=(f"{OIDC}::test_an_algorithm_that_is_not_allowed_is_refused_whatever_the_signature",),
+        seconds=6,
+    ),
+    Mutant(
+        name="issuers-key-for-any-algorithm",
+        breaks="a key of an issuer verifies by the algorithm that it is for",
+        at="lakebed.serve.jwks:_key",
+        changes=(replace("usable if stated is None else usable & {stated}", "usable"),),
+        tests=(f"{OIDC}::test_a_key_verifies_by_its_own_algorithm_alone",),
+        seconds=6,
+    ),
+    Mutant(
+        name="issuers-audience-not-checked",
+        breaks="a token of an issuer is for this server",
+        at="lakebed.serve.oidc:Verifier._claims",
+        changes=(
+            replace(
+                '{"require": ["exp", "iss", "aud"]}',
+                '{"require": ["exp", "iss", "aud"], "verify_aud": False}',
+            ),
+        ),
+        tests=(f"{OIDC}::test_tokens_that_are_not_valid_here_and_now",),
+        seconds=8,
+    ),
+    Mutant(
+        name="issuers-keys-kept-for-ever",
+        breaks="keys that cannot be fetched again are used for a limited time",
+        at="lakebed.serve.jwks:KeySet.find",
+        changes=(omit("now - self._loaded_at > self._stale_seconds"),),
+        tests=(f"{OIDC}::test_keys_outlive_an_issuer_that_is_down_for_as_long_as_they_may",),
+        seconds=8,
+    ),
+    Mutant(
+        name="issuers-claims-are-roles",
+        breaks="only mapped values of a claim are roles",
+        at="lakebed.serve.oidc:Verifier._roles_of",
+        changes=(
+            replace(
+                "{self._roles[text] for text in texts if text in self._roles}",
+                "{self._roles.get(text, text) for text in texts}",
+            ),
+        ),
+        tests=(f"{OIDC}::test_only_mapped_values_of_the_claim_are_roles",),
+        seconds=6,
+    ),
+    Mutant(
+        name="issuer-leaves-the-log-open",
+        breaks="a log with an issuer is not open to callers without a token",
+        at="lakebed.serve.guard:Guard.__init__",
+        changes=(drop("self._access.callers_known = True"),),
+        tests=(f"{OIDC}::test_a_log_without_tokens_is_not_open_once_there_is_an_issuer",),
+        seconds=6,
+    ),
+    Mutant(
+        name="denials-lose",
+        breaks="a denial wins over every role that allows",
+        at="lakebed.state.permissions:Permissions.permits",
+        changes=(never("any(_fits(self._denials.get(key, ()), name) for key in keys)"),),
+        tests=(f"{DENIALS}::test_a_denial_wins_over_every_role_that_allows",),
+        seconds=4,
+    ),
+    Mutant(
+        name="denials-of-patterns-leave-everything-allowed",
+        breaks="what names nothing is refused by any denial of its action",
+        at="lakebed.state.permissions:Permissions.permits_everywhere",
+        changes=(omit("not denied"),),
+        tests=(f"{DENIALS}::test_what_names_nothing_is_refused_by_any_denial_of_its_action",),
+        seconds=4,
+    ),
+    Mutant(
+        name="names-of-certificates-of-any-kind",
+        breaks="a certificate's name is of the kind that the settings say",
+        at="lakebed.serve.certificates:CertificateNames.principal",
+        changes=(omit("form_of(text) != self._kind"),),
+        tests=(f"{CERTIFICATES}::test_a_certificate_has_one_principal_on_both_ports_or_none",),
+        seconds=15,
+    ),
+    Mutant(
+        name="names-of-certificates-not-compared-with-their-kind",
+        breaks="HTTP refuses a name whose form belies its kind",
+        at="lakebed.serve.certificates:certified_name",
+        changes=(always("_DECLARED.get(kind) == form_of(text)"),),
+        tests=(f"{CERTIFICATES}::test_http_refuses_a_text_whose_form_belies_its_kind",),
+        seconds=5,
+    ),
+    Mutant(
+        name="authorities-of-clients-not-renewed",
+        breaks="a client authority that was replaced is trusted no more",
+        at="lakebed.serve.renewal:LiveContext.replace",
+        changes=(drop("self._newest = context"),),
+        tests=(f"{RENEWAL}::test_a_handshake_uses_the_newest_context",),
+        seconds=5,
+    ),
+    Mutant(
+        name="audit-file-lost-silently",
+        breaks="what the audit's file cannot take is counted",
+        at="lakebed.serve.audit_file:AuditFile.append",
+        changes=(drop("self.lost += len(records)"),),
+        tests=(f"{AUDIT_FILE}::test_what_the_file_cannot_take_is_counted_and_the_topic_has_it",),
+        seconds=5,
+    ),
+    Mutant(
+        name="tokens-in-the-audit",
+        breaks="a token where a name belongs is masked",
+        at="lakebed.serve.guard:Guard._record",
+        changes=(replace("tuple(map(mask_tokens, shown))", "tuple(shown)"),),
+        tests=(f"{AUDIT_FILE}::test_a_token_where_a_topic_belongs_is_masked_in_audit_and_file",),
+        seconds=6,
+    ),
+    Mutant(
+        name="tokens-as-names",
+        breaks="no name looks like a token",
+        at="lakebed.types:Name.__new__",
+        changes=(never("_TOKEN.search(text)"),),
+        tests=(f"{AUDIT_FILE}::test_a_token_is_no_name",),
+        seconds=4,
     ),
 )
