@@ -19,14 +19,6 @@ MUTANTS = (
         seconds=15,
     ),
     Mutant(
-        name="stalled-client-kept",
-        breaks="an HTTP client that takes nothing is closed",
-        at="lakebed.serve.http_stalls:StallWatch._look",
-        changes=(never("$X >= self._seconds"),),
-        tests=(f"{SLOW}::test_a_client_that_takes_nothing_is_closed_and_counted",),
-        seconds=60,
-    ),
-    Mutant(
         name="body-deadline-begun-again",
         breaks="the body of an HTTP request has one deadline",
         at="lakebed.serve.http_body:read_body",
@@ -40,16 +32,6 @@ MUTANTS = (
         at="lakebed.serve.http_places:Places.check",
         changes=(replace("self._principals.get(...)", "self._all"),),
         tests=(f"{SLOW}::test_slow_bodies_of_one_principal_leave_places_for_others",),
-        seconds=15,
-    ),
-    Mutant(
-        name="places-not-by-address",
-        breaks="requests from one address are limited together",
-        at="lakebed.serve.http_places:Places.check",
-        changes=(never("self._addresses.get(...) >= $X"),),
-        tests=(
-            f"{SLOW}::test_slow_bodies_from_one_address_leave_places_for_health_and_are_counted_together",
-        ),
         seconds=15,
     ),
     Mutant(
