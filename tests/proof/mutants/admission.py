@@ -44,7 +44,7 @@ MUTANTS = (
         at="lakebed.serve.connections:Connections._offences",
         changes=(never("$X.received > config.flight_unauthenticated_bytes_max"),),
         tests=(f"{UNKNOWN}::test_a_caller_that_is_not_known_may_send_few_bytes",),
-        seconds=15,
+        seconds=60,
     ),
     Mutant(
         name="silent-connections-kept",
@@ -54,7 +54,7 @@ MUTANTS = (
         tests=(
             f"{UNKNOWN}::test_a_connection_that_says_nothing_is_closed_and_that_of_a_known_caller_is_kept",
         ),
-        seconds=15,
+        seconds=60,
     ),
     Mutant(
         name="known-connections-closed-too",
@@ -72,7 +72,7 @@ MUTANTS = (
         at="lakebed.serve.connections:Connections._crowded",
         changes=(never("$X >= config.flight_address_connections_max"),),
         tests=(f"{UNKNOWN}::test_connections_of_one_address_are_limited",),
-        seconds=15,
+        seconds=60,
     ),
     Mutant(
         name="another-connection-shut-down",
@@ -136,7 +136,7 @@ MUTANTS = (
         at="lakebed.serve.flight:FlightServer._answer",
         changes=(drop("self._quotas.held($X, answer.nbytes)"),),
         tests=(f"{NOT_TAKEN}::test_an_answer_counts_until_it_is_sent[read]",),
-        seconds=15,
+        seconds=60,
     ),
     Mutant(
         name="stalled-clients-kept",
