@@ -188,15 +188,15 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                     size = answer.nbytes
                     stack.enter_context(self._quotas.held(principal, size, _ADMIT_SECONDS))
             except Exception as error:
-                self._meters.request(name, _outcome(error), time.monotonic() - started)
+                self._meters.request(name, _outcome(error), time.monotonic() - started, principal)
                 raise
             if isinstance(answer, pa.Table) and answer.nbytes > _SMALL_BYTES:
                 answer = answer.schema, iter(answer.to_batches())  # held until it is sent
             if isinstance(answer, pa.Table):
                 size = answer.nbytes
-                self._meters.request(name, "ok", time.monotonic() - started)
                 self._meters.sent(size)
                 self._quotas.charge(principal, size)
+                self._meters.request(name, "ok", time.monotonic() - started, principal)
                 return fl.RecordBatchStream(answer)
             schema, batches = answer
             again = self._rechecked(context, name, parsed)
@@ -328,12 +328,14 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         """Serve a call within the block: known caller, counted, errors translated."""
         started = time.monotonic()
         outcome = "ok"
+        principal: Principal | None = None
         with self._idle:
             self._under_way += 1
         try:
             if self.stopping:
                 raise ServerUnavailableError("the server is stopping")
-            yield self._principal(context)
+            principal = self._principal(context)
+            yield principal
         except LakebedError as error:
             outcome = error.code
             tell(name, error, _peer(context))
@@ -350,7 +352,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             ) from error
         finally:
             if count:
-                self._meters.request(name, outcome, time.monotonic() - started)
+                self._meters.request(name, outcome, time.monotonic() - started, principal)
             with self._idle:
                 self._under_way -= 1
                 self._last_call = time.monotonic()
@@ -462,7 +464,8 @@ class _Sent:
         stack, self._stack = self._stack, None
         if stack is not None:
             stack.close()
-            self._server._meters.request(self._name, outcome, time.monotonic() - self._started)
+            seconds = time.monotonic() - self._started
+            self._server._meters.request(self._name, outcome, seconds, self._principal)
 
     def __del__(self) -> None:
         self._end("cancelled")  # the client went away, perhaps before the first batch

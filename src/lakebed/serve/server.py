@@ -72,6 +72,7 @@ class Server(Closing):
 
     def start(self) -> Self:
         """Begin to serve; an address that cannot be had is an `InvalidArgumentError`."""
+        from lakebed.serve.access_log import AccessLog
         from lakebed.serve.flight import FlightServer
         from lakebed.serve.guard import Guard
         from lakebed.serve.meters import Meters
@@ -87,6 +88,8 @@ class Server(Closing):
         tls = check_startable(self.config)
         self._guard = Guard(self.log, self.config, for_own_processes=self._for_own_processes)
         quotas, meters = Quotas(self.config), Meters()
+        if self.config.access_log:
+            meters.access_log = AccessLog(self.config.access_log_lines_per_second)
         try:
             self._flight = FlightServer(self.log, self._guard, quotas, meters, self.config, **tls)
         except Exception as error:
