@@ -60,6 +60,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "iceberg": ("true", "false"),
     "insecure": ("true", "false"),
     "audit": ("true", "false"),
+    "access_log": ("true", "false"),
     "log_format": config.LOG_FORMATS,
     "tls_principal": config.TLS_PRINCIPALS,
 }

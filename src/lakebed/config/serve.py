@@ -124,6 +124,12 @@ class ServeConfig:
     audit_file: str = ""
     """File that the audit is also appended to, one JSON object a line; empty for none."""
 
+    access_log: bool = False
+    """Whether each request has a log line: principal, call, names, bytes, time, outcome."""
+
+    access_log_lines_per_second: int = 1_000
+    """Lines of the access log in a second; the requests beyond them are only counted."""
+
     oidc_issuer: str = ""
     """The issuer whose tokens (JWT) are accepted beside the log's own; empty for none."""
 
@@ -161,7 +167,7 @@ class ServeConfig:
         """Refuse values out of bounds, naming setting, value and bounds."""
         check_bounds(self, SERVE_BOUNDS)
         check_oidc(self)
-        for name in ("insecure", "audit"):
+        for name in ("insecure", "audit", "access_log"):
             if not isinstance(getattr(self, name), bool):
                 refuse(name, getattr(self, name), "true or false")
         for name in (
@@ -219,6 +225,7 @@ SERVE_BOUNDS: Final = {
     "http_handshake_timeout_ms": (100, 3_600_000),
     "stop_timeout_ms": (0, 3_600_000),
     "tls_reload_ms": (0, 86_400_000),
+    "access_log_lines_per_second": (1, 1_000_000),
     "oidc_leeway_ms": (0, 600_000),
     "oidc_refresh_ms": (1_000, 86_400_000),
     "oidc_stale_ms": (1_000, 30 * 86_400_000),

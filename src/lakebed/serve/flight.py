@@ -199,14 +199,14 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                     self._check_ticket(principal, parsed)
                 answer = self._answer(context, caller, principal, parsed)
             except Exception as error:
-                self._meters.request(name, _outcome(error), time.monotonic() - started)
+                self._meters.request(name, _outcome(error), time.monotonic() - started, principal)
                 raise
             if isinstance(answer, pa.Table):
                 self._is_sending(caller, principal)
                 if answer.nbytes <= _SMALL_BYTES:
-                    self._meters.request(name, "ok", time.monotonic() - started)
                     self._meters.sent(answer.nbytes)
                     self._quotas.charge(principal, answer.nbytes)
+                    self._meters.request(name, "ok", time.monotonic() - started, principal)
                     return fl.RecordBatchStream(answer)
                 answer = answer.schema, pieces(answer)
             schema, batches = answer
@@ -392,6 +392,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         """Serve a call within the block: known caller, counted, errors translated."""
         started = time.monotonic()
         outcome = "ok"
+        principal: Principal | None = None
         with self._idle:
             self._under_way += 1
         try:
@@ -418,7 +419,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             ) from error
         finally:
             if count:
-                self._meters.request(name, outcome, time.monotonic() - started)
+                self._meters.request(name, outcome, time.monotonic() - started, principal)
             with self._idle:
                 self._under_way -= 1
                 self._last_call = time.monotonic()

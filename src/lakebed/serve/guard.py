@@ -19,6 +19,7 @@ from lakebed.engine.audit import AuditRecord
 from lakebed.engine.log import Log
 from lakebed.errors import AccessDeniedError, UnauthenticatedError
 from lakebed.host import Clock, SystemClock
+from lakebed.serve.access_log import CallFacts
 from lakebed.serve.audit import Auditor
 from lakebed.serve.audit_file import AuditFile
 from lakebed.serve.certificates import CertificateNames
@@ -59,6 +60,8 @@ class Principal(NamedTuple):
     """Where it calls from."""
     roles: tuple[str, ...] = ()
     """Roles that its token brings, beside those that the log grants."""
+    facts: CallFacts | None = None
+    """What the access log says of this call; None without one."""
 
 
 class Guard:
@@ -81,6 +84,7 @@ class Guard:
         self._access = log.access
         self._clock = SystemClock() if clock is None else clock
         self._certificates = CertificateNames(config)
+        self._logs_access = config.access_log
         self.audit_file = AuditFile(config.audit_file) if config.audit_file else None
         appends = [log.audit.append] if config.audit else []
         if self.audit_file is not None:
@@ -100,6 +104,10 @@ class Guard:
 
         A token that is shown has to be valid, whatever else would do without it.
         """
+        principal = self._known(token, certificate, peer)
+        return principal._replace(facts=CallFacts()) if self._logs_access else principal
+
+    def _known(self, token: str | None, certificate: str, peer: str) -> Principal:
         try:
             if token is not None and not (self._for_own_processes and self._access.open):
                 if self._verifier is not None and not token.startswith(_OWN_TOKEN):
@@ -122,6 +130,8 @@ class Guard:
 
         A call on topics or groups that names none is taken as one on all of them.
         """
+        if principal.facts is not None:
+            principal.facts.name(names)
         if self._access.open:
             refused = _open_refused(call, need, names)
         else:

@@ -208,7 +208,8 @@ class Door:
             outcome = "internal"
             response = problem(LakebedError("the server could not do this", call=call))
         finally:
-            self.meters.request(f"http.{call}", outcome, time.perf_counter() - began)
+            principal = None if caller is None else caller.principal
+            self.meters.request(f"http.{call}", outcome, time.perf_counter() - began, principal)
             if caller is not None:
                 self._record(caller, outcome)
         return response

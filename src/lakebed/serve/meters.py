@@ -18,6 +18,7 @@ from lakebed.version import __version__
 if TYPE_CHECKING:
     from lakebed.engine.cleanup_failures import CleanupFailure
     from lakebed.engine.log import Log
+    from lakebed.serve.access_log import AccessLog
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS: Final = (
@@ -90,6 +91,8 @@ class Meters:
         self._streams = 0
         self._closed: dict[str, int] = {}
         self._http_events: dict[str, int] = {}
+        self.access_log: AccessLog | None = None
+        """Told of each request whose principal is known."""
         self._watched: list[tuple[str, str, Callable[[], int]]] = []
 
     def watch(self, name: str, meaning: str, count: Callable[[], int]) -> None:
@@ -97,8 +100,10 @@ class Meters:
         with self._guard:
             self._watched.append((name, meaning, count))
 
-    def request(self, call: str, outcome: str, seconds: float) -> None:
+    def request(self, call: str, outcome: str, seconds: float, principal: object = None) -> None:
         """Count a request that has ended: `ok`, or the code of its error."""
+        if self.access_log is not None:
+            self.access_log.request(principal, call, outcome, seconds)
         bucket = bisect.bisect_left(SECONDS, seconds)
         with self._guard:
             self._outcomes[(call, outcome)] = self._outcomes.get((call, outcome), 0) + 1

@@ -103,6 +103,7 @@ class Quotas:
         It waits for room for up to `wait_seconds`, and holds back a caller that is to go slower.
         """
         name = principal if isinstance(principal, str) else principal.name
+        _count(principal, nbytes)
         self._enter(name, nbytes, wait_seconds)
         try:
             yield
@@ -155,6 +156,7 @@ class Quotas:
 
     def charge(self, principal: _Named | str, nbytes: int) -> None:
         """Count bytes that a principal was sent against what it may have in a second."""
+        _count(principal, nbytes)
         name = principal if isinstance(principal, str) else principal.name
         if self._config.principal_bytes_per_second:
             with self._changed:
@@ -250,3 +252,10 @@ class Quotas:
             inflight_bytes=self._bytes_all,
             wait_ms=BUSY_WAIT_MS,
         )
+
+
+def _count(principal: object, nbytes: int) -> None:
+    """Count bytes of a call for the access log."""
+    facts = getattr(principal, "facts", None)
+    if facts is not None:
+        facts.nbytes += nbytes

@@ -259,7 +259,8 @@ class RecordSocket(asyncio.Protocol):
 
     def _count_out(self) -> None:
         self.door.meters.streams(-1)
-        self.door.meters.request("http.writer", "ok", time.monotonic() - self._begun)
+        seconds = time.monotonic() - self._begun
+        self.door.meters.request("http.writer", "ok", seconds, self._principal)
 
     def _check(self) -> None:
         """See who this is, and whether it may write."""

@@ -84,7 +84,8 @@ class Sent:
     def _end(self, outcome: str) -> None:
         if not self._ended:
             self._ended = True
-            self._meters.request(self._name, outcome, time.monotonic() - self._started)
+            seconds = time.monotonic() - self._started
+            self._meters.request(self._name, outcome, seconds, self._principal)
 
     def __del__(self) -> None:
         self._end("cancelled")  # the client went away, perhaps before the first batch

@@ -78,6 +78,7 @@ class Server(Closing):
 
     def start(self) -> Self:
         """Begin to serve; an address that cannot be had is an `InvalidArgumentError`."""
+        from lakebed.serve.access_log import AccessLog
         from lakebed.serve.flight import FlightServer
         from lakebed.serve.guard import Guard
         from lakebed.serve.meters import Meters
@@ -97,6 +98,8 @@ class Server(Closing):
         if self._for_own_processes:
             self._socket = OwnSocket()
         location = "" if self._socket is None else self._socket.location
+        if self.config.access_log:
+            meters.access_log = AccessLog(self.config.access_log_lines_per_second)
         try:
             self._flight = FlightServer(
                 self.log, self._guard, quotas, meters, self.config, location, **tls

@@ -10,6 +10,7 @@ MATRIX = "tests/serve/test_matrix.py"
 BAD_CLIENTS = "tests/serve/test_bad_clients.py"
 ACKS = "tests/serve/test_acknowledgements.py"
 SERVER_KILLS = "tests/serve/test_kills.py"
+ACCESS_LOG = "tests/serve/test_access_log.py"
 AUDIT_FILE = "tests/serve/test_audit_file.py"
 CERTIFICATES = "tests/serve/test_certificate_names.py"
 RENEWAL = "tests/serve/test_renewal.py"
@@ -170,7 +171,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
     Mutant(
         name="bad-token-falls-back-to-the-certificate",
         breaks="a token that is shown has to be valid",
-        at="lakebed.serve.guard:Guard.authenticate",
+        at="lakebed.serve.guard:Guard._known",
         changes=(replace("token is not None", "token"),),
         tests=(
             f"{GUARD}::test_a_token_comes_before_the_certificate_and_a_bad_one_is_not_made_good_by_it",
@@ -365,5 +366,13 @@ self._settle(number, [(1, 0, 0, 1, 0)])
         changes=(never("_TOKEN.search(text)"),),
         tests=(f"{AUDIT_FILE}::test_a_token_is_no_name",),
         seconds=4,
+    ),
+    Mutant(
+        name="access-log-without-a-limit",
+        breaks="the access log has so many lines in a second",
+        at="lakebed.serve.access_log:AccessLog._may_write",
+        changes=(always("self._written <= self._most"),),
+        tests=(f"{ACCESS_LOG}::test_lines_are_bounded_and_the_rest_is_counted",),
+        seconds=5,
     ),
 )
