@@ -286,7 +286,8 @@ def test_the_files_of_the_settings_page_can_be_read() -> None:
 
 
 def test_the_settings_of_the_security_page_can_be_read() -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", SECURITY, re.DOTALL)
+    issuer, text = re.findall(r"```toml\n(.*?)```", SECURITY, re.DOTALL)
+    assert parse_config(issuer, "docs/security.md").serve.oidc_roles["lake-admins"] == "admin"
     serve = parse_config(text, "docs/security.md").serve
     assert (serve.host, bool(serve.tls_client_ca), serve.insecure) == ("0.0.0.0", True, False)
 

@@ -165,13 +165,16 @@ _SERVERS = [
             "console",
             f"{_SERVED}::test_the_commands_of_the_security_page",
         )
-        for section in ("Tokens", "The audit")
+        for section in ("Tokens", "Roles and rules", "The audit")
     ),
-    Claim(
-        "docs/security.md",
-        "TLS",
-        "toml",
-        f"{_DOCUMENTS}::test_the_settings_of_the_security_page_can_be_read",
+    *(
+        Claim(
+            "docs/security.md",
+            section,
+            "toml",
+            f"{_DOCUMENTS}::test_the_settings_of_the_security_page_can_be_read",
+        )
+        for section in ("OpenID Connect", "TLS")
     ),
     *(
         Claim(

@@ -18,7 +18,7 @@ from tests.documents.terminal import Step, steps_of, typed
 @pytest.mark.proof  # a process for each command: too slow for the quick check
 def test_the_commands_of_the_security_page(tmp_path: Path) -> None:
     """They take a served log for granted, and leave out what it says to them."""
-    (tokens, audit) = (
+    (tokens, denials, audit) = (
         list(steps_of(block, tmp_path))
         for block in blocks_of("docs/security.md")
         if block.language == "console"
@@ -29,10 +29,10 @@ def test_the_commands_of_the_security_page(tmp_path: Path) -> None:
     stop = Step("stop", "", "before")
     said = Step("echo $?", "", "after")
     steps = [create, said, serve, use, said, denied, said, stop]
-    steps += [each for command in audit for each in (command, said)]
+    steps += [each for command in (*audit, *denials) for each in (command, said)]
     outputs = typed(steps, tmp_path)
     codes = [text for step, text in zip(steps, outputs, strict=True) if step is said]
-    assert codes == ["0\n", "0\n", "1\n", "0\n", "0\n"], outputs
+    assert codes == ["0\n", "0\n", "1\n", *["0\n"] * 5], outputs
     assert "unauthenticated" in outputs[5]
     assert '"outcome":"unauthenticated"' in outputs[8], outputs
 
