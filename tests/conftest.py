@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -13,6 +14,10 @@ pytest_plugins = ["tests.s3", "tests.scheduling", "tests.proving", "tests.spark_
 os.environ.setdefault("LAKEBED_SEED", str(datetime.datetime.now(datetime.UTC).toordinal()))
 # A Java that lives for a minute is not worth compiling for: it takes half as much of a core.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# A run in the background of a shell ignores Ctrl-C, and so would the programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A slow machine takes long for an example, and for drawing it: neither is a failure.
 settings.register_profile(

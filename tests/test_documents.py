@@ -181,7 +181,7 @@ def test_the_certificates_of_the_server_page_serve(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr, done.returncode) == (BY_TLS_SAYS, "", 0)
 
 
-@pytest.mark.proof
+@pytest.mark.prove
 @pytest.mark.timeout(1200)
 def test_four_readers_see_every_record_once_of_a_log_that_is_written_and_was_killed() -> None:
     done = subprocess.run(

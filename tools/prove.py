@@ -60,6 +60,8 @@ PARTS = {
         "tests/proof/test_readme_pipeline.py",
         "tests/spark",
         "tests/cli/test_pipeline.py",
+        "tests/demo",
+        "tests/test_documents.py",
     ],
     "mutants": ["tests/proof/test_mutants.py"],
 }

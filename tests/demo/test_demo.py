@@ -26,7 +26,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf8")
 PROGRAM = [str(Path(sys.executable).with_name("lakebed")), "demo", "--records", "4000"]
 
 
-@pytest.mark.spark
+@pytest.mark.prove
 @pytest.mark.timeout(2400)
 def test_the_demo_does_what_it_says(tmp_path: Path) -> None:
     """It starts Spark three times: two minutes, and more beside other tests."""
