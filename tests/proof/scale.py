@@ -27,11 +27,15 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from tests.proving import Note
+
+T = TypeVar("T")
 
 LONG = os.environ.get("LAKEBED_PROVE") == "1"
 _WHOLE = os.environ.get("LAKEBED_PROVE") == "short"
@@ -105,6 +109,13 @@ class Rounds:
         if self.trials >= self._most:
             return False
         return made < self._least or time.time() < self._until
+
+
+def in_turn(what: str, ways: Sequence[T]) -> Sequence[T]:
+    """Return all ways of doing something in a long run, and one of them, by the day, in a short."""
+    if LONG or _WHOLE:
+        return ways
+    return [ways[(SEED + zlib.crc32(what.encode())) % len(ways)]]
 
 
 def rng(*what: object) -> random.Random:

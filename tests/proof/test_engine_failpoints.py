@@ -12,7 +12,7 @@ from lakebed.host import failpoints
 from tests.proof.engine_child import ForkedChild
 from tests.proof.engine_ledger import Ledger
 from tests.proof.engine_writer import SCRIPT
-from tests.proof.scale import SEED, kept_on_failure, trials
+from tests.proof.scale import SEED, in_turn, kept_on_failure, trials
 
 NOT_MET = {
     "wal.repair.kept": "a tail is repaired only after a torn write; tests/proof/test_failpoints.py",
@@ -61,7 +61,7 @@ def test_a_failpoint_breaks_no_promise_of_a_log(point: str, tmp_path: Path) -> N
     file = "tests/proof/test_engine_failpoints.py"
     test = f"{file}::test_a_failpoint_breaks_no_promise_of_a_log[{point}]"
     for nth in range(1, trials(1, 50) + 1):
-        for action in ("kill", "error"):
+        for action in in_turn(point, ("kill", "error")):
             folder = tmp_path / f"{action}-{nth}"
             with kept_on_failure(folder, test, f"{point}={action}@{nth}"):
                 ledger = Ledger()

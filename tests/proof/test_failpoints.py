@@ -11,7 +11,7 @@ from lakebed.host import failpoints
 from tests.proof.child import Child
 from tests.proof.ledger import Ledger
 from tests.proof.raft_script import RaftScript
-from tests.proof.scale import kept_on_failure, trials
+from tests.proof.scale import in_turn, kept_on_failure, trials
 from tests.proof.script import Script
 
 _SCRIPTS: dict[str, type[Script]] = {"wal": Script, "raft": RaftScript}
@@ -56,7 +56,7 @@ def test_a_failpoint_breaks_no_promise(point: str, tmp_path: Path) -> None:
     test = f"tests/proof/test_failpoints.py::test_a_failpoint_breaks_no_promise[{point}]"
     script = _SCRIPTS[point.partition(".")[0]]
     for nth in range(1, trials(1, 50) + 1):
-        for action in ("kill", "error"):
+        for action in in_turn(point, ("kill", "error")):
             folder = tmp_path / f"{action}-{nth}"
             with kept_on_failure(folder, test, f"{point}={action}@{nth}"):
                 code, ledger = _run(script, folder, f"{point}={action}@{nth}")
