@@ -34,6 +34,8 @@ class Soak:
     """Outcomes by kind and attack."""
     resident: list[int] = field(default_factory=list)
     """Resident bytes of the server, at equal distances over the whole run."""
+    resident_after: int = 0
+    """Resident bytes once the attack has ended and every record was read."""
 
     @property
     def operations(self) -> int:
@@ -110,4 +112,6 @@ class Soak:
         for index in range(len(samples)):
             table.add_column(f"{100 * index * step // len(self.resident)} %", justify="right")
         table.add_row(*(f"{size / _MIB:.0f}" for size in samples))
+        medians = ", ".join(f"{self.resident_of(quarter) / _MIB:.0f}" for quarter in range(4))
+        table.caption = f"medians by quarter: {medians}; after: {self.resident_after / _MIB:.0f}"
         return table
