@@ -23,7 +23,7 @@ import pyarrow.flight as fl
 
 import lakebed
 from lakebed.client.config import ClientConfig
-from lakebed.errors import LakebedError
+from lakebed.errors import LakebedError, ServerUnavailableError
 from lakebed.serve.protocol import pack
 from tests.proof.scale import SEED
 from tests.proof.soak_process import Phases, parse_arguments, take_part
@@ -32,6 +32,7 @@ from tests.serve.http2 import Http2
 from tests.serve.http_raw import call, connect, head
 from tests.serve.raw import Raw, error_of
 from tests.serve.support import ServerProcess, raw_socket
+from tests.waiting import until
 
 MIB = 1 << 20
 TOPIC, HEAVY = "target", "target-heavy"
@@ -227,11 +228,19 @@ def _messages(values: pa.Array) -> list[raw_grpc.Message]:
     return raw_grpc.messages(pa.record_batch([values, keys], names=["value", "key"]))
 
 
+def _open(server: ServerProcess, token: str) -> lakebed.Log | None:
+    """Open the log as a client that does not repeat calls; None if the server is too busy."""
+    try:
+        return lakebed.open(server.url, ClientConfig(token=token, retry_ms=0))
+    except ServerUnavailableError:
+        return None
+
+
 class Tenant:
     """A principal that opens more than its share."""
 
     def __init__(self, server: ServerProcess, token: str) -> None:
-        self._log = lakebed.open(server.url, ClientConfig(token=token, retry_ms=0))
+        self._log = until(lambda: _open(server, token))
         self._names = itertools.cycle(range(_PRODUCERS))
 
     def attacks(self) -> list[Attack]:
