@@ -240,7 +240,9 @@ class Tenant:
     """A principal that opens more than its share."""
 
     def __init__(self, server: ServerProcess, token: str) -> None:
-        self._log = until(lambda: _open(server, token))
+        log = until(lambda: _open(server, token))
+        assert log is not None
+        self._log = log
         self._names = itertools.cycle(range(_PRODUCERS))
 
     def attacks(self) -> list[Attack]:
