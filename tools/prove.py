@@ -54,6 +54,7 @@ PARTS = {
     ],
     "lake": ["tests/proof/test_lake_kills.py", "tests/proof/test_derived_kills.py"],
     "server": ["tests/proof/test_server_load.py"],
+    "soak": ["tests/proof/test_soak.py"],
     "spark": [
         "tests/proof/test_spark_kills.py",
         "tests/proof/test_jobs_killed.py",
@@ -96,6 +97,8 @@ def run(part: str, seed: int, minutes: float) -> int:
     nothing_left = 5
     summary = row(part, seed, notes(folder), (time.time() - started) / 60, code)
     append(summary)
+    for report in sorted(folder.glob("*.txt")):
+        print(report.read_text(encoding="utf8"))
     print(summary, flush=True)
     return 0 if code == nothing_left else code
 

@@ -59,13 +59,14 @@ def flight_data(message: Message, topic: str | None = None) -> bytes:
     return descriptor + header + (message.metadata and _field(3, message.metadata)) + body
 
 
-def put(server: ServerProcess, topic: str, sent: Sequence[Message]) -> Any:
+def put(server: ServerProcess, topic: str, sent: Sequence[Message], *, token: str = "") -> Any:
     """Put messages as one stream; return the answers, or the error that ended it."""
+    headers = [("authorization", f"Bearer {token}")] if token else None
     options = [("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(f"127.0.0.1:{server.port}", options) as channel:
         call = channel.stream_stream(_PUT)  # bytes in, bytes out
         try:
-            replies = list(call(_requests(topic, sent), timeout=PATIENCE_SECONDS))
+            replies = list(call(_requests(topic, sent), timeout=PATIENCE_SECONDS, metadata=headers))
         except grpc.RpcError as error:
             return _error_of(error)
     return [answer for reply in replies for answer in unpack(_only_field(reply))]
