@@ -71,7 +71,8 @@ CLAIMS = [
     ("docs/server.md", f"`stop_timeout_ms` ({ServeConfig().stop_timeout_ms // 1000} s)"),
     (
         "docs/server.md",
-        f"A request has at most {mib(limits.JSON_BYTES_MAX)}, and a batch `request_bytes_max` "
+        f"A request has at most {mib(limits.JSON_BYTES_MAX)}, of most calls 256 KiB, "
+        f"and a batch `request_bytes_max` "
         f"({mib(ServeConfig().request_bytes_max)})",
     ),
     (
