@@ -13,6 +13,7 @@ import lakebed.client.connection as connection_of
 from lakebed.client.config import ClientConfig
 from lakebed.errors import ServerUnavailableError, UnknownOutcomeError
 from tests.serve.support import ServerProcess
+from tests.waiting import until
 
 CALLS: dict[str, Callable[[Any], object]] = {
     "topics": lambda log: log.topics(),
@@ -21,6 +22,16 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "create_topic": lambda log: log.create_topic("b"),
     "record": lambda log: log.table("a").get(b"k"),
 }
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return True if no thread of a process runs: the signal reaches them one by one."""
+    states = [stat.read_text().rpartition(")")[2].split()[0] for stat in _stats(pid)]
+    return set(states) == {"T"}
+
+
+def _stats(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").glob("*/stat"))
 
 
 def test_calls_on_a_frozen_server_end_before_it_goes_on(
@@ -36,6 +47,7 @@ def test_calls_on_a_frozen_server_end_before_it_goes_on(
             consumer = log.consumer(partitions=[("a", 0)])
             consumer.poll(60_000)
             server.send(signal.SIGSTOP)
+            until(lambda: _is_stopped(server.pid), "the server is stopped")
             try:
                 for call in CALLS.values():
                     with pytest.raises((ServerUnavailableError, UnknownOutcomeError)):

