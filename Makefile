@@ -37,7 +37,7 @@ lint: setup ## Check format, lint and types
 	$(BIN)/mypy
 
 .PHONY: check
-check: setup ## Format, lint, types and the quick tests, in under a minute
+check: setup ## Format, lint, types and the quick tests
 	@$(BIN)/python -m tools.run_tests check
 
 .PHONY: java
@@ -48,7 +48,7 @@ java: ## Make sure of a Java runtime, which Spark needs
 		{ echo "Spark needs Java 17 or newer: install a Java runtime, such as OpenJDK's"; exit 1; }
 
 .PHONY: test
-test: setup java ## Everything that must pass before a change lands, in under ten minutes
+test: setup java ## Everything that must pass before a change lands
 	@$(BIN)/python -m tools.run_tests
 
 .PHONY: test-busy

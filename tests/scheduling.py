@@ -5,7 +5,7 @@ file, the longest first; a test that took long is handed out alone. Durations co
 `tests/durations.json`, which `pytest --write-durations` writes; a test that is not in it is taken
 for a short one.
 
-`--quick` leaves out what is not known to be short: `make check` uses it to stay under a minute.
+`--quick` leaves out what is not known to be short: `make check` uses it.
 """
 
 from __future__ import annotations
