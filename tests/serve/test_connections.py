@@ -6,6 +6,8 @@ import contextlib
 import socket
 from typing import Any
 
+import pytest
+
 from lakebed import ServeConfig
 from lakebed.serve.connections import Connections, Seen, Sockets, host_of
 from tests.waiting import until
@@ -114,6 +116,23 @@ def test_a_connection_is_cut_when_the_server_asks_for_it() -> None:
     watched.connections.cut("gone", "it is not there")
     assert watched.look() == ["a"]
     assert watched.reasons == ["it is to go"]
+
+
+def test_each_reason_is_logged_at_most_once_a_second_with_what_was_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A reason that is new is logged at once, however lately another one was."""
+    watched = Watched()
+    watched.look(a=1, b=1, c=1, d=1)
+    for peer, reason, now in (("a", "one", 0.0), ("b", "one", 0.1), ("c", "two", 0.2)):
+        watched.now = now
+        watched.connections.cut(peer, reason)
+        watched.look()
+    watched.now = 1.5
+    watched.connections.cut("d", "one")
+    watched.look()
+    said = [record.getMessage().partition("reason=")[2] for record in caplog.records]
+    assert said == ["one more=0", "two more=0", "one more=1"]
 
 
 def test_an_address_is_a_peer_without_its_port() -> None:

@@ -98,8 +98,8 @@ class Connections:
         self._streams: Counter[str] = Counter()
         self._wanted: dict[str, str] = {}
         self._guard = threading.Lock()
-        self._told_at = -_LINES_SECONDS
-        self._untold = 0
+        self._told_at: dict[str, float] = {}
+        self._untold: Counter[str] = Counter()
 
     # Called by the server
 
@@ -220,15 +220,16 @@ class Connections:
                 addresses[address] += 1
 
     def _tell(self, peer: str, reason: str) -> None:
-        """Count a connection that was shut down; log it, at most once a second."""
+        """Count a connection that was shut down; log it, at most once a second for each reason."""
         self._count_cut(reason)
         now = self._clock()
-        if now - self._told_at < _LINES_SECONDS:
-            self._untold += 1
+        if now - self._told_at.get(reason, -_LINES_SECONDS) < _LINES_SECONDS:
+            self._untold[reason] += 1
             return
-        self._told_at, untold, self._untold = now, self._untold, 0
+        self._told_at[reason] = now
+        more = self._untold.pop(reason, 0)
         _log.warning(
-            "a connection was closed: reason=%s more=%d", reason, untold, extra={"peer": peer}
+            "a connection was closed: reason=%s more=%d", reason, more, extra={"peer": peer}
         )
 
 
