@@ -28,7 +28,7 @@ _KINDS: dict[str, Callable[[str], Any]] = {
 
 
 def write_until(stop: threading.Event, peer: Any, records: int, per_second: float) -> int:
-    """Append batches when they are due; give how many there were."""
+    """Append batches when they are due; return how many there were."""
     given = values(records)
     due, count = time.perf_counter(), 0
     while not stop.wait(max(0.0, due - time.perf_counter())):

@@ -140,7 +140,7 @@ def _measured(chosen: Sequence[Workload], folder: Path, plan: Plan) -> list[Foun
 
 
 def _versions() -> dict[str, str]:
-    """Give the versions of everything that is installed."""
+    """Return the versions of everything that is installed."""
     found = {"Lakebed": __version__, "SQLite": sqlite3.sqlite_version}
     for name, package in _PACKAGES.items():
         try:

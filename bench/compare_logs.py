@@ -130,7 +130,7 @@ class _Rabbit(RabbitQueue):
 
 
 def embedded(*, raw: bool = True) -> list[Entry]:
-    """Give the entries that live in the process that writes."""
+    """Return the entries that live in the process that writes."""
     found = [
         Entry(
             "Lakebed",
@@ -176,7 +176,7 @@ def embedded(*, raw: bool = True) -> list[Entry]:
 
 
 def served(*, crowd: bool = False, kinds: Mapping[str, str] | None = None) -> list[Entry]:
-    """Give the entries that are a server on loopback; `kinds` says what some cannot do."""
+    """Return the entries that are a server on loopback; `kinds` says what some cannot do."""
     entries = [
         Entry(
             _SERVED,

@@ -31,7 +31,7 @@ _NOTE = (
 
 
 def render(text: str, results: Results) -> str:
-    """Give the page with what the results say between its marks."""
+    """Return the page with what the results say between its marks."""
     text = placed(text, "run", _run(results))
     text = placed(text, "behind", _behind(results))
     for found in results.workloads:
@@ -40,7 +40,7 @@ def render(text: str, results: Results) -> str:
 
 
 def charts(results: Results) -> dict[str, str]:
-    """Give every chart by the name of its file."""
+    """Return every chart by the name of its file."""
     return {f"{found.name}.svg": _chart(found) for found in results.workloads}
 
 
@@ -60,7 +60,7 @@ def publish_summary(results: Results) -> None:
 
 
 def summary(results: Results) -> str:
-    """Give a row for each line of Lakebed that others are compared with."""
+    """Return a row for each line of Lakebed that others are compared with."""
     rows = [["", "Lakebed", "times as fast as others"]]
     for found in results.workloads:
         for measure in found.measures:
@@ -90,12 +90,12 @@ def _summed(found: Found, measure: Measure) -> list[list[str]]:
 
 
 def table(found: Found) -> str:
-    """Give a workload as a table: a line for each peer, and why some have no figures."""
+    """Return a workload as a table: a line for each peer, and why some have no figures."""
     return grid([headings(found), *(cells(found, line) for line in found.lines)])
 
 
 def headings(found: Found) -> list[str]:
-    """Give what stands above the columns."""
+    """Return what stands above the columns."""
     names = ["", "how"]
     for measure in found.measures:
         names.append(measure.name)
@@ -105,7 +105,7 @@ def headings(found: Found) -> list[str]:
 
 
 def cells(found: Found, line: Line) -> list[str]:
-    """Give a peer's row."""
+    """Return a peer's row."""
     how = line.how if line.synced else f"{line.how}; **not synced**"
     row = [f"**{line.peer}**" if line.ours else line.peer, line.reason or how]
     for measure in found.measures:
@@ -163,7 +163,7 @@ def _behind(results: Results) -> str:
 
 
 def _ahead(found: Found, measure: Measure) -> dict[str, list[str]]:
-    """Give who is ahead of which line of Lakebed, and by how much."""
+    """Return who is ahead of which line of Lakebed, and by how much."""
     ahead: dict[str, list[str]] = {}
     for line in found.lines:
         times = found.times_as_fast(line, measure)

@@ -36,7 +36,7 @@ class Line:
 
     @property
     def ours(self) -> bool:
-        """Tell whether it is Lakebed."""
+        """Return whether it is Lakebed."""
         return not self.against
 
 
@@ -52,11 +52,11 @@ class Found:
     """The line of which every other one is a share."""
 
     def line(self, peer: str) -> Line:
-        """Give the line of a peer."""
+        """Return the line of a peer."""
         return next(line for line in self.lines if line.peer == peer)
 
     def times_as_fast(self, line: Line, measure: Measure) -> float | None:
-        """Give how many times as fast Lakebed is, the median of the rounds."""
+        """Return how many times as fast Lakebed is, the median of the rounds."""
         if line.ours or not measure.compared:
             return None
         ours = self.line(line.against).figures.get(measure.name)
@@ -69,7 +69,7 @@ class Found:
         return statistics.median(peer / mine for mine, peer in pairs)
 
     def share(self, line: Line, measure: Measure) -> float | None:
-        """Give what share of the reference it reaches, the median of the rounds."""
+        """Return what share of the reference it reaches, the median of the rounds."""
         theirs = line.figures.get(measure.name)
         if not self.reference or not theirs:
             return None

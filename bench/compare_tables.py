@@ -51,7 +51,7 @@ class Reader:
         return self._count(f"read_parquet({files!r})") if files else 0
 
     def arrow(self, place: str) -> pa.Table:
-        """Give an Iceberg table."""
+        """Return an Iceberg table."""
         found: pa.Table = self._connection.execute(
             f"select * from iceberg_scan('{place}')"
         ).to_arrow_table()
@@ -183,7 +183,7 @@ class _Spark(_Table):
         self._query.stop()
 
     def put(self, batch: pa.Table) -> None:
-        """Write a file, sync it, and give it the name by which the stream finds it."""
+        """Write a file, sync it, and return it the name by which the stream finds it."""
         self._number += 1
         path = self._source / f".{self._number}.parquet"
         pq.write_table(batch, path)
@@ -202,7 +202,7 @@ class _Spark(_Table):
 
 
 def _sink_files(folder: Path) -> list[str]:
-    """Give the files that a sink's list names: of its last summary and what came after."""
+    """Return the files that a sink's list names: of its last summary and what came after."""
     if not folder.exists():
         return []
     numbers = {int(path.name.split(".")[0]): path for path in folder.glob("[0-9]*")}
@@ -247,7 +247,7 @@ def _freshness(peer: Any, scale: Scale) -> dict[str, float]:
 
 
 def _many(peer: Any, count: int) -> tuple[float, float]:
-    """Put batches one after the other; give their rate until all are seen, and files for each."""
+    """Put batches one after the other; return their rate until all are seen, and files for each."""
     batch = table(BATCH, keys=True)
     before, files = peer.count(), peer.files()
     started = time.perf_counter()

@@ -64,7 +64,7 @@ class _State:
         raise NotImplementedError
 
     def read(self) -> int:
-        """Read every row; give how many there are."""
+        """Read every row; return how many there are."""
         raise NotImplementedError
 
 
@@ -81,7 +81,7 @@ class _Ours(_State):
         self._log.append_batch(TOPIC, pa.table({"key": keys_of(numbers), "value": values}))
 
     def read(self) -> int:
-        """Give the current record of each key."""
+        """Return the current record of each key."""
         return int(self._log.table(TOPIC).latest(["key", "value"]).num_rows)
 
     def rest(self) -> None:

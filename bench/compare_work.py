@@ -63,7 +63,7 @@ class Entry:
     """Whether it is what the disk allows, and nothing that a user could pick."""
 
     def missing(self) -> str:
-        """Say what is not installed and how to get it, if anything."""
+        """Return what is not installed and how to get it, if anything."""
         for each in self.programs:
             if shutil.which(each) is None:
                 return f"{each} is not installed: apt-get install {_PACKAGES.get(each, each)}"
@@ -132,7 +132,7 @@ def steps(workload: Workload, rounds: int) -> int:
 
 
 def _absence(entry: Entry, plan: Plan) -> str:
-    """Say why an entry is not measured; nothing if it can be."""
+    """Return why an entry is not measured; nothing if it can be."""
     if entry.open is None:
         return entry.how
     if entry.optional and plan.peers is not None and entry.name not in plan.peers:

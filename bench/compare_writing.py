@@ -90,7 +90,7 @@ def _tail(peer: Any, scale: Scale) -> dict[str, float]:
 
 
 def _open_loop(call: Callable[[], object], rate: int, duration: float) -> list[float]:
-    """Call at fixed times; give how long after its time each call had ended.
+    """Call at fixed times; return how long after its time each call had ended.
 
     A call that is late because the one before it took long is late by its own time: waiting in
     line is part of the latency.
@@ -150,7 +150,7 @@ TAIL_LATENCY = Workload(
 
 
 class _Replayed:
-    """A store with history, opened anew for every scan of it."""
+    """A store with history, opened again for every scan of it."""
 
     def __init__(self, folder: Path, scale: Scale, entry: Entry, way: str = "scan") -> None:
         self._folder, self._scale, self._entry, self._way = folder, scale, entry, way
@@ -159,7 +159,7 @@ class _Replayed:
         peer.close()
 
     def scan_seconds(self) -> float:
-        """Give how long a scan takes of files that are not in memory."""
+        """Return how long a scan takes of files that are not in memory."""
         forget(self._folder)
         peer = self._opened()
         try:
@@ -189,7 +189,7 @@ class _ServedHistory:
             raise
 
     def scan_seconds(self) -> float:
-        """Give how long a scan takes."""
+        """Return how long a scan takes."""
         forget(self._folder)
         return _scan_seconds(self._peer.scan, self._scale.replay_records)
 

@@ -56,7 +56,7 @@ class Caller(ABC):
         self.socket.sendall(self.record(self._number))
 
     def receive(self) -> int:
-        """Take what came; give how many acknowledgements were in it."""
+        """Take what came; return how many acknowledgements were in it."""
         data = self.socket.recv(_RECV_BYTES)
         if not data:
             raise ConnectionError("the server hung up")
@@ -65,7 +65,7 @@ class Caller(ABC):
 
     @abstractmethod
     def record(self, number: int) -> bytes:
-        """Give a record as it travels."""
+        """Return a record as it travels."""
 
     @abstractmethod
     def acknowledged(self) -> int:
@@ -93,17 +93,17 @@ def _varint(number: int) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """Give a field of a protocol buffer that is bytes, text or a message."""
+    """Return a field of a protocol buffer that is bytes, text or a message."""
     return _varint(number << 3 | 2) + _varint(len(data)) + data
 
 
 def _text(data: bytes) -> bytes:
-    """Give text as it is in a header: not compressed."""
+    """Return text as it is in a header: not compressed."""
     return bytes((len(data),)) + data
 
 
 def _message(data: bytes) -> bytes:
-    """Give a message of gRPC in a frame."""
+    """Return a message of gRPC in a frame."""
     return _frame(_DATA, 0, _STREAM, b"\0" + len(data).to_bytes(4, "big") + data)
 
 
@@ -138,7 +138,7 @@ class Flight(Caller):
         )
 
     def record(self, number: int) -> bytes:
-        """Give a record as metadata."""
+        """Return a record as metadata."""
         given = [number, "record", self._value, None, None, self._partition, None]
         return _message(_field(3, msgpack.packb(given)))
 
@@ -199,7 +199,7 @@ class Socket(Caller):
             raise ConnectionError(f"the server did not upgrade: {answer!r}")
 
     def record(self, _number: int) -> bytes:
-        """Give the frame."""
+        """Return the frame."""
         return self._frame
 
     def acknowledged(self) -> int:
@@ -234,7 +234,7 @@ class RedisAdd(Caller):
         self._command = b"*5\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(each), each) for each in words)
 
     def record(self, _number: int) -> bytes:
-        """Give the command."""
+        """Return the command."""
         return self._command
 
     def acknowledged(self) -> int:
@@ -257,7 +257,7 @@ class NatsPublish(Caller):
         self.socket.sendall(b'CONNECT {"verbose":false}\r\nSUB %b 1\r\n' % inbox)
 
     def record(self, _number: int) -> bytes:
-        """Give the command."""
+        """Return the command."""
         return self._command
 
     def acknowledged(self) -> int:
@@ -284,7 +284,7 @@ class AmqpPublish(Caller):
         self._command = rabbit.publisher(self.queue)(b"v" * RECORD_BYTES)
 
     def record(self, _number: int) -> bytes:
-        """Give the frames."""
+        """Return the frames."""
         return self._command
 
     def acknowledged(self) -> int:
@@ -309,7 +309,7 @@ class ToStream(AmqpPublish):
 
 
 def in_a_process(kind: str, port: int, count: int, seconds: float) -> Mapping[str, float]:
-    """Run the connections in a process of their own; give what it found."""
+    """Run the connections in a process of their own; return what it found."""
     command = [sys.executable, "-m", "bench.crowd", kind, *map(str, (port, count, seconds))]
     done = subprocess.run(command, input="begin\n", capture_output=True, text=True)
     if done.returncode:
@@ -329,7 +329,7 @@ _KINDS: dict[str, Any] = {
 
 
 def crowd(kind: str, port: int, count: int, seconds: float) -> dict[str, float]:
-    """Keep a record of each connection on its way; give the rate and the latencies in ms.
+    """Keep a record of each connection on its way; return the rate and the latencies in ms.
 
     And how much of a core was spent here.
     """

@@ -159,7 +159,7 @@ def ingest(options: argparse.Namespace, rows: Rows) -> None:
 
 
 def child(*arguments: str) -> dict[str, float]:
-    """Run `bench.child` and give what it found."""
+    """Run `bench.child` and return what it found."""
     command = [sys.executable, "-m", "bench.child", *arguments]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     found: dict[str, float] = json.loads(done.stdout)

@@ -88,7 +88,7 @@ def _spares_missed(log: lakebed.Log) -> int:
 
 
 def _warn_if_cold(missed: int) -> None:
-    """Say so if the log was not in its steady state: it had to make files while it was measured."""
+    """Report if the log was not in its steady state: it made files while it was measured."""
     if missed:
         say_once(f"the WAL had no ready file {missed} times while it was measured")
 

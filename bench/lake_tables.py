@@ -125,6 +125,6 @@ def _deltalake(folder: Path) -> Callable[[], None]:
 
 
 def _quiet_log(folder: Path) -> Log:
-    """Open a log in which nothing happens by itself, so that every sync is the one measured."""
+    """Open a log in which nothing happens automatically, so that every sync is the one measured."""
     config = settings(lake=LakeConfig())
     return Log.open(folder, config, threaded=False)

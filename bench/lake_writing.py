@@ -59,7 +59,7 @@ def _read(log: lakebed.Log, partition: int, offset: int) -> pa.Table:
 
 
 def _written(folder: Path, parts: list[pa.Table]) -> float:
-    """Write each table to a file as a user would, and sync it; give the seconds."""
+    """Write each table to a file as a user would, and sync it; return the seconds."""
     folder.mkdir()
     started = time.perf_counter()
     for number, part in enumerate(parts):
@@ -73,7 +73,7 @@ def _written(folder: Path, parts: list[pa.Table]) -> float:
 
 
 def _rate_while_flushing(log: lakebed.Log, given: pa.Table) -> float:
-    """Give the batches per second that are appended while a checkpoint runs."""
+    """Return the batches per second that are appended while a checkpoint runs."""
     running = threading.Thread(target=log.checkpoint)
     running.start()
     count, started = 0, time.perf_counter()

@@ -22,7 +22,7 @@ def rate(call: Callable[[], object], count: int) -> float:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Give how long a call takes."""
+    """Return how long a call takes."""
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
@@ -85,7 +85,7 @@ def one_core() -> Iterator[None]:
 
 
 def memory_mib(which: str) -> float:
-    """Give this process's memory: `VmRSS`, resident now, or `VmHWM`, the most so far.
+    """Return this process's memory: `VmRSS`, resident now, or `VmHWM`, the most so far.
 
     Not `ru_maxrss`: a new process inherits that of the one that started it.
     """

@@ -29,7 +29,7 @@ def settings(
     wal_bytes: int = 64 * GIB,
     lake: LakeConfig = _NO_TABLES,
 ) -> lakebed.LogConfig:
-    """Give settings of a log that does nothing by itself but what these sizes ask for."""
+    """Return settings of a log that does nothing automatically but what these sizes ask for."""
     return lakebed.LogConfig(
         lake=lake,
         memtable_bytes=memtable_bytes,

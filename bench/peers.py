@@ -24,7 +24,7 @@ class Peer(Protocol):
         """Append a batch; return when it is durable."""
 
     def scan(self) -> int:
-        """Read every record from the first one on; give how many there were."""
+        """Read every record from the first one on; return how many there were."""
 
     def close(self) -> None:
         """Let go of everything."""
@@ -74,7 +74,7 @@ def open_sqlite(folder: Path) -> sqlite3.Connection:
 
 
 def open_rocks(folder: Path) -> tuple[Any, Callable[[Iterable[tuple[bytes, bytes]]], None]]:
-    """Open a RocksDB; give it, and what writes keys and values in one synced batch."""
+    """Open a RocksDB; return it, and what writes keys and values in one synced batch."""
     import rocksdict
 
     options = rocksdict.Options(raw_mode=True)

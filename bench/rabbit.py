@@ -35,7 +35,7 @@ Frame = tuple[int, bytes]
 
 
 def program() -> str | None:
-    """Give the path of the program, if it is installed."""
+    """Return the path of the program, if it is installed."""
     found = shutil.which("rabbitmq-server")
     return PROGRAM if found and Path(PROGRAM).exists() else found
 
@@ -116,12 +116,12 @@ class Connection:
         self._call(_CHANNEL, given, spec.Basic.ConsumeOk)
 
     def acknowledge(self, tag: int) -> None:
-        """Tell that all records up to this one have come."""
+        """Report that all records up to this one have come."""
         payload = struct.pack(">HHQB", 60, 80, tag, 1)
         self.socket.sendall(_frame(_METHOD, payload))
 
     def frames(self) -> list[Frame]:
-        """Wait for what comes; give the frames that are whole."""
+        """Wait for what comes; return the frames that are whole."""
         data = self.socket.recv(_RECV_BYTES)
         if not data:
             raise ConnectionError("the broker hung up")
@@ -159,7 +159,7 @@ class Connection:
 
 
 def split(data: bytes) -> tuple[list[Frame], bytes]:
-    """Take the whole frames from the front of what came; give them and the rest."""
+    """Take the whole frames from the front of what came; return them and the rest."""
     found, at = [], 0
     while len(data) - at >= 8:
         size = int.from_bytes(data[at + 3 : at + 7], "big")
@@ -179,7 +179,7 @@ def _frame(kind: int, payload: bytes) -> bytes:
 
 
 def publisher(queue: str) -> Callable[[bytes], bytes]:
-    """Give a function that makes the frames of a publish of a record that is to be kept."""
+    """Return a function that makes the frames of a publish of a record that is to be kept."""
     from pika import frame, spec
 
     given = spec.Basic.Publish(exchange="", routing_key=queue)
@@ -197,7 +197,7 @@ def publisher(queue: str) -> Callable[[bytes], bytes]:
 
 
 def confirmed(kind: int, payload: bytes) -> int:
-    """Give the number up to which (or which alone) a frame confirms, 0 if it does not."""
+    """Return the number up to which (or which alone) a frame confirms, 0 if it does not."""
     if kind != _METHOD:
         return 0
     method = struct.unpack_from(">HH", payload)
@@ -219,7 +219,7 @@ class RabbitClient:
 
     @property
     def version(self) -> str:
-        """Give the version that the broker tells."""
+        """Return the version that the broker tells."""
         return self._connection.version
 
     def append(self, records: list[bytes]) -> None:

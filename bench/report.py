@@ -44,14 +44,14 @@ class Row:
 
     @property
     def reached(self) -> str:
-        """Say whether the target was reached."""
+        """Report whether the target was reached."""
         if self.target is None:
             return ""
         good = self.value <= self.target if self.at_most else self.value >= self.target
         return "yes" if good else "no"
 
     def cells(self) -> list[str]:
-        """Give what stands in the table."""
+        """Return what stands in the table."""
         digits = 2 if self.value < 100 else 0
         sign = "≤" if self.at_most else "≥"
         return [
@@ -181,7 +181,7 @@ def _measured(
 
 @contextlib.contextmanager
 def own_folder(folder: Path) -> Iterator[None]:
-    """Make a folder anew and remove it in the end, and the one above it if it is empty then."""
+    """Make a folder again and remove it in the end, and the one above it if it is empty then."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
@@ -202,7 +202,7 @@ def _show(rows: Rows, console: Console) -> None:
 
 
 def grid(lines: Sequence[Sequence[str]]) -> str:
-    """Give lines as a table of Markdown; the first one is its heading."""
+    """Return lines as a table of Markdown; the first one is its heading."""
     head, *rest = lines
     return "".join(
         "| " + " | ".join(cells) + " |\n" for cells in (head, ["---"] * len(head), *rest)
@@ -210,7 +210,7 @@ def grid(lines: Sequence[Sequence[str]]) -> str:
 
 
 def placed(text: str, name: str, content: str) -> str:
-    """Give a page's text with other content between the two marks of a name."""
+    """Return a page's text with other content between the two marks of a name."""
     begin, end = f"<!-- table: {name} -->\n", f"<!-- end of table: {name} -->\n"
     before, found_begin, rest = text.partition(begin)
     _, found_end, after = rest.partition(end)
@@ -226,7 +226,7 @@ def publish(name: str, rows: Sequence[Row], page: Path) -> None:
 
 
 def machine(folder: Path) -> dict[str, object]:
-    """Tell what the figures come from."""
+    """Return what the figures come from."""
     return {
         "cores": os.cpu_count(),
         "python": platform.python_version(),

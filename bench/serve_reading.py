@@ -72,7 +72,7 @@ def gets(options: argparse.Namespace, rows: Rows) -> None:
 
 
 def _fill(served: Served) -> int:
-    """Append what is to be read; give where it begins."""
+    """Append what is to be read; return where it begins."""
     low = served.log.offsets(TOPIC)[0][1]
     given = table()
     for future in [served.log.append_batch_async(TOPIC, given) for _ in range(_BATCHES)]:
@@ -158,7 +158,7 @@ def end_to_end(options: argparse.Namespace, rows: Rows) -> None:
 
 
 def _way_ms(kind: str, where: str, came: Records, count: int) -> np.ndarray[Any, Any]:
-    """Have a sender send records with their time in them; give how long each was on its way."""
+    """Have a sender send records with their time in them; return how long each was on its way."""
     warm = count // 10
     command = [sys.executable, "-m", "bench.sender", kind, where, str(count + warm), str(_PAUSE_MS)]
     took = []

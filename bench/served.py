@@ -20,7 +20,7 @@ _STOPS_WITHIN = 60.0
 class Served(Closing):
     """A server of a log, and a client of it.
 
-    The log is in its steady state and does nothing by itself, or it is a new one with defaults.
+    The log is in its steady state and does nothing automatically, or it is a new one with defaults.
     """
 
     def __init__(self, folder: Path, partitions: int, *, steady: bool = True) -> None:
@@ -57,7 +57,7 @@ class Served(Closing):
 
 
 def _settings() -> str:
-    """Give the settings of `bench.logs` as the server's file has them."""
+    """Return the settings of `bench.logs` as the server's file has them."""
     given = settings()
     names = ("memtable_bytes", "wal_bytes", "checkpoint_interval_ms", "retention_interval_ms")
     lines = [f"{name} = {getattr(given, name)}" for name in names]
@@ -65,7 +65,7 @@ def _settings() -> str:
 
 
 def served_peers(folder: Path, together: int) -> dict[str, Any]:
-    """Start Redis and NATS, where installed, with so many records under way; give them by name."""
+    """Start Redis and NATS, if installed, with so many records in flight; return both by name."""
     found: dict[str, Any] = {}
     if shutil.which("redis-server") is None:
         say_once("Redis Streams are left out: redis-server is not installed")

@@ -54,7 +54,7 @@ class RedisClient:
         return count
 
     def follow(self) -> Records:
-        """Give what comes from now on."""
+        """Return what comes from now on."""
         last = self._client.xinfo_stream("log")["last-generated-id"] if self._any() else "0"
         yield b""
         while True:
@@ -126,7 +126,7 @@ class JetClient:
         return count
 
     def follow(self) -> Records:
-        """Give what comes from now on."""
+        """Return what comes from now on."""
         from nats.js import api
 
         config = api.ConsumerConfig(
@@ -185,7 +185,7 @@ _SAID: set[str] = set()
 
 
 def say_once(text: str) -> None:
-    """Tell on standard error why something is not in the table."""
+    """Report on standard error why something is not in the table."""
     if text not in _SAID:
         _SAID.add(text)
         print(text, file=sys.stderr)
@@ -199,7 +199,7 @@ def _nats_settings(folder: Path, port: int, extra: str) -> str:
 
 
 def free_port() -> int:
-    """Give a port of loopback that nobody has."""
+    """Return a port of loopback that nobody has."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -37,7 +37,7 @@ def compacting(options: argparse.Namespace, rows: Rows) -> None:
 
 
 def _compact(folder: Path, keys: int, spark: SparkSession | None) -> float:
-    """Give how long a compaction takes, by Spark or without."""
+    """Return how long a compaction takes, by Spark or without."""
     with lakebed.open(folder, settings(512 * MIB)) as log:
         if spark is None:
             taken = seconds(partial(log.retain, TOPIC))

@@ -24,7 +24,7 @@ _BATCH = 50_000
 
 
 def session(log: Log | None) -> SparkSession:
-    """Give the session that every measurement uses."""
+    """Return the session that every measurement uses."""
     spark: SparkSession = lakebed.spark.session(
         log=log, conf={"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
     )
@@ -52,13 +52,13 @@ def fill(folder: Path, records: int, *, checkpoint: bool, keys: int | None = Non
 
 
 def keys_of(numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
-    """Give numbers as keys of eight bytes."""
+    """Return numbers as keys of eight bytes."""
     data = numbers.astype(">i8").tobytes()
     return _fixed(data, len(numbers), 8)
 
 
 def values_of(count: int) -> pa.Array:
-    """Give random values of the usual size."""
+    """Return random values of the usual size."""
     return _fixed(os.urandom(count * RECORD_BYTES), count, RECORD_BYTES)
 
 

@@ -20,11 +20,11 @@ class SyntheticSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give what it is called."""
+        """Return what it is called."""
         return "synthetic"
 
     def schema(self) -> str:
-        """Give the columns of a topic."""
+        """Return the columns of a topic."""
         return SCHEMA
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002
@@ -38,11 +38,11 @@ class _Reader(DataSourceReader):
         self._tasks = tasks
 
     def partitions(self) -> list[InputPartition]:
-        """Give each task its share."""
+        """Return each task its share."""
         return [InputPartition(number) for number in range(self._tasks)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """Give the same values again and again, with offsets that go on."""
+        """Return the same values again and again, with offsets that go on."""
         share = self._records // self._tasks
         rng = np.random.default_rng(partition.value)
         values = _binary(rng, ROWS, RECORD_BYTES)

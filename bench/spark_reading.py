@@ -108,7 +108,7 @@ def _drain(frame: Callable[[], DataFrame]) -> None:
 
 
 def _stream(spark: Any, place: Path, batch: int) -> float:
-    """Read everything there is; give how long the micro-batches took together."""
+    """Read everything there is; return how long the micro-batches took together."""
     query = (
         spark.readStream.format("lakebed")
         .option("topic", TOPIC)

@@ -1,4 +1,4 @@
-"""A topic becomes a table of what its keys are now: made anew, and brought up to date."""
+"""A topic becomes a table of what its keys are now: made again, and brought up to date."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BUCKETS = 16
 
 
 def materialising(options: argparse.Namespace, rows: Rows) -> None:
-    """Change one key in a hundred, and bring the table up to date, or make it anew."""
+    """Change one key in a hundred, and bring the table up to date, or make it again."""
     count, changed = options.records, options.records // 100
     fill(options.folder / "log", count, checkpoint=True)
     rng = np.random.default_rng(1)

@@ -62,7 +62,7 @@ def _write(frame: Any, topic: str) -> None:
 
 
 def _batches(spark: Any, log: Any, place: Path) -> list[float]:
-    """Give how long each micro-batch took, after some that warm Java up."""
+    """Return how long each micro-batch took, after some that warm Java up."""
     query = (
         spark.readStream.format("lakebed")
         .option("topic", TOPIC)

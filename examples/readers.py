@@ -35,7 +35,7 @@ COLUMNS = ["partition", "offset", "value"]
 
 
 def write(folder: str) -> None:
-    """Write orders for ever, and report each that was acknowledged: partition, offset, value."""
+    """Write orders forever, and report each that was acknowledged: partition, offset, value."""
     config = lakebed.LogConfig(checkpoint_interval_ms=300)  # in the table within a second
     log = lakebed.open(folder, config)
     log.get_or_create_topic("orders", partitions=PARTITIONS)

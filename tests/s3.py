@@ -42,7 +42,7 @@ NO_REPETITION = f"{__name__}.{NoRepetition.__name__}"
 
 
 def options(url: str, **more: str) -> dict[str, str]:
-    """Give the options of a store at `url`, by the names pyiceberg has for them."""
+    """Return the options of a store at `url`, by the names pyiceberg has for them."""
     return {
         "s3.endpoint": url,
         "s3.access-key-id": KEY,
@@ -59,7 +59,7 @@ class Server:
     url: str
 
     def bucket(self) -> str:
-        """Make a bucket of its own for a test; give its name."""
+        """Make a bucket of its own for a test; return its name."""
         name = f"bucket-{next(_buckets)}"
         self.request("PUT", f"/{name}")
         return name
@@ -92,7 +92,7 @@ class Server:
 
 
 def free_port() -> int:
-    """Give a port of loopback on which nobody listens."""
+    """Return a port of loopback on which nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -201,7 +201,7 @@ class Proxy:
         return sum(each.method == method and containing in each.path for each in list(self.seen))
 
     def take(self, seen: Seen) -> Misbehaviour | None:
-        """Note a request; give what to do to it."""
+        """Note a request; return what to do to it."""
         with self._guard:
             self.seen.append(seen)
             for plan in self._plans:
@@ -315,7 +315,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.close()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing: `seen` is the log."""
+        """Report nothing: `seen` is the log."""
 
 
 @pytest.fixture(scope="session")

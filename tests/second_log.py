@@ -404,7 +404,7 @@ class Folder:
     # Records
 
     def records(self, topic: str, partition: int) -> dict[int, Record]:
-        """Give every record of a partition by its offset."""
+        """Return every record of a partition by its offset."""
         number = next(key for key, each in self.topics.items() if each.name == topic)
         found = self.partitions[number, partition]
         sealed: dict[int, Record] = {}

@@ -29,7 +29,7 @@ README = (DEPLOY / "README.md").read_text(encoding="utf8").replace("\\\n", " ")
 
 
 def given(text: str) -> dict[str, str]:
-    """Give the variables that a text sets."""
+    """Return the variables that a text sets."""
     return dict(re.findall(r"\b(LAKEBED_[A-Z_]+)=(\S+)", text))
 
 
@@ -145,7 +145,7 @@ def health_check() -> list[str]:
 
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Serve a log as a program; give it with its port of HTTP."""
+    """Serve a log as a program; return it with its port of HTTP."""
     with subprocess.Popen(
         [sys.executable, "-m", "lakebed.cli", "serve", "--port", "0", "--http-port", "0"],
         env={**os.environ, "LAKEBED_DATA": str(folder), "LAKEBED_LAKE_ICEBERG": "false"},

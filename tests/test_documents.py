@@ -39,7 +39,7 @@ SECURITY = (ROOT / "docs" / "security.md").read_text(encoding="utf8")
 
 
 def examples(text: str) -> list[tuple[str, str]]:
-    """Give each program in a page with the output that the page shows."""
+    """Return each program in a page with the output that the page shows."""
     return re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
 
 
@@ -91,7 +91,7 @@ def test_every_method_that_the_readme_names_exists() -> None:
 
 
 def terminals(page: str) -> list[list[tuple[str, str]]]:
-    """Give what is typed in each terminal of a page, with what is shown then."""
+    """Return what is typed in each terminal of a page, with what is shown then."""
     blocks = re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     pieces = [re.split(r"^\$ ", block, flags=re.MULTILINE)[1:] for block in blocks]
     return [[(each.partition("\n")[0], each.partition("\n")[2]) for each in one] for one in pieces]
@@ -201,7 +201,7 @@ SETTINGS = (ROOT / "docs" / "settings.md").read_text(encoding="utf8")
 
 
 def catalogue(kind: type) -> dict[str, tuple[str, str]]:
-    """Give default and bounds of each setting in the table of a configuration class."""
+    """Return default and bounds of each setting in the table of a configuration class."""
     table = re.search(rf"\(`{kind.__name__}`.*?(?=^## |\Z)", SETTINGS, re.M | re.S)
     assert table is not None, kind
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| .+ \|$", table[0], re.M)

@@ -155,20 +155,20 @@ def section(title: str) -> str:
 
 
 def rows(title: str, columns: int) -> list[list[str]]:
-    """Give the rows of the tables of so many columns in a section."""
+    """Return the rows of the tables of so many columns in a section."""
     lines = re.findall(r"^\|(.*)\|$", section(title), re.M)
     found = [[cell.strip() for cell in line.split("|")] for line in lines]
     return [each for each in found if len(each) == columns]
 
 
 def layout(title: str) -> list[tuple[int, int]]:
-    """Give position and size of each field that a table of bytes lists."""
+    """Return position and size of each field that a table of bytes lists."""
     found = [each[:2] for each in rows(title, 4) if (each[0] + each[1]).isdigit() and all(each[:2])]
     return [(int(at), int(size)) for at, size in found]
 
 
 def sizes(structure: struct.Struct) -> list[tuple[int, int]]:
-    """Give position and size of each field of a structure."""
+    """Return position and size of each field of a structure."""
     parts = re.findall(r"\d*[a-zA-Z]", structure.format.lstrip("<"))
     found, at = [], 0
     for part in parts:

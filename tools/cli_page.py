@@ -15,7 +15,7 @@ _HELP: Final = re.compile(r"^\$ lakebed((?: [a-z]+)*) --help\n.*?(?=^\$ |^```)",
 
 
 def with_help(page: str) -> str:
-    """Give the page with the help texts of today, wherever it shows one."""
+    """Return the page with the help texts of today, wherever it shows one."""
     return _HELP.sub(lambda found: f"$ lakebed{found[1]} --help\n{_help(found[1].split())}", page)
 
 
@@ -24,7 +24,7 @@ def _help(path: list[str]) -> str:
 
 
 def command_table() -> str:
-    """Give a row for each command: how it is called, what it does, which options it has."""
+    """Return a row for each command: how it is called, what it does, which options it has."""
     lines = ["| command | does | options |", "|---|---|---|"]
     for path, command in commands(cli):
         call = " ".join(["lakebed", *path, *arguments(command)])
@@ -37,7 +37,7 @@ def command_table() -> str:
 def commands(
     group: click.Group, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Give every command that does something, by its path."""
+    """Return every command that does something, by its path."""
     for name in sorted(group.commands):
         command = group.commands[name]
         if isinstance(command, click.Group):
@@ -47,7 +47,7 @@ def commands(
 
 
 def arguments(command: click.Command) -> list[str]:
-    """Give the arguments of a command, as its usage shows them."""
+    """Return the arguments of a command, as its usage shows them."""
     context = click.Context(command)
     found = []
     for each in command.params:
@@ -57,7 +57,7 @@ def arguments(command: click.Command) -> list[str]:
 
 
 def options(command: click.Command) -> list[str]:
-    """Give the options of a command with what each takes; those that must be given are bold."""
+    """Return the options of a command with what each takes; those that must be given are bold."""
     context = click.Context(command)
     found = []
     for each in command.params:

@@ -25,7 +25,7 @@ NUMBER = re.compile(r"[\d,.]+")
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Give the environment of somebody who has just logged in for the first time."""
+    """Return the environment of somebody who has just logged in for the first time."""
     kept = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name)}
     venv = str(ROOT / ".venv")
     path = [each for each in kept["PATH"].split(os.pathsep) if not each.startswith(venv)]
@@ -38,7 +38,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def run(target: str, clone: Path, home: Path) -> tuple[str, float]:
-    """Run a target of make, show what it says, and give it with the seconds that it took."""
+    """Run a target of make, show what it says, and return it with the seconds that it took."""
     begun, said = time.monotonic(), []
     with subprocess.Popen(
         ["make", target],
@@ -70,7 +70,7 @@ def check_demo(said: str, clone: Path) -> None:
 
 
 def shape(text: str) -> list[str]:
-    """Give the lines without figures, and without the width of columns."""
+    """Return the lines without figures, and without the width of columns."""
     return [" ".join(NUMBER.sub("0", line).split()) for line in text.splitlines()]
 
 

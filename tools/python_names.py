@@ -38,12 +38,12 @@ def wrapped(text: str, indent: str = "") -> str:
 
 
 def prose(text: str) -> str:
-    """Give a paragraph."""
+    """Return a paragraph."""
     return wrapped(text) + "\n"
 
 
 def paragraphs(thing: Any) -> str:
-    """Give a docstring: paragraphs wrapped anew, what is set in as it is."""
+    """Return a docstring: paragraphs wrapped again, what is set in as it is."""
     return "\n\n".join(_paragraphs(inspect.getdoc(thing) or "")) + "\n"
 
 
@@ -53,19 +53,19 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def first_sentence(thing: Any) -> str:
-    """Give the first paragraph of a docstring on one line."""
+    """Return the first paragraph of a docstring on one line."""
     return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
 
 
 def entry(name: str, signature: str, thing: Any) -> str:
-    """Give an item for a function: its signature, and its docstring below."""
+    """Return an item for a function: its signature, and its docstring below."""
     head = wrapped(f"* `{name}{signature}`", indent="  ")
     text = "\n\n".join(_paragraphs(inspect.getdoc(thing) or ""))
     return f"{head}\n\n{textwrap.indent(text, '  ')}\n"
 
 
 def signature_of(function: Any) -> str:
-    """Give a signature without `self`, its types as they are written."""
+    """Return a signature without `self`, its types as they are written."""
     found = inspect.signature(function)
     shown: list[str] = []
     starred = False
@@ -108,7 +108,7 @@ def _literal(value: Any) -> str:
 
 
 def methods_of(kind: type) -> list[tuple[str, Any]]:
-    """Give the public methods of a class, in the order in which they are written."""
+    """Return the public methods of a class, in the order in which they are written."""
     found: dict[str, Any] = {}
     for base in kind.__mro__:
         if issubclass(kind, enum.Enum) or not base.__module__.startswith("lakebed"):
@@ -121,7 +121,7 @@ def methods_of(kind: type) -> list[tuple[str, Any]]:
 
 
 def attributes_of(kind: type) -> list[Attribute]:
-    """Give the fields, members and properties of a class with what is said of them."""
+    """Return the fields, members and properties of a class with what is said of them."""
     texts = _field_texts(kind)
     if issubclass(kind, enum.Enum):
         return [
@@ -153,7 +153,7 @@ def _default(kind: type, name: str) -> str:
 
 
 def _field_texts(kind: type) -> dict[str, str]:
-    """Give the texts that stand below the fields of a class in its source."""
+    """Return the texts that stand below the fields of a class in its source."""
     try:
         body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     except (OSError, TypeError):
@@ -176,7 +176,7 @@ def _assigned(node: ast.stmt) -> str | None:
 
 
 def values_given(functions: Iterable[Any], known: set[Any]) -> list[type]:
-    """Give the package's classes of plain values that functions return, and those within them."""
+    """Return the package's classes of plain values that functions return, and those within them."""
     found: dict[str, type] = {}
     waiting = [_named_in(function) for function in functions]
     while waiting:
@@ -205,7 +205,7 @@ def _named(module: str, annotation: str) -> list[type]:
 
 
 def _imported(module: str) -> dict[str, Any]:
-    """Give what a module imports for types alone."""
+    """Return what a module imports for types alone."""
     tree = ast.parse(inspect.getsource(importlib.import_module(module)))
     found: dict[str, Any] = {}
     for node in ast.walk(tree):

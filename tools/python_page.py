@@ -111,7 +111,7 @@ _INNER: Final = {
 
 
 def python_page() -> str:
-    """Give the whole page."""
+    """Return the whole page."""
     return (
         "\n".join(
             [
@@ -182,7 +182,7 @@ def _values() -> Iterator[str]:
 
 
 def _functions() -> Iterator[Any]:
-    """Give every function whose results are explained."""
+    """Return every function whose results are explained."""
     for name in _SYNC:
         kind = getattr(lakebed, name)
         hidden = _INNER.get(name, set())
@@ -224,7 +224,7 @@ def _names(kind: type) -> set[str]:
 
 
 def _instance_names(kind: type) -> set[str]:
-    """Give what `__init__` sets, which the asyncio twin has as a property."""
+    """Return what `__init__` sets, which the asyncio twin has as a property."""
     found = set()
     for base in kind.__mro__[:-1]:
         init = vars(base).get("__init__")

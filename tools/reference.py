@@ -24,7 +24,7 @@ END: Final = "<!-- end of what was written -->"
 
 
 def pages() -> dict[Path, Callable[[str], str]]:
-    """Give what makes each page of what it is now."""
+    """Return what makes each page of what it is now."""
     return {
         ROOT / "docs" / "python.md": lambda _: python_page(),
         ROOT / "docs" / "cli.md": lambda page: within(with_help(page), command_table()),
@@ -40,7 +40,7 @@ def within(page: str, text: str) -> str:
 
 
 def main() -> int:
-    """Write the pages, or check them; give the exit code."""
+    """Write the pages, or check them; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.reference", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing")
     check = parser.parse_args().check

@@ -47,7 +47,7 @@
     │   ├── TlsError               server and client do not agree on TLS or its certificates
     │   ├── ProtocolError          a request or an answer does not follow the protocol
     │   ├── JavaMissingError       Spark has no Java that it can run on
-    │   ├── DemoFailedError        a process of the demonstration ended by itself
+    │   ├── DemoFailedError        a process of the demonstration ended unexpectedly
     │   ├── PackageMissingError    a Python package is not installed that this needs
     │   ├── DataLossError          records that a query has to read are gone
     │   ├── PipelineChangedError   a flow is not the one that its checkpoint is of
@@ -518,7 +518,7 @@ class JobFailedError(RejectedError):
 
 
 class DemoFailedError(RejectedError):
-    """A process of the demonstration ended by itself; what it had made is removed."""
+    """A process of the demonstration ended unexpectedly; what it had made is removed."""
 
     code = "demo_failed"
     advice = "see what the process said last; run it again, it begins anew"

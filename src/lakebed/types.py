@@ -93,7 +93,7 @@ class Secret(str):
 
 
 def is_internal(topic: str) -> bool:
-    """Tell whether a name is one of the log's own topics; no user can make a topic of it."""
+    """Return whether a name is one of the log's own topics; no user can make a topic of it."""
     return topic.startswith("__")
 
 

@@ -1,4 +1,4 @@
-"""Lets Spark find `format("lakebed")` by itself: it looks into modules of this name."""
+"""Lets Spark find `format("lakebed")` automatically: it looks into modules of this name."""
 
 from lakebed.spark.source import LakebedSource as DefaultSource
 

@@ -32,25 +32,25 @@ class Shell:
         return result
 
     def text(self, *arguments: object, given: str | bytes | None = None) -> str:
-        """Give what a command that succeeds writes."""
+        """Return what a command that succeeds writes."""
         result = self.run(*arguments, given=given)
         assert result.stderr == ""
         return str(result.stdout)
 
     def json(self, *arguments: object, given: str | bytes | None = None) -> list[dict[str, Any]]:
-        """Give the JSON objects that a command writes."""
+        """Return the JSON objects that a command writes."""
         text = self.text(*arguments, "--json", given=given)
         return [json.loads(line) for line in text.splitlines()]
 
     def error(self, *arguments: object, given: str | bytes | None = None) -> dict[str, Any]:
-        """Give the error that a command ends with."""
+        """Return the error that a command ends with."""
         result = self.run(*arguments, "--json", given=given, code=1)
         found: dict[str, Any] = json.loads(result.stderr)
         assert found["type"] == "error"
         return found
 
     def usage(self, *arguments: object) -> str:
-        """Give what a command says that is called wrongly."""
+        """Return what a command says that is called wrongly."""
         return str(self.run(*arguments, code=2).stderr)
 
     def start(self, *arguments: object, **more: Any) -> subprocess.Popen[bytes]:
@@ -62,5 +62,5 @@ class Shell:
         )
 
     def values(self, topic: str, *more: object) -> list[Any]:
-        """Give the values of a topic."""
+        """Return the values of a topic."""
         return [line["value"] for line in self.json("consume", topic, *more)]

@@ -69,7 +69,7 @@ class Built:
         ]
 
     def place(self, index: int) -> tuple[Path, int]:
-        """Give the file and position of the entry that stands last at an index."""
+        """Return the file and position of the entry that stands last at an index."""
         found = [each for each in self.frames(FrameKind.ENTRY) if each[1][8] == index]
         position, fields = found[-1]
         return self.file(fields[7]), position
@@ -220,7 +220,7 @@ def _read_on(wal: Wal, index: int, read: Contents) -> int | None:
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
-    """Give a hash of every file below a folder."""
+    """Return a hash of every file below a folder."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in _files(folder)

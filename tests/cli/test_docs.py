@@ -85,7 +85,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, 
 
 
 def unwrapped(text: str) -> str:
-    """Give a text whose lines may be broken anywhere as one line."""
+    """Return a text whose lines may be broken anywhere as one line."""
     return " ".join(text.split())
 
 
@@ -110,7 +110,7 @@ class Terminal:
         """The ids of tokens, by those that the page shows."""
 
     def shows(self, example: Example) -> str:
-        """Run a command of the page; give its output, with the page's ids of tokens."""
+        """Run a command of the page; return its output, with the page's ids of tokens."""
         command = example.command
         for shown, real in self._ids.items():
             command = command.replace(shown, real)
@@ -206,7 +206,7 @@ def test_every_exit_code_is_on_the_page_and_no_other() -> None:
 
 
 def _codes(node: ast.expr, scope: dict[str, Any]) -> Iterator[int]:
-    """Give every number that an expression can be."""
+    """Return every number that an expression can be."""
     if isinstance(node, ast.IfExp):
         yield from _codes(node.body, scope)
         yield from _codes(node.orelse, scope)
@@ -250,7 +250,7 @@ def test_every_variable_that_the_code_asks_for_is_on_the_page() -> None:
 
 
 def _metrics(tmp_path: Path) -> str:
-    """Give the metrics of a server whose log has done something of everything."""
+    """Return the metrics of a server whose log has done something of everything."""
     log = Log.open(tmp_path / "log")
     log.create_topic("orders")
     log.append("orders", b"one")
@@ -276,7 +276,7 @@ class Shell(Terminal):
     """Runs a page's commands as a shell does; ours, where nothing else is asked for, in here."""
 
     def shows(self, example: Example) -> str:
-        """Run a command; give what it writes."""
+        """Run a command; return what it writes."""
         plain = re.fullmatch(
             r"(?:(seq \d+) \| )?lakebed ([^|&;()<>]*?)(?: >(\S+))?(?: \| (tail [-n \d]+))?",
             example.command,

@@ -112,7 +112,7 @@ def test_what_describe_shows_can_be_pasted(shell: Shell) -> None:
 
 
 def counts_of(readers: dict[str, str], connection: Any) -> tuple[int, int, int]:
-    """Run the lines as they are; give how many records DuckDB, pyiceberg and Polars see."""
+    """Run the lines as they are; return how many records DuckDB, pyiceberg and Polars see."""
     by_duckdb = len(connection.execute(readers["DuckDB"]).fetchall())
     scope: dict[str, Any] = {}
     exec(readers["pyiceberg"], scope)

@@ -135,7 +135,7 @@ def test_what_cannot_be_run_is_refused_without_spark(shell: Shell) -> None:
 
 
 def order(number: int) -> dict[str, Any]:
-    """Give an order; every seventh is of no worth, every second is not paid."""
+    """Return an order; every seventh is of no worth, every second is not paid."""
     return {
         "id": number,
         "customer": f"c{number % 5}",

@@ -85,7 +85,7 @@ def test_a_reader_that_never_reads_ends_it_quietly(log: Built, command: str) -> 
 
 
 def on_a_terminal(*arguments: object, **environment: str) -> str:
-    """Run with stdout and stderr on a terminal of 200 columns; give what it shows."""
+    """Run with stdout and stderr on a terminal of 200 columns; return what it shows."""
     controller, terminal = pty.openpty()
     env = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
     env |= {"TERM": "xterm", "COLUMNS": "200", **environment}

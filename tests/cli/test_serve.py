@@ -57,7 +57,7 @@ class Served:
                 self._said.notify_all()
 
     def says(self, text: str) -> str:
-        """Wait for a line on stderr with this in it, and give it."""
+        """Wait for a line on stderr with this in it, and return it."""
         with self._said:
             found = self._said.wait_for(
                 lambda: next((line for line in self._lines if text in line), None), SECONDS
@@ -66,13 +66,13 @@ class Served:
         return found
 
     def errors(self) -> str:
-        """Give what a process that has ended wrote to stderr."""
+        """Return what a process that has ended wrote to stderr."""
         self.process.wait(SECONDS)
         self.says("")
         return "".join(self._lines)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal, and give the exit code."""
+        """Send a signal, and return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(SECONDS)
 
@@ -96,7 +96,7 @@ def shell(target: Path | str) -> Shell:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Give a server that several tests use, each with a topic of its own."""
+    """Return a server that several tests use, each with a topic of its own."""
     with served(tmp_path_factory.mktemp("shared") / "log") as server:
         yield server
 
@@ -134,7 +134,7 @@ LINES = "a:1\nb:2\nc:3\nd:4\n"
 
 
 def shapes(lines: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Give the names in each line; the audit's own topic is not in an embedded log."""
+    """Return the names in each line; the audit's own topic is not in an embedded log."""
     own = [each for each in lines if each.get("topic") != "__audit"]
     return [tuple(sorted(each)) for each in own]
 

@@ -18,7 +18,7 @@ from tests.cli.test_serve import SECONDS, Served, client_environment, served, sh
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Give a server that several tests use, each with a topic of its own."""
+    """Return a server that several tests use, each with a topic of its own."""
     with served(tmp_path_factory.mktemp("shared") / "log") as server:
         yield server
 
@@ -27,7 +27,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def held(remote: Shell, group: str) -> dict[str, list[int]]:
-    """Give the partitions of each member of a group."""
+    """Return the partitions of each member of a group."""
     (found,) = remote.json("group", "describe", group)
     return {
         each["member"]: [place["partition"] for place in each["partitions"]]

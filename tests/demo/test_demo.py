@@ -72,7 +72,7 @@ def test_stopped_in_the_middle_it_leaves_nothing_behind(
 
 
 def tills(folder: Path) -> list[str]:
-    """Give the tills that write below a folder."""
+    """Return the tills that write below a folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -61,7 +61,7 @@ _WAL = "tests/documents/test_wal_commands.py"
 
 
 def _live_chapters() -> list[str]:
-    """Give the chapters of the command line whose examples are run in the order of the page."""
+    """Return the chapters of the command line whose examples are run in the order of the page."""
     chapters = dict.fromkeys(each.chapter for each in blocks_of("docs/cli.md"))
     names = list(chapters)
     return names[: names.index("`lakebed wal`")]

@@ -12,13 +12,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def shown_pages() -> list[Path]:
-    """Give the pages whose blocks are run or compared."""
+    """Return the pages whose blocks are run or compared."""
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
     return sorted([*found, *ROOT.glob("deploy/*.md")])
 
 
 def all_pages() -> list[Path]:
-    """Give every page: these, decisions, and the designs beside the code."""
+    """Return every page: these, decisions, and the designs beside the code."""
     found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/**/*.md")]
     return sorted([*found, *ROOT.glob("deploy/*.md")])
 
@@ -90,7 +90,7 @@ def _language(fence: str) -> str:
 
 
 def _is_output(lines: list[str], program: tuple[int, int], below: tuple[int, int]) -> bool:
-    """Tell whether a block of text right below a program is what the program prints."""
+    """Return whether a block of text right below a program is what the program prints."""
     between = "".join(lines[program[1] + 1 : below[0]])
     return (
         _language(lines[program[0]]) == "python"
@@ -111,7 +111,7 @@ def _saved_as(lines: list[str], start: int) -> str | None:
 
 
 def _sections(lines: list[str], pairs: list[tuple[int, int]]) -> dict[int, tuple[str, str]]:
-    """Give section and chapter of each block, by the line of its first fence."""
+    """Return section and chapter of each block, by the line of its first fence."""
     inside = {number for start, end in pairs for number in range(start, end + 1)}
     starts = {start for start, _ in pairs}
     section = chapter = ""
@@ -131,13 +131,13 @@ def blocks() -> list[Block]:
 
 
 def without_blocks(text: str) -> str:
-    """Give a page without its fenced blocks, in which nothing is a link or a heading."""
+    """Return a page without its fenced blocks, in which nothing is a link or a heading."""
     return re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.M | re.S)
 
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """Give the anchors that GitHub makes of a page's headings."""
+    """Return the anchors that GitHub makes of a page's headings."""
     found: dict[str, int] = {}
     given = set()
     for heading in re.findall(
@@ -151,13 +151,13 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 def slug(heading: str) -> str:
-    """Give a heading's anchor: lower case, spaces as hyphens, other marks left out."""
+    """Return a heading's anchor: lower case, spaces as hyphens, other marks left out."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip())
     return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
 
 
 def links(page: Path) -> list[str]:
-    """Give the targets of a page's links, but for those to other sites."""
+    """Return the targets of a page's links, but for those to other sites."""
     text = re.sub(r"`[^`\n]*`", "", without_blocks(page.read_text(encoding="utf8")))
     found = re.findall(r"\]\(([^)\s]+)\)", text)
     return [each for each in found if not each.startswith(("http://", "https://", "mailto:"))]

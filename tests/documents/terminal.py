@@ -45,7 +45,7 @@ def masked(text: str) -> str:
 
 
 def steps_of(block: Block, scripts: Path) -> Iterable[Step]:
-    """Give the steps of a block: its commands, or its program, which is put among the scripts."""
+    """Return the steps of a block: its commands, or its program, which is put among the scripts."""
     if block.language == "console":
         for piece in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
             command, _, shown = _continued(piece).partition("\n")
@@ -61,12 +61,12 @@ def steps_of(block: Block, scripts: Path) -> Iterable[Step]:
 
 
 def _continued(piece: str) -> str:
-    """Give a command that goes on behind a backslash in one line."""
+    """Return a command that goes on behind a backslash in one line."""
     return re.sub(r"\\\n(?:> )?\s*", "", piece)
 
 
 def typed(steps: list[Step], folder: Path, timeout_seconds: float = PATIENCE_SECONDS) -> list[str]:
-    """Run steps in one shell, one after the other; give what each of them put out.
+    """Run steps in one shell, one after the other; return what each of them put out.
 
     A server is started in the background, on ports of its own, and ended with the shell.
     """
@@ -102,7 +102,7 @@ await() { until [ -s .served ] || ! kill -0 $served 2>/dev/null; do sleep 0.05; 
 
 
 def _served(command: str, ports: tuple[int, int]) -> str:
-    """Give a command as it is typed in: `lakebed serve` goes into the background."""
+    """Return a command as it is typed in: `lakebed serve` goes into the background."""
     for port, real in zip(_PORTS, ports, strict=True):
         command = command.replace(f":{port}", f":{real}")
     told = command.endswith("&") or "--help" in command
@@ -121,7 +121,7 @@ def _free_ports() -> tuple[int, int]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Give the environment of a user who has activated the project's own."""
+    """Return the environment of a user who has activated the project's own."""
     ours = {name: text for name, text in os.environ.items() if not name.startswith("LAKEBED_")}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**ours, "PATH": path, "HOME": str(folder)}

@@ -41,7 +41,7 @@ def reasons_for(block: Block) -> list[Shown]:
 
 
 def by_rule(language: str) -> list[Block]:
-    """Give the blocks of a language that no other test has claimed."""
+    """Return the blocks of a language that no other test has claimed."""
     return [
         each
         for each in blocks()
@@ -50,7 +50,7 @@ def by_rule(language: str) -> list[Block]:
 
 
 def is_checked(block: Block) -> bool:
-    """Tell whether a rule or a test runs or compares a block, or a reason says why none does."""
+    """Return whether a rule or a test runs or compares a block, or a reason says why none does."""
     if block.is_output or claims_of(block) or reasons_for(block):
         return True
     return block.language in RULED

@@ -16,7 +16,7 @@ def drawing(section: str) -> str:
 
 
 def records(text: str) -> list[tuple[int, bytes, bytes | None]]:
-    """Give offset, key and value of each column of a drawing's three rows."""
+    """Return offset, key and value of each column of a drawing's three rows."""
     offsets, keys, values = (
         re.findall(r"\S+", re.split(r" {4,}(?=[a-z†]\w* \w)", row.partition(name)[2])[0])
         for name, row in zip(("offset", "key", "value"), text.splitlines()[:3], strict=True)

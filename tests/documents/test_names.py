@@ -20,7 +20,7 @@ PAGES = [page for page in all_pages() if page.name != "CHANGELOG.md"]
 
 
 def spans(page: Path) -> list[str]:
-    """Give what stands between backticks, and lines that are set in as code."""
+    """Return what stands between backticks, and lines that are set in as code."""
     text = without_blocks(page.read_text(encoding="utf8"))
     indented = [line.strip() for line in re.findall(r"^    \S.*$", text, re.MULTILINE)]
     return [" ".join(each.split()) for each in re.findall(r"`([^`]+)`", text)] + indented
@@ -78,7 +78,7 @@ def functions_in(path: str) -> tuple[str, ...]:
 
 
 def chosen(words: list[str]) -> Iterator[str]:
-    """Give the tests that a call of pytest runs: those with any of the words behind `-k`."""
+    """Return the tests that a call of pytest runs: those with any of the words behind `-k`."""
     files = [word for word in words if word.startswith("tests/")]
     wanted = words[words.index("-k") + 1].split(" or ") if "-k" in words else [""]
     for file in files:

@@ -31,7 +31,7 @@ SMALL = WalConfig(file_bytes=8192, spare_files=0)
 
 
 def shown() -> list[Block]:
-    """Give the blocks of the chapter but for the help texts."""
+    """Return the blocks of the chapter but for the help texts."""
     return [
         block
         for block in blocks_of("docs/cli.md")

@@ -47,14 +47,14 @@ def opened(folder: str | Path, config: LogConfig | None = None, *, disk: Disk) -
 
 
 def inner(log: Log) -> Log:
-    """Give the embedded log: this one, or the one that a server serves it from."""
+    """Return the embedded log: this one, or the one that a server serves it from."""
     found = getattr(log, "served", log)
     assert isinstance(found, Log)
     return found
 
 
 def rows(log: Log, topic: str, partition: int = 0, column: str = "value") -> list[Any]:
-    """Give a column of everything that a partition holds."""
+    """Return a column of everything that a partition holds."""
     found: list[Any] = []
     offset: int | str = "earliest"
     while True:
@@ -66,12 +66,12 @@ def rows(log: Log, topic: str, partition: int = 0, column: str = "value") -> lis
 
 
 def everything(log: Log, topic: str, column: str = "value") -> list[Any]:
-    """Give a column of every partition, one after the other."""
+    """Return a column of every partition, one after the other."""
     return [each for number in log.offsets(topic) for each in rows(log, topic, number, column)]
 
 
 def state_of(log: Log) -> bytes:
-    """Give the state of a log as bytes; of a served one, without what its client itself needs."""
+    """Return the state of a log as bytes; of a served one, without what its client itself needs."""
     state = inner(log)._core.state
     if inner(log) is not log:
         state = state.copy()
@@ -84,7 +84,7 @@ def state_of(log: Log) -> bytes:
 
 
 def in_threads(count: int, work: Callable[[int], object]) -> list[Any]:
-    """Do the work in several threads at once; give what each returned or raised."""
+    """Do the work in several threads at once; return what each returned or raised."""
     outcomes: list[Any] = [None] * count
 
     def run(number: int) -> None:

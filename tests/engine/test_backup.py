@@ -24,7 +24,7 @@ SMALL = LogConfig(
     wal=WalConfig(file_bytes=64 << 10),
     lake=LakeConfig(iceberg=False),
 )
-"""Settings with which everything that a log does by itself happens all the time."""
+"""Settings with which everything that a log does automatically happens all the time."""
 PLAIN = LogConfig(lake=LakeConfig(iceberg=False))
 
 
@@ -340,7 +340,7 @@ def test_the_tables_of_the_original_are_left_alone(tmp_path: Path) -> None:
 
 
 def stored(folder: Path, store: Path) -> LogConfig:
-    """Write settings with a store into a log's folder; give them."""
+    """Write settings with a store into a log's folder; return them."""
     folder.mkdir(exist_ok=True)
     store.mkdir()
     url = f"file://{store}"

@@ -214,7 +214,7 @@ def killed(what: str, source: Path, target: Path, point: str = "") -> None:
 
 @pytest.mark.parametrize("point", ["held", "copied", "whole", "written"])
 def test_a_process_killed_while_it_takes_a_backup(tmp_path: Path, point: str) -> None:
-    """Only what is whole is a backup; the log has lost nothing, and can be backed up anew."""
+    """Only what is whole is a backup; the log has lost nothing, and can be backed up again."""
     with filled(tmp_path / "log"):
         pass
     killed("backup", tmp_path / "log", tmp_path / "backup", f"engine.backup.{point}")

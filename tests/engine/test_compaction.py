@@ -60,7 +60,7 @@ LEFT = [b"free2", b"a3", None, b"b6", b"d7"]
 
 
 def partition_of(log: Log, topic: str = "t", number: int = 0) -> Partition:
-    """Give a partition as the state has it."""
+    """Return a partition as the state has it."""
     return inner(log)._core.state.partitions[(log.describe_topic(topic).id, number)]
 
 

@@ -22,7 +22,7 @@ CONFIG = lakebed.LogConfig(lake=lakebed.LakeConfig(iceberg=False))
 
 
 def filled(log: Log) -> list[bytes]:
-    """Put a record into every partition of a topic; give the values."""
+    """Put a record into every partition of a topic; return the values."""
     log.create_topic("t", partitions=PARTITIONS)
     values = [b"value %d" % number for number in range(PARTITIONS)]
     for number, value in enumerate(values):

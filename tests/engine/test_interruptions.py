@@ -41,7 +41,7 @@ def interrupting() -> Iterator[None]:
 
 
 def strike_at_random(log: Log, call: Callable[[int], object], turns: int) -> set[int]:
-    """Make calls that are struck somewhere; give those that returned."""
+    """Make calls that are struck somewhere; return those that returned."""
     generator = random.Random(5)
     returned: set[int] = set()
     number = 0

@@ -53,7 +53,7 @@ OLDEST = {"segment_bytes": 4096, "retention_bytes": 1}
 
 
 def opened(folder: Path, *, threaded: bool = False, **lake: Any) -> Log:
-    """Open a log that does nothing by itself unless it is told to."""
+    """Open a log that does nothing automatically unless it is told to."""
     config = LogConfig(lake=LakeConfig(**lake), retention_interval_ms=86_400_000)
     return Log.open(folder, config, threaded=threaded)
 
@@ -85,13 +85,13 @@ def seal(log: Log, topic: str = "orders", records: int = 4) -> None:
 
 
 def written(log: Log, topic: str = "orders") -> Records:
-    """Give what the log has, all of it sealed."""
+    """Return what the log has, all of it sealed."""
     tables = [log.read(topic, partition) for partition in log.offsets(topic)]
     return records_of(pa.concat_tables(tables))
 
 
 def shown(table: Table) -> Records:
-    """Give what a table has."""
+    """Return what a table has."""
     return records_of(table.scan().to_arrow())
 
 
@@ -104,7 +104,7 @@ def records_of(table: pa.Table) -> Records:
 
 
 def agrees(log: Log, topic: str = "orders") -> bool:
-    """Tell whether a table shows the log's records once it is synced, each once."""
+    """Return whether a table shows the log's records once it is synced, each once."""
     return shown(log.lake.table(topic)) == written(log, topic)
 
 
@@ -454,7 +454,7 @@ def test_somebody_who_commits_between_our_look_and_our_swap_is_seen(
 def test_pyicebergs_own_repetition_stays_off_whatever_the_table_says(
     log: Log, commits: Counted, tmp_path: Path
 ) -> None:
-    """With it, a foreign file that came in between would be taken for ours for ever."""
+    """With it, a foreign file that came in between would be taken for ours forever."""
     seal(log)
     log.lake.sync()
     with outside(log) as catalog, catalog.load_table("lakebed.orders").transaction() as change:
@@ -629,7 +629,7 @@ def test_a_table_whose_metadata_is_gone_or_damaged_is_made_anew_and_others_go_on
 
 
 def put_stranger(log: Log, folder: Path) -> str:
-    """Have somebody append a file of their own; give where it is."""
+    """Have somebody append a file of their own; return where it is."""
     path = folder / "stranger.parquet"
     with outside(log) as catalog:
         table = catalog.load_table("lakebed.orders")

@@ -95,7 +95,7 @@ def test_setting_namespace(tmp_path: Path) -> None:
 
 
 def test_setting_sync_interval_ms(tmp_path: Path) -> None:
-    """A table appears by itself, without a checkpoint that says so."""
+    """A table appears automatically, without a checkpoint that says so."""
     folder = tmp_path / "log"
     with opened(folder) as log:
         log.create_topic("t")

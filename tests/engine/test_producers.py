@@ -27,7 +27,7 @@ from tests.waiting import until
 
 
 def written(log: lakebed.Log, identity: tuple[int, int], sequence: int, *values: bytes) -> Any:
-    """Write a batch as a producer does; give the offset it got."""
+    """Write a batch as a producer does; return the offset it got."""
     target = log._writing.target("t")
     encoded = log._writing.encode_rows(target, list(values), 0)
     assert encoded is not None

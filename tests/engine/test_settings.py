@@ -39,7 +39,7 @@ def flushed(log: Log, topic: str, *values: bytes, **more: Any) -> None:
 
 
 def segments(log: Log, topic: str = "t") -> list[Any]:
-    """Give the segments of a topic's first partition."""
+    """Return the segments of a topic's first partition."""
     partition = inner(log)._core.state.partitions[(log.describe_topic(topic).id, 0)]
     return list(partition.segments)
 
@@ -232,7 +232,7 @@ def test_setting_compact_dirty_percent() -> None:
 
 
 def test_setting_compact_lag_ms() -> None:
-    """Records are compacted once they are as old as this, whether by itself or by force."""
+    """Records are compacted once they are as old as this, whether automatically or by force."""
     clock = ManualClock()
     with quiet(clock=clock) as log:
         log.create_topic("t", config={"cleanup": "compact", "compact_lag_ms": 60_000})

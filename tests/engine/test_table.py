@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 
 def truth(log: lakebed.Log, topic: str) -> list[Row]:
-    """Give every record that consumers get, partition after partition."""
+    """Return every record that consumers get, partition after partition."""
     found: list[Row] = []
     for partition, (low, end) in log.offsets(topic).items():
         offset = low
@@ -53,7 +53,7 @@ def truth(log: lakebed.Log, topic: str) -> list[Row]:
 
 
 def last_of_keys(rows: list[Row]) -> dict[bytes, Row]:
-    """Give the latest record of each key: the last of its partition, of these the newest."""
+    """Return the latest record of each key: the last of its partition, of these the newest."""
     last: dict[tuple[bytes, int], Row] = {}
     for row in rows:
         if row["key"] is not None:

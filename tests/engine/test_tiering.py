@@ -41,18 +41,18 @@ AWAY = {"local_bytes": 0}
 
 
 def lake(url: str, **more: Any) -> LogConfig:
-    """Give settings with a store."""
+    """Return settings with a store."""
     return LogConfig(lake=LakeConfig(store=url, **more))
 
 
 def opened(folder: Path, config: LogConfig | None = None) -> Log:
-    """Open a log on a real disk that does nothing by itself."""
+    """Open a log on a real disk that does nothing automatically."""
     return Log.open(folder, config, threaded=False)
 
 
 @pytest.fixture(params=["s3", "file"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> LogConfig:
-    """Give settings with each kind of store in turn."""
+    """Return settings with each kind of store in turn."""
     if request.param == "file":
         (tmp_path / "store").mkdir()
         return lake(f"file://{tmp_path}/store")
@@ -62,13 +62,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> LogConfig:
 
 @pytest.fixture
 def drive(tmp_path: Path) -> LogConfig:
-    """Give settings with a folder as the store."""
+    """Return settings with a folder as the store."""
     (tmp_path / "store").mkdir()
     return lake(f"file://{tmp_path}/store")
 
 
 def fill(log: Log, topic: str = "t", count: int = 40, times: int = 3) -> list[bytes]:
-    """Append records and make a segment of them, several times; give their values in order."""
+    """Append records and make a segment of them, several times; return their values in order."""
     log.get_or_create_topic(topic)
     begun = log.offsets(topic)[0][1]
     values = [b"%s %d" % (topic.encode(), begun + each) for each in range(count * times)]
@@ -80,31 +80,31 @@ def fill(log: Log, topic: str = "t", count: int = 40, times: int = 3) -> list[by
 
 
 def segments(log: Log, topic: str = "t") -> list[Segment]:
-    """Give the segments of a topic's first partition."""
+    """Return the segments of a topic's first partition."""
     found = log._core.state.topic(topic)
     assert found is not None
     return list(log._core.state.partitions[(found.id, 0)].segments)
 
 
 def places(log: Log, topic: str = "t") -> list[int]:
-    """Give where each segment is."""
+    """Return where each segment is."""
     return [each.place for each in segments(log, topic)]
 
 
 def local_files(log: Log) -> list[Path]:
-    """Give every file of the local lake."""
+    """Return every file of the local lake."""
     return sorted(path for path in (log.folder / "lake").rglob("*") if path.is_file())
 
 
 def objects(log: Log) -> list[str]:
-    """Give the name of every object in the log's store."""
+    """Return the name of every object in the log's store."""
     store = log.lake._store
     assert store is not None
     return [each.name for each in store.listing()]
 
 
 def object_of(log: Log, segment: Segment, topic: int = 1) -> str:
-    """Give the name of a segment's object."""
+    """Return the name of a segment's object."""
     return log.lake._places.object_name(topic, 0, segment)
 
 
@@ -116,7 +116,7 @@ def put(log: Log, name: str, data: bytes) -> None:
 
 
 def get(log: Log, name: str) -> bytes:
-    """Give the bytes of an object."""
+    """Return the bytes of an object."""
     store = log.lake._store
     pieces: list[bytes] = []
     assert store is not None
@@ -138,12 +138,12 @@ def forget_fetched(log: Log) -> None:
 
 
 def shown(log: Log, topic: str = "t") -> Counter[Any]:
-    """Give what pyiceberg reads in a topic's table."""
+    """Return what pyiceberg reads in a topic's table."""
     return contents(read_pyiceberg(log.lake.table(topic)))
 
 
 def sealed(log: Log, topic: str = "t") -> Counter[Any]:
-    """Give the records of a topic that are in segments, read through the log."""
+    """Return the records of a topic that are in segments, read through the log."""
     found = log._core.state.topic(topic)
     assert found is not None
     total: Counter[Any] = Counter()

@@ -421,7 +421,7 @@ def _guarded(log: Log, call: Any) -> Any:
 
 
 def _in_callback(log: Log, call: Any) -> Any:
-    """Run something in the thread that commits; give what it gave or raised."""
+    """Run something in the thread that commits; return what it gave or raised."""
     told: list[Any] = []
     done = threading.Event()
 

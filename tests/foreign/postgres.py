@@ -96,7 +96,7 @@ class PostgresServer:
                 select.select([child], [], [], _START_SECONDS)  # readable once it has ended
 
     def children(self) -> list[int]:
-        """Give the processes that the first one started."""
+        """Return the processes that the first one started."""
         listed = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         return [int(child) for child in listed.read_text().split()]
 
@@ -182,7 +182,7 @@ def _version(folder: Path) -> int:
 
 
 def _identity() -> tuple[int | None, int | None]:
-    """Say whom to run the server as, user and group: nobody else unless this is root."""
+    """Return whom to run the server as, user and group: nobody else unless this is root."""
     if os.geteuid() != 0:
         return None, None
     for name in _USERS:

@@ -104,7 +104,7 @@ def duckdb_scan(
 
 
 def contents(table: pa.Table) -> Contents:
-    """Give the records of a table: how often each is in it, by partition, offset and digest.
+    """Return the records of a table: how often each is in it, by partition, offset and digest.
 
     Two tables have the same records if, and only if, this is the same for both; a record that is
     there twice counts twice. It costs some 20 µs a record; where there are many, `Table.equals` of
@@ -115,7 +115,7 @@ def contents(table: pa.Table) -> Contents:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Give the same table in the simplest spelling of its types, without metadata."""
+    """Return the same table in the simplest spelling of its types, without metadata."""
     schema = pa.schema([pa.field(each.name, _plain_type(each.type)) for each in table.schema])
     return table.replace_schema_metadata(None).cast(schema)
 
@@ -140,7 +140,7 @@ def _records(batch: pa.RecordBatch) -> Iterator[tuple[Record, str]]:
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Give the simplest type that has the same values."""
+    """Return the simplest type that has the same values."""
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type)
     if pa.types.is_struct(kind):

@@ -62,7 +62,7 @@ _MIDNIGHT: Final = datetime.datetime(2024, 5, 1, tzinfo=datetime.UTC)
 
 
 def records(schema: pa.Schema, partition: int, first: int, end: int) -> pa.Table:
-    """Give records with nulls, empty things and bytes that are no text, at every depth."""
+    """Return records with nulls, empty things and bytes that are no text, at every depth."""
     rows = [_record(schema, partition, offset) for offset in range(first, end)]
     return pa.Table.from_pylist(rows, schema=schema)
 
@@ -75,7 +75,7 @@ def create(where: Catalog, schema: pa.Schema) -> Table:
 
 
 def write(folder: Path, table: pa.Table, schema: Schema) -> str:
-    """Write records as one file with the field ids of a table's schema; give its path."""
+    """Write records as one file with the field ids of a table's schema; return its path."""
     partition, first = table["partition"][0].as_py(), table["offset"][0].as_py()
     path = folder / f"{partition}-{first:020d}-{table.num_rows}.parquet"
     pq.write_table(table.cast(schema_to_pyarrow(schema)), path)
@@ -89,12 +89,12 @@ def data_files(transaction: Transaction, paths: Iterable[str]) -> list[DataFile]
 
 
 def live_files(table: Table) -> dict[str, DataFile]:
-    """Give the files a table has now, by path."""
+    """Return the files a table has now, by path."""
     return {task.file.file_path: task.file for task in table.scan().plan_files()}
 
 
 def wider(schema: Schema) -> Schema:
-    """Give a table's schema with the field `note` added to the value, under an id of its own."""
+    """Return a table's schema with the field `note` added to the value, under an id of its own."""
     value = schema.find_field("value")
     assert isinstance(value.field_type, StructType)
     note = NestedField(_NOTE_ID, "note", StringType(), required=False)
@@ -104,7 +104,7 @@ def wider(schema: Schema) -> Schema:
 
 
 def with_note(table: pa.Table) -> pa.Table:
-    """Give typed records as they read after `note` was added: without one."""
+    """Return typed records as they read after `note` was added: without one."""
     rows = plain(table).to_pylist()
     for row in rows:
         if row["value"] is not None:

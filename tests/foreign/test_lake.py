@@ -67,7 +67,7 @@ def opened(folder: Path, *, threaded: bool = False, **lake: Any) -> Log:
 
 
 def rows(first: int, end: int) -> list[dict[str, Any]]:
-    """Give raw records: keys that come again, null keys, tombstones, headers of every kind."""
+    """Return raw records: keys that come again, null keys, tombstones, headers of every kind."""
     return [
         {
             "key": None if number % 7 == 0 else b"key \xff%d" % (number % 20),
@@ -80,7 +80,7 @@ def rows(first: int, end: int) -> list[dict[str, Any]]:
 
 
 def typed_rows(schema: pa.Schema, first: int, end: int) -> list[dict[str, Any]]:
-    """Give typed records with nulls at every depth."""
+    """Return typed records with nulls at every depth."""
     return [
         {"key": b"%d" % (number % 9), "value": _typed(schema, number) if number % 6 else None}
         for number in range(first, end)
@@ -109,7 +109,7 @@ def fill(log: Log, topic: str = "raw", first: int = 0, end: int = 60, parts: int
 
 
 def whole(log: Log, topic: str) -> pa.Table:
-    """Give everything that the log has of a topic, as it gives it to a consumer."""
+    """Return everything that the log has of a topic, as it gives it to a consumer."""
     tables = []
     for partition in log.offsets(topic):
         offset: int | str = "earliest"
@@ -256,7 +256,7 @@ def test_a_process_that_is_killed_again_and_again_leaves_every_record_once(
 
 
 def _killed(folder: Path, failpoint: str) -> int:
-    """Write in a process until it is killed; give how many records it said were written."""
+    """Write in a process until it is killed; return how many records it said were written."""
     environment = {**os.environ, "LAKEBED_FAILPOINTS": failpoint}
     command = [sys.executable, "-c", WRITER, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as child:

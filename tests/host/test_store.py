@@ -86,7 +86,7 @@ def store(request: pytest.FixtureRequest, s3: Server, tmp_path: Path) -> ObjectS
 
 
 def fetched(store: ObjectStore, name: str) -> bytes:
-    """Download an object with a writer that is begun anew for each attempt."""
+    """Download an object with a writer that is begun again for each attempt."""
     data = bytearray()
 
     def begin() -> Callable[[memoryview], object]:
@@ -202,7 +202,7 @@ def test_an_upload_outlasts_errors_of_the_server(
 
 
 def test_every_other_call_outlasts_errors_with_the_default_options(opened: Opened) -> None:
-    """The library repeats a request once by itself, then we do."""
+    """The library repeats a request once automatically, then we do."""
     store = ObjectStore(opened.location, options(opened.proxy.url), pause_seconds=0.001)
     store.put(NAME, memoryview(LARGE))
     calls: list[tuple[str, Callable[[], object], object]] = [
@@ -503,7 +503,7 @@ def test_closing_ends_a_pause_and_refuses_further_calls(opened: Opened) -> None:
 
 
 def failing(error: Exception) -> Callable[[], Callable[[memoryview], object]]:
-    """Give a writer that fails at its first piece."""
+    """Return a writer that fails at its first piece."""
 
     def fail(_: memoryview) -> None:
         raise error

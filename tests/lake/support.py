@@ -36,14 +36,14 @@ EVERYTHING = 1 << 60
 
 
 def lake(disk: Disk | None = None, root: Path = ROOT) -> LakeFolder:
-    """Give a lake with the folder of the topic in it."""
+    """Return a lake with the folder of the topic in it."""
     folder = LakeFolder(disk or SimDisk(), root)
     folder.prepare(TOPIC)
     return folder
 
 
 def typed_value(number: int) -> dict[str, Any] | None:
-    """Give a value with nulls at every depth here and there."""
+    """Return a value with nulls at every depth here and there."""
     if number % 11 == 0:
         return None
     return {

@@ -41,7 +41,7 @@ def small_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def whole(schema: pa.Schema = RAW, count: int = 12) -> tuple[bytes, Segment, pa.Table]:
-    """Give the bytes of a small segment, of two row groups unless it has fewer records."""
+    """Return the bytes of a small segment, of two row groups unless it has fewer records."""
     disk = SimDisk()
     table = records(range(count), schema=schema)
     segment = write(lake(disk), table)

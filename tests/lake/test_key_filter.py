@@ -92,7 +92,7 @@ def test_the_least_and_the_greatest_key_rule_out_what_lies_beyond_them() -> None
 
 
 def place_of_filter(data: bytes | memoryview) -> tuple[int, int]:
-    """Give where the index says that the first row group's filter is; the footer must not."""
+    """Return where the index says that the first row group's filter is; the footer must not."""
     found = pq.read_metadata(pa.BufferReader(data))
     assert found.row_group(0).column(3).bloom_filter_offset is None
     start, length = json.loads(found.metadata[b"lakebed.segment"])["row_groups"][0]["key_filter"]

@@ -67,7 +67,7 @@ class Child:
             error.add_note(f"the child says:\n{self.errors()}")
 
     def errors(self) -> str:
-        """Give what it wrote to its standard error."""
+        """Return what it wrote to its standard error."""
         return self._errors.read_text(errors="replace")
 
     def listen(self, until: Callable[[], bool]) -> bool:
@@ -86,12 +86,12 @@ class Child:
             pass
 
     def kill(self) -> int:
-        """Kill it with SIGKILL, take what it had written, give its exit code."""
+        """Kill it with SIGKILL, take what it had written, return its exit code."""
         self._process.send_signal(signal.SIGKILL)
         return self.wait()
 
     def wait(self) -> int:
-        """Take lines to the end and give the exit code: negative if a signal ended it."""
+        """Take lines to the end and return the exit code: negative if a signal ended it."""
         self.listen(lambda: False)
         assert not self._rest, f"a line was cut: {self._rest!r}"
         return self._process.wait()

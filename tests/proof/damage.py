@@ -39,7 +39,7 @@ def found_in(image: Image, damaged: Contents) -> Picture | LakebedError:
 
 
 def check(image: Image, damaged: Contents, path: Path, allowed: list[Picture]) -> bool:
-    """Verify that damage to one file is refused by its name, or harmless; tell whether refused."""
+    """Verify that damage to one file is refused by name, or harmless; return which."""
     found = found_in(image, damaged)
     if isinstance(found, LakebedError):
         assert isinstance(found, CorruptionError), f"not an error of corruption: {found!r}"

@@ -75,17 +75,17 @@ class ForkedChild(Child):
             error.add_note(f"the child says:\n{self.errors()}")
 
     def errors(self) -> str:
-        """Give what it wrote to its standard error."""
+        """Return what it wrote to its standard error."""
         return self._errors.read_text(errors="replace") if self._errors.exists() else ""
 
     def kill(self) -> int:
-        """Kill it with SIGKILL, take what it had written, give its exit code."""
+        """Kill it with SIGKILL, take what it had written, return its exit code."""
         assert self._child.pid is not None
         os.kill(self._child.pid, signal.SIGKILL)
         return self.wait()
 
     def wait(self) -> int:
-        """Take events to the end and give the exit code: negative if a signal ended it."""
+        """Take events to the end and return the exit code: negative if a signal ended it."""
         self.listen(lambda: False)
         assert not self._rest, f"a line was cut: {self._rest!r}"
         self._child.join()

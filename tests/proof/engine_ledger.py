@@ -159,7 +159,7 @@ class Ledger:
     # Comparing
 
     def check(self, log: Log, *, weak: bool = False) -> Found:
-        """Raise if the log contradicts what was reported; give what it holds.
+        """Raise if the log contradicts what was reported; return what it holds.
 
         With `weak`, what was acknowledged may be lost: the log does not sync before it says so.
         """

@@ -5,7 +5,7 @@ simulated disk it lives a life that a seed repeats; several of them in threads a
 process that is killed.
 
 Topics: `fixed` is never touched by anything that removes records, `trimmed` has retention,
-`compacted` is compacted by key, `churn` is purged, deleted and made anew, `marks` holds the places
+`compacted` is compacted by key, `churn` is purged, deleted and made again, `marks` holds the places
 that groups commit.
 """
 
@@ -152,7 +152,7 @@ class Worker:
         return rows
 
     def call(self, what: dict[str, Any], made: Callable[[], Any]) -> str:
-        """Make a call and report it; give what became of it."""
+        """Make a call and report it; return what became of it."""
         number = f"{self.run}/{self.thread}/{next(self._operations)}"
         self.tell(["intend", number, what])
         return self._finish(number, made)
@@ -187,7 +187,7 @@ class Worker:
         )
 
     def append_async(self) -> None:
-        """Append a few records without waiting; each is by itself."""
+        """Append a few records without waiting; each is an entry."""
         rows = self._rows(self.rng.randint(1, 4), "fixed")
         numbers = [f"{self.run}/{self.thread}/{next(self._operations)}" for _ in rows]
         for number, row in zip(numbers, rows, strict=True):
@@ -417,28 +417,28 @@ class Worker:
 
 
 def _result(future: Future[Any]) -> list[Any]:
-    """Give the place of a record that was appended without waiting."""
+    """Return the place of a record that was appended without waiting."""
     return [future.result(600)]
 
 
 def value_of(row: list[Any]) -> bytes:
-    """Give a record's bytes."""
+    """Return a record's bytes."""
     _, _, run, thread, number, size = row
     return payload_of(Name(run, thread, number), size)
 
 
 def key_of(row: list[Any]) -> bytes | None:
-    """Give a record's key."""
+    """Return a record's key."""
     return row[1].encode() or None
 
 
 def row_of(row: list[Any]) -> dict[str, object]:
-    """Give a record as a row."""
+    """Return a record as a row."""
     return {"value": value_of(row), "key": key_of(row)}
 
 
 def _places_in_order(rows: list[list[Any]], batches: list[Acks]) -> list[Any]:
-    """Give the place of each record of a transaction, whose batches are of one topic each."""
+    """Return the place of each record of a transaction, whose batches are of one topic each."""
     places: dict[str, list[Any]] = {row[0]: [] for row in rows}
     for batch in batches:
         places[batch.topic] += batch

@@ -33,7 +33,7 @@ _STILL_SECONDS_MAX = 600.0
 
 
 def _written(device: int) -> tuple[int, int]:
-    """Give how many writes a device has finished and how many are under way."""
+    """Return how many writes a device has finished and how many are under way."""
     path = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
     words = path.read_text().split()
     return int(words[4]), int(words[8])
@@ -61,7 +61,7 @@ def _verify(copy: Path, on: Path, ledger: Ledger) -> None:
 
 
 def _life(work: Path, life: int, cuts: int, chance: random.Random) -> int:
-    """Let one writer be cut many times; give how many acknowledgements it had by then."""
+    """Let one writer be cut many times; return how many acknowledgements it had by then."""
     image = make_image(work / f"{life}.image", _IMAGE_BYTES)
     taken = work / "taken"
     taken.mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ from lakebed.wal.frame import (
 
 
 def sealed_header(header: FrameHeader, salt: int) -> bytes:
-    """Give a frame header with the checksum its fields call for."""
+    """Return a frame header with the checksum its fields call for."""
     packed = FRAME_HEADER.pack(*header)
     return FRAME_HEADER.pack(*header._replace(checksum=crc32c(packed[8:], salt)))
 

@@ -35,7 +35,7 @@ def _append(log: Wal, number: int) -> int:
 
 
 def _append_until_full(log: Wal) -> int:
-    """Append until it is rejected for lack of space; give how many were accepted."""
+    """Append until it is rejected for lack of space; return how many were accepted."""
     for number in range(1, _ENTRIES_BEYOND):
         try:
             assert _append(log, number) == number

@@ -39,7 +39,7 @@ class Image:
 
     @property
     def picture(self) -> Picture:
-        """Give what the undamaged log holds."""
+        """Return what the undamaged log holds."""
         return self.pictures[-1]
 
     @property
@@ -48,7 +48,7 @@ class Image:
         return sorted(path for path in self.contents if path.suffix == ".wal")
 
     def with_file(self, path: Path, data: bytes) -> Contents:
-        """Give the contents with one file replaced."""
+        """Return the contents with one file replaced."""
         return {**self.contents, path: data}
 
     def frames(self, path: Path) -> list[tuple[int, FrameHeader]]:
@@ -108,7 +108,7 @@ class Maker:
 
     @property
     def log(self) -> Wal:
-        """Give the log that is being made."""
+        """Return the log that is being made."""
         return self._log
 
     def append(self, size: int, kind: EntryKind = EntryKind.NORMAL) -> None:
@@ -150,7 +150,7 @@ class Maker:
         return self.kill()
 
     def kill(self) -> Image:
-        """Give the image as it is, without closing the log."""
+        """Return the image as it is, without closing the log."""
         image = self.image
         image.closed = self._log._closed
         image.contents = self._disk.contents()

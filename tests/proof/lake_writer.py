@@ -38,7 +38,7 @@ TOPICS: dict[str, dict[str, Any]] = {
 
 
 def settings(given: str, *, busy: bool = False) -> LogConfig:
-    """Give a log's settings; a busy one does everything by itself, as often as it can."""
+    """Return a log's settings; a busy one does everything automatically, as often as it can."""
     lake = json.loads(given)
     often = 20 if busy else 100_000
     return LogConfig(

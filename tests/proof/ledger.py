@@ -40,13 +40,13 @@ class Name(NamedTuple):
 
 
 def payload_of(name: Name, size: int) -> bytes:
-    """Give the bytes of an entry, at least `BYTES_MIN`."""
+    """Return the bytes of an entry, at least `BYTES_MIN`."""
     head = _HEAD.pack(*name, size)
     return head + hashlib.shake_128(head).digest(size - len(head))
 
 
 def name_of(payload: memoryview) -> tuple[Name, int]:
-    """Give the name and size of the entry with these bytes; raise if one of them is wrong."""
+    """Return the name and size of the entry with these bytes; raise if one of them is wrong."""
     assert len(payload) >= BYTES_MIN, f"an entry of {len(payload)} bytes was never intended"
     run, thread, number, size = _HEAD.unpack_from(payload)
     name = Name(run, thread, number)
@@ -56,7 +56,7 @@ def name_of(payload: memoryview) -> tuple[Name, int]:
 
 
 def note_of(mark: int) -> bytes:
-    """Give the note that goes with a release up to `mark`."""
+    """Return the note that goes with a release up to `mark`."""
     return b"held up to %d" % mark if mark else b""
 
 
@@ -158,7 +158,7 @@ class Ledger:
             del self.sizes[self.acked.pop(index)]
 
     def check(self, log: Readable) -> dict[int, Name]:
-        """Raise if the log contradicts what was reported; give what it holds."""
+        """Raise if the log contradicts what was reported; return what it holds."""
         assert log.hard_state in self.states, f"{log.hard_state} is none of {self.states}"
         assert log.mark.index in self.marks, f"mark {log.mark} is none of {self.marks}"
         assert log.mark.note == note_of(log.mark.index), f"another note: {log.mark}"
@@ -175,7 +175,7 @@ class Ledger:
         return found
 
     def _cut_floor(self, log: Readable) -> int:
-        """Give the index up to which the acknowledged entries must be there."""
+        """Return the index up to which the acknowledged entries must be there."""
         made = self.cut is not None and log.last_index <= self.cut
         return self.cut if made and self.cut is not None else 2**63
 
@@ -196,7 +196,7 @@ class Ledger:
         return found
 
     def resolve(self, log: Readable) -> list[str]:
-        """Check a reopened log; give the lines that say what became of what was not known.
+        """Check a reopened log; return the lines that say what became of what was not known.
 
         What a reopened log has shown must stay, and what it did not show must never come.
         """

@@ -34,7 +34,7 @@ class Life:
 
     @property
     def now(self) -> Picture:
-        """Give what the log holds if nothing is lost."""
+        """Return what the log holds if nothing is lost."""
         return self.allowed[-1]
 
     def open(self) -> Wal:
@@ -57,11 +57,11 @@ class Life:
         action(self, log)
 
     def intend(self, *pictures: Picture) -> None:
-        """Say what a call is about to make of the log, step by step."""
+        """Return what a call is about to make of the log, step by step."""
         self.allowed += pictures
 
     def settle(self, *, synced: bool = False) -> None:
-        """Say that the call returned; with `synced`, that everything before is on disk."""
+        """Report that the call returned; with `synced`, that everything before is on disk."""
         if synced or self.config.sync is SyncMode.ALWAYS:
             del self.allowed[:-1]
 
@@ -81,13 +81,13 @@ class Life:
         return (b"%d/" % self._count + rng.randbytes(size))[: max(8, size)]
 
     def _up_to_a_sector(self) -> int:
-        """Give the size of an entry whose frame ends with a sector, so that a tear falls there."""
+        """Return the size of an entry whose frame ends with a sector, so that a tear hits there."""
         assert self.log is not None
         rest = -self.log._committer.tail.position % 512
         return rest - 64 if rest > 64 else rest + 448
 
     def _own_bytes(self) -> bytes:
-        """Give frames of this very log, which as a payload must never be taken for frames."""
+        """Return frames of this very log, which as a payload must never be taken for frames."""
         contents = self.disk.contents()
         files = [path for path in contents if path.suffix == ".wal"]
         data = contents[self.rng.choice(files)]

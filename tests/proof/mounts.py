@@ -22,7 +22,7 @@ _UNSHARE = ("unshare", "--mount", "--propagation=private", "--pid", "--fork", "-
 
 
 def _missing() -> str:
-    """Say what a private mount needs and this machine does not have; nothing if it has all."""
+    """Return what a private mount needs and this machine does not have; nothing if it has all."""
     if os.geteuid() != 0:
         return "needs root, to mount file systems"
     tools = [tool for tool in _TOOLS if shutil.which(tool) is None]
@@ -80,6 +80,6 @@ def mounted(source: Path, on: Path, *options: str) -> Iterator[Path]:
 
 
 def quick_folder() -> str | None:
-    """Give where images are quickest: in memory, if there is such a folder."""
+    """Return where images are quickest: in memory, if there is such a folder."""
     memory = "/dev/shm"
     return memory if os.access(memory, os.W_OK) else None

@@ -46,7 +46,7 @@ class RaftAsWal:
 
     @property
     def mark(self) -> Mark:
-        """Give the snapshot as a mark, having verified it."""
+        """Return the snapshot as a mark, having verified it."""
         snapshot = self._log.snapshot()
         if snapshot is None:
             return Mark()

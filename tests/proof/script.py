@@ -71,7 +71,7 @@ class Script:
 
     @property
     def log(self) -> Log:
-        """Give the open log."""
+        """Return the open log."""
         assert self._open is not None
         return self._open
 

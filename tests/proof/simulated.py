@@ -46,18 +46,18 @@ class Picture(NamedTuple):
     items: tuple[Item, ...] = ()
 
     def appended(self, term: int, kind: EntryKind, payload: bytes) -> Picture:
-        """Give the picture with one entry more."""
+        """Return the picture with one entry more."""
         item = Item(self.last_index + 1, term, kind, payload)
         return self._replace(last_index=item.index, last_term=term, items=(*self.items, item))
 
     def truncated(self, last: int) -> Picture:
-        """Give the picture without the entries above `last`."""
+        """Return the picture without the entries above `last`."""
         term = self.term_at(last)
         items = tuple(item for item in self.items if item.index <= last)
         return self._replace(last_index=last, last_term=term, items=items)
 
     def released(self, mark: Mark, *, reset: bool) -> Picture:
-        """Give the picture after a release."""
+        """Return the picture after a release."""
         if reset:
             return Picture(mark, self.hard_state, mark.index, mark.term)
         items = tuple(item for item in self.items if item.index > mark.index)
@@ -74,7 +74,7 @@ class Picture(NamedTuple):
         return f"{mark} {self.hard_state} end {self.last_index}:{self.last_term} [{items}]"
 
     def term_at(self, index: int) -> int:
-        """Give the term of the entry at `index`, which may be the last one released."""
+        """Return the term of the entry at `index`, which may be the last one released."""
         if index == self.last_index:
             return self.last_term
         if index == self.mark.index:
@@ -98,7 +98,7 @@ def open_on(disk: SimDisk, config: WalConfig) -> Wal:
 
 
 def disk_with(contents: dict[Path, bytes]) -> SimDisk:
-    """Give a disk with these durable files."""
+    """Return a disk with these durable files."""
     disk = SimDisk()
     for path, data in contents.items():
         disk.put(path, data)

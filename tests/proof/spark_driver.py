@@ -21,7 +21,7 @@ BATCH_RECORDS = 60
 
 
 def say(event: str, **facts: object) -> None:
-    """Tell whoever started this."""
+    """Return whoever started this."""
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
 

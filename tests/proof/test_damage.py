@@ -39,7 +39,7 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 
 def bits_to_flip(image: Image, part: int, stride: int) -> Iterator[tuple[Path, int, bool]]:
-    """Give every bit of headers and every `stride`th other one, and whether checksums cover it."""
+    """Return every bit of headers every `stride`th other, and whether checksums cover it."""
     for path, data in image.contents.items():
         wal = path.suffix == ".wal"
         covered = {byte for each in image.covered(path) for byte in each} if wal else set()
@@ -114,7 +114,7 @@ def test_a_file_that_was_cut_short_is_refused(part: int, tmp_path: Path) -> None
 
 
 def lost_sectors(image: Image, path: Path) -> Iterator[bytes]:
-    """Give the file with each sector zeroed, as if the disk had lost its write."""
+    """Return the file with each sector zeroed, as if the disk had lost its write."""
     data = image.contents[path]
     for sector in (512, 4096):
         for start in range(0, len(data), sector):
@@ -122,7 +122,7 @@ def lost_sectors(image: Image, path: Path) -> Iterator[bytes]:
 
 
 def stale_sectors(image: Image, path: Path) -> Iterator[bytes]:
-    """Give the file with each sector as it was earlier, in this file or in one recycled since."""
+    """Return the file with each sector as it was earlier, in this file or in one recycled since."""
     data = image.contents[path]
     versions: set[tuple[int, bytes]] = set()
     for contents in image.earlier:
@@ -135,7 +135,7 @@ def stale_sectors(image: Image, path: Path) -> Iterator[bytes]:
 
 
 def check_sectors(image: Image, path: Path, changed: bytes, *, folder: Path, test: str) -> bool:
-    """Verify one file with changed sectors; tell whether it was refused."""
+    """Verify one file with changed sectors; return whether it was refused."""
     damaged: Contents = image.with_file(path, changed)
     with kept(damaged, folder, test, f"sectors of {path}"):
         return check(image, damaged, path, image.allowed(damaged, path))

@@ -27,22 +27,22 @@ Replacement = Callable[[Image, Path, random.Random], bytes]
 
 
 def arbitrary_bytes(image: Image, path: Path, seed: random.Random) -> bytes:
-    """Give random bytes of the same length."""
+    """Return random bytes of the same length."""
     return seed.randbytes(len(image.contents[path]))
 
 
 def nothing(_image: Image, _path: Path, _seed: random.Random) -> bytes:
-    """Give an empty file."""
+    """Return an empty file."""
     return b""
 
 
 def zeros(image: Image, path: Path, _seed: random.Random) -> bytes:
-    """Give zeros of the same length."""
+    """Return zeros of the same length."""
     return bytes(len(image.contents[path]))
 
 
 def other_number(image: Image, path: Path, seed: random.Random) -> bytes:
-    """Give another file of the same log."""
+    """Return another file of the same log."""
     return image.contents[seed.choice([each for each in image.files if each != path])]
 
 

@@ -63,7 +63,7 @@ class Image:
         assert kinds[".parquet"] and kinds[".snapshot"] == 2 and kinds[".staged"], kinds
 
     def look(self, contents: Contents) -> LakebedError | None:
-        """Open a damaged image and read everything; give the typed error, if it is one.
+        """Open a damaged image and read everything; return the typed error, if it is one.
 
         The open transaction is then committed, so that its staged file is read as well.
         """

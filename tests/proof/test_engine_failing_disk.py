@@ -171,7 +171,7 @@ class SiteDisk(FaultyDisk):
 
 
 def _faults(kind: str, disk: SiteDisk) -> Iterator[Fault]:
-    """Give a fault for each call site; in the long form for each call, also from there on."""
+    """Return a fault for each call site; in the long form for each call, also from there on."""
     first = sorted(nth for site, nth in disk.sites.items() if site[0] == kind)
     calls = list(range(1, disk.calls[kind] + 1)) if LONG else first
     for lasting in (False, True) if LONG else (False,):

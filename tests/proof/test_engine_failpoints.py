@@ -35,7 +35,7 @@ _POINTS = [name for name in failpoints.names() if not name.startswith(_ELSEWHERE
 
 
 def _run(folder: Path, run: int, action: str, ledger: Ledger) -> int:
-    """Live the scripted life with a failpoint armed; give how it ended."""
+    """Live the scripted life with a failpoint armed; return how it ended."""
     errors = folder.with_suffix(".stderr")
     with ForkedChild(
         folder, run, SEED, "script", take=ledger.take, errors=errors, failpoint=action

@@ -51,7 +51,7 @@ def _value(chance: random.Random, depth: int = 0) -> Any:
 
 
 def _mangled(chance: random.Random, value: Any) -> Any:
-    """Give the same data with one place changed."""
+    """Return the same data with one place changed."""
     if isinstance(value, list | tuple) and value and chance.random() < 0.9:
         at = chance.randrange(len(value))
         items = list(value)
@@ -67,7 +67,7 @@ def _mangled(chance: random.Random, value: Any) -> Any:
 
 
 def _damaged(chance: random.Random, data: bytes) -> bytes:
-    """Give bytes with some of them changed, cut or repeated."""
+    """Return bytes with some of them changed, cut or repeated."""
     changed = bytearray(data)
     for _ in range(chance.randint(1, 4)):
         if changed:
@@ -109,7 +109,7 @@ def _is_refused(data: Any, decoder: Callable[[Any], Any], name: str) -> bool:
 @simulation("engine-fuzz")
 @small_transactions()
 def _payloads() -> list[bytes]:
-    """Give the entries of a real log: one of nearly every kind of command."""
+    """Return the entries of a real log: one of nearly every kind of command."""
     from lakebed.host import SimDisk
 
     life = Life(rng("engine-fuzz"), SCRIPT, SimDisk())

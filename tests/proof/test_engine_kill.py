@@ -37,7 +37,7 @@ def _cycle(folder: Path, ledger: Ledger, run: int, mode: str, chance: random.Ran
 
 
 def _live(folder: Path, chance: random.Random, phases: Counter[str]) -> int:
-    """Run the cycles of one folder; give how many acknowledgements they had."""
+    """Run the cycles of one folder; return how many acknowledgements they had."""
     ledger = Ledger()
     later = chance.choices(("write", "recover"), (3, 1), k=_CYCLES_PER_FOLDER - 1)
     modes = ["write", *later]

@@ -157,7 +157,7 @@ class LogMachine(RuleBasedStateMachine):
         return {"a": self.count, **more}
 
     def added(self, topic: Topic, partition: int, record: tuple[int, Any]) -> int:
-        """Add a record to the model; give its offset."""
+        """Add a record to the model; return its offset."""
         records = topic.partitions[partition].records
         records.append(record)
         return len(records) - 1
@@ -229,7 +229,7 @@ class LogMachine(RuleBasedStateMachine):
         self.open.topics.append((name, topic, partition, (self.now, value)))
 
     def late(self, each: Open) -> bool:
-        """Tell whether it is open for too long."""
+        """Return whether it is open for too long."""
         return self.now > each.started + 30_000_000
 
     @precondition(lambda self: self.open is not None)
@@ -332,7 +332,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @property
     def now(self) -> int:
-        """Give the time."""
+        """Return the time."""
         return self.clock.time_us()
 
     # Reading

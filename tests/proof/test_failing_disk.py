@@ -39,7 +39,7 @@ _ROUNDS = trials(1, 3)
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Give a quick folder: these are thousands of lives, and none needs a real disk."""
+    """Return a quick folder: these are thousands of lives, and none needs a real disk."""
     with tempfile.TemporaryDirectory(dir=quick_folder()) as name:
         yield Path(name)
 
@@ -104,7 +104,7 @@ def _healthy_calls(folder: Path) -> Counter[str]:
 
 
 def _faults(kind: str, count: int) -> Iterator[Fault]:
-    """Give each fault of a kind: at every call; in the long form also from that call on."""
+    """Return each fault of a kind: at every call; in the long form also from that call on."""
     for lasting in (False, True) if LONG else (False,):
         for nth in range(1, count + 1):
             for number in (errno.EIO, errno.ENOSPC):
@@ -114,7 +114,7 @@ def _faults(kind: str, count: int) -> Iterator[Fault]:
 
 
 def _run(folder: Path, fault: Fault) -> int:
-    """Live with a fault, then reopen on a healthy disk and go on; give how often it struck."""
+    """Live with a fault, then reopen on a healthy disk and go on; return how often it struck."""
     disk = FaultyDisk(OsDisk(), fault)
     life = FaultyLife(folder, disk)
     try:

@@ -22,7 +22,7 @@ _POINTS = [name for name in failpoints.names() if name.partition(".")[0] in _SCR
 
 
 def _run(script: type[Script], folder: Path, action: str) -> tuple[int, Ledger]:
-    """Live the scripted life with a failpoint armed; give how it ended and what was told."""
+    """Live the scripted life with a failpoint armed; return how it ended and what was told."""
     ledger = Ledger()
     with Child(
         script.__module__,

@@ -93,7 +93,7 @@ class Fuzz:
         return drawn
 
     def other_payload(self, data: bytes, position: int, header: FrameHeader, salt: int) -> bytes:
-        """Give a frame another payload, such as other kinds have, with its checksum right."""
+        """Return a frame another payload, such as other kinds have, with its checksum right."""
         payload = self.seed.choice([b"", bytes(8), encode_gap(self.number(8)), bytes(17)])
         payload = payload[: header.length]
         start = position + HEADER_BYTES
@@ -352,7 +352,7 @@ def test_a_decoder_gives_a_value_or_a_typed_error(target: Callable[[Fuzz], None]
 
 
 def _bounded(target: Callable[[Fuzz], None], fuzz: Fuzz, *, measure_memory: bool) -> bool:
-    """Run one trial within bounds; tell whether it gave a value."""
+    """Run one trial within bounds; return whether it gave a value."""
     started = time.process_time()
     if measure_memory:
         tracemalloc.start()

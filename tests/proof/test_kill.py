@@ -47,7 +47,7 @@ def _modes(chance: random.Random) -> list[str]:
 
 
 def _live(folder: Path, chance: random.Random, phases: Counter[str]) -> int:
-    """Run the cycles of one folder; give how many acknowledgements they had."""
+    """Run the cycles of one folder; return how many acknowledgements they had."""
     ledger = Ledger()
     modes = _modes(chance)
     for run, mode in enumerate(modes):

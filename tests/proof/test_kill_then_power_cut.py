@@ -27,7 +27,7 @@ class _KilledError(BaseException):
 
 
 def _killed(chance: random.Random, sync: SyncMode) -> tuple[Life, list[Picture]]:
-    """Live until the nth call to the disk; give the pictures that a kill then may leave.
+    """Live until the nth call to the disk; return the pictures that a kill then may leave.
 
     The disk is left as the dead process left it. A kill loses nothing that was acknowledged, in
     any mode: the operating system has it.

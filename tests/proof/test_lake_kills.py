@@ -48,7 +48,7 @@ _POINTS = [
 
 
 def _kinds(point: str) -> list[str]:
-    """Give the kinds of lake that come by a point; in the short form, one of them."""
+    """Return the kinds of lake that come by a point; in the short form, one of them."""
     if point.startswith(_STORED):
         return ["file"]
     if point.startswith(_LOCAL):
@@ -64,7 +64,7 @@ def _settings(kind: str, folder: Path) -> str:
 
 
 def _live(folder: Path, given: str, ledger: LakeLedger, failpoint: str) -> int:
-    """Live the scripted life with a failpoint armed; give how it ended."""
+    """Live the scripted life with a failpoint armed; return how it ended."""
     errors = folder / "stderr"
     folder.mkdir(parents=True, exist_ok=True)
     with ForkedChild(

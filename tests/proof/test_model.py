@@ -67,7 +67,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @property
     def model(self) -> Picture:
-        """Give what the log holds if nothing is lost."""
+        """Return what the log holds if nothing is lost."""
         return self.allowed[-1]
 
     def became(self, picture: Picture, *, synced: bool = False) -> None:
@@ -77,7 +77,7 @@ class LogMachine(RuleBasedStateMachine):
             del self.allowed[:-1]
 
     def before_the_end(self, count: int) -> int:
-        """Give the index so many entries before the last, or the last one released."""
+        """Return the index so many entries before the last, or the last one released."""
         return max(self.model.mark.index, self.model.last_index - count)
 
     @rule(payload=payloads, term=terms, kind=st.sampled_from(EntryKind))

@@ -93,7 +93,7 @@ class PowerCuts:
             self._open(disk.crash(survival, self._rng, names_in_order=in_order), allowed)
 
     def _open(self, disk: SimDisk, allowed: list[Picture]) -> tuple[Picture, bool]:
-        """Open a disk and verify it; give what it holds, and whether a torn tail was cut."""
+        """Open a disk and verify it; return what it holds, and whether a torn tail was cut."""
         self.states += 1
         log = open_on(disk, self._life.config)
         found = picture_of(log)
@@ -152,7 +152,7 @@ class Interruption:
         self._clock = ManualClock()
 
     def run(self) -> list[Picture]:
-        """Make the commit, in a log that needs a new file for it; give what may be found later."""
+        """Make the commit, in a log that needs a new file for it; return what may exist later."""
         config = WalConfig(file_bytes=4096, spare_files=0)
         log = Wal.open(FOLDER, config, disk=self._disk, clock=self._clock)
         log.append(self._rng.randbytes(self._rng.randint(1000, 3000)))

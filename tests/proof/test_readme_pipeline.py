@@ -80,7 +80,7 @@ def _await_more(log: lakebed.Log, paid: int) -> None:
 
 @contextmanager
 def _orders(log: lakebed.Log) -> Iterator[list[int]]:
-    """Write orders until the block ends; give the numbers of those that were acknowledged."""
+    """Write orders until the block ends; return the numbers of those that were acknowledged."""
     written: list[int] = []
     ending = threading.Event()
 
@@ -173,6 +173,6 @@ def _running(folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def spark_environment(folder: Path) -> dict[str, str]:
-    """Give the environment of a user who has nothing but this project."""
+    """Return the environment of a user who has nothing but this project."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "HOME": str(folder)}

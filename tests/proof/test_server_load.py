@@ -68,7 +68,7 @@ class WriterProcess:
                 self._ledger.take(json.loads(line))
 
     def check(self) -> None:
-        """Raise if it ended by itself."""
+        """Raise if it ended."""
         assert self._process.poll() is None, f"a writer failed: {self._errors.read_text()}"
 
     def kill(self) -> None:

@@ -77,18 +77,18 @@ class Driver:
         return str(said["event"])
 
     def done(self) -> bool:
-        """Wait for the end; tell whether the stream came to its own."""
+        """Wait for the end; return whether the stream came to its own."""
         while (event := self.event()) is not None:
             if event == "done":
                 return True
         return False
 
     def workers(self) -> list[int]:
-        """Give the Python processes that the application has started."""
+        """Return the Python processes that the application has started."""
         return [pid for pid in self._family() if b"-m\0lakebed.spark.daemon\0" in _command(pid)]
 
     def _family(self) -> list[int]:
-        """Give every process of the session that the application began."""
+        """Return every process of the session that the application began."""
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -122,7 +122,7 @@ def _command(pid: int) -> bytes:
 
 
 def _alive(pid: int) -> bool:
-    """Tell whether a process runs, and is not only waited for."""
+    """Return whether a process runs, and is not only waited for."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False

@@ -136,7 +136,7 @@ class Worker:
         self._last_ack = index
 
     def _read_back(self) -> None:
-        """Look at kept views again, and at some entries anew."""
+        """Look at kept views again, and at some entries again."""
         for name, view in self._views:
             assert name_of(view)[0] == name, f"a view of {name} changed"
         first = self._log.first_index

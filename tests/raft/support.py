@@ -110,5 +110,5 @@ class _Reopening:
 
 
 def reopening(disk: SimDisk) -> RaftLog:
-    """Give a log that is closed and opened again after every call."""
+    """Return a log that is closed and opened again after every call."""
     return cast(RaftLog, _Reopening(lambda: open_sim(disk)))

@@ -36,7 +36,7 @@ def test_a_note_comes_back(note: Note) -> None:
 
 
 def _mutations(rng: random.Random, count: int) -> list[bytes]:
-    """Give random bytes, and valid encodings with bytes changed, cut or added."""
+    """Return random bytes, and valid encodings with bytes changed, cut or added."""
     valid = [
         encode_membership(Membership((1, 2, 300), (2**40,))),
         encode_note(Note(Membership((1, 2, 3)), 70_000, 2**31)),

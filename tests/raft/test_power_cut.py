@@ -41,7 +41,7 @@ def cuts_during(disk: SimDisk, act: Callable[[], None]) -> list[Cut]:
 
 
 def prepared() -> tuple[SimDisk, WalLog]:
-    """Give a log of several files with a snapshot, a hard state and two memberships."""
+    """Return a log of several files with a snapshot, a hard state and two memberships."""
     disk = SimDisk()
     log = open_sim(disk)
     fill(log, 4)

@@ -225,7 +225,7 @@ def test_damage_to_a_snapshot_is_seen_when_it_is_read(damaged: bytes) -> None:
 
 
 def once(act: Callable[[], object], then: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function that does something else before its first call."""
+    """Return a function that does something else before its first call."""
     pending = [act]
 
     def call(*arguments: Any, **named: Any) -> Any:

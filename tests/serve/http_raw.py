@@ -78,7 +78,7 @@ def call(
 
 
 def is_alive(server: ServerProcess) -> bool:
-    """Tell whether a new connection gets an answer to a health probe."""
+    """Return whether a new connection gets an answer to a health probe."""
     with connect(server) as probe:
         probe.sendall(LIVE)
         return status(probe) == 200

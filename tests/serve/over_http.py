@@ -77,7 +77,7 @@ class Served:
         *,
         chunked: bool = False,
     ) -> Answer:
-        """Send a request with bytes (or an iterable of them) as its body, and give the answer."""
+        """Send a request with bytes (or an iterable of them) as its body, and return the answer."""
         given = dict(headers or {})
         if self.token:
             given.setdefault("Authorization", f"Bearer {self.token}")

@@ -37,7 +37,7 @@ def run_small(folder: Path) -> Iterator[ServerProcess]:
 
 
 def unharmed(running: ServerProcess) -> Iterator[ServerProcess]:
-    """Give the server, and see afterwards that nothing came of what was done to it."""
+    """Return the server, and see afterwards that nothing came of what was done to it."""
     before = len(running.said)
     with running.open() as log:
         ends = [log.offsets(topic) for topic in (TOPIC, "typed")]
@@ -68,7 +68,7 @@ class Raw:
         self.client.close()
 
     def action(self, name: str, body: bytes) -> Any:
-        """Make a call with any body; give the reply or the error."""
+        """Make a call with any body; return the reply or the error."""
         try:
             (reply,) = self.client.do_action(fl.Action(name, body))
             return unpack(reply.body.to_pybytes())
@@ -76,7 +76,7 @@ class Raw:
             return error_of(error)
 
     def ticket(self, ticket: bytes) -> Any:
-        """Show any ticket; give the table or the error."""
+        """Show any ticket; return the table or the error."""
         try:
             return self.client.do_get(fl.Ticket(ticket)).read_all()
         except pa.ArrowException as error:
@@ -90,7 +90,7 @@ class Raw:
         topic: str = TOPIC,
         path: fl.FlightDescriptor | None = None,
     ) -> Any:
-        """Put one message; give its answer, or the error that ended the stream."""
+        """Put one message; return its answer, or the error that ended the stream."""
         batch = some() if batch is None else batch
         descriptor = fl.FlightDescriptor.for_path(topic) if path is None else path
         try:
@@ -113,12 +113,12 @@ class Raw:
 
 
 def error_of(error: BaseException) -> LakebedError:
-    """Give the error that the server meant; it has to have meant one."""
+    """Return the error that the server meant; it has to have meant one."""
     info = getattr(error, "extra_info", None)
     assert info, f"the server failed: {error}"
     return unpack_error(info)
 
 
 def some(count: int = 1) -> pa.RecordBatch:
-    """Give a batch as it should be."""
+    """Return a batch as it should be."""
     return pa.record_batch([pa.array([b"v"] * count, pa.binary())], schema=RAW)

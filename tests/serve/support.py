@@ -95,7 +95,7 @@ class ServerProcess:
 
     @property
     def alive(self) -> bool:
-        """Tell whether the process runs."""
+        """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
@@ -113,7 +113,7 @@ class ServerProcess:
         assert self._wait() == -signal.SIGKILL, self.said
 
     def stop(self) -> int:
-        """Stop it in good order; give its exit code."""
+        """Stop it in good order; return its exit code."""
         self.send(signal.SIGTERM)
         return self._wait()
 

@@ -27,7 +27,7 @@ FETCH = pack({"call": "fetch", "places": [("large", 0, 0)], **_MOST})
 
 @contextlib.contextmanager
 def _serve(folder: Path, **settings: Any) -> Iterator[tuple[Server, Any]]:
-    """Serve a topic of 24 MiB; give a client with a small window too."""
+    """Serve a topic of 24 MiB; return a client with a small window too."""
     log = Log.open(folder)
     log.create_topic("large")
     batch = pa.record_batch({"value": pa.array([bytes(64 << 10)] * 32, pa.binary())})

@@ -40,7 +40,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 @pytest.fixture
 def server(running: ServerProcess) -> Iterator[ServerProcess]:
-    """Give the server, and see afterwards that nothing came of what was done to it."""
+    """Return the server, and see afterwards that nothing came of what was done to it."""
     yield from unharmed(running)
 
 
@@ -104,7 +104,7 @@ def test_a_request_or_ticket_that_is_too_large_is_refused(server: ServerProcess)
 
 
 def _odd_requests(parameters: dict[str, Any], rng: random.Random) -> Iterator[dict[str, Any]]:
-    """Give requests in which one parameter, or all, are odd."""
+    """Return requests in which one parameter, or all, are odd."""
     plausible = {name: rng.choice([1, TOPIC, [], True]) for name in parameters}
     for name in parameters:
         for odd in ODD:
@@ -134,7 +134,7 @@ def test_odd_parameters_of_a_call_are_refused(server: ServerProcess, name: str) 
 
 
 def _would_close(request: dict[str, Any]) -> bool:
-    """Tell whether a request could succeed, and so shut everybody out."""
+    """Return whether a request could succeed, and so shut everybody out."""
     values = [value for name, value in request.items() if name != "force"]
     return not any(type(each) in (float, type(None), bytes, dict, bool) for each in values)
 
@@ -175,7 +175,7 @@ def test_odd_parameters_of_a_ticket_are_refused(server: ServerProcess, name: str
 
 
 def _begin_follow(raw: Raw, ticket: dict[str, Any]) -> None:
-    """Begin a stream that never ends by itself, and let it go."""
+    """Begin an endless stream, and abandon it."""
     try:
         raw.client.do_get(fl.Ticket(msgpack.packb(ticket))).cancel()
     except pa.ArrowException as error:
@@ -325,7 +325,7 @@ def test_somebody_elses_producer_cannot_be_used(tmp_path: Path) -> None:
 
 
 def _invalid() -> dict[str, tuple[str, pa.RecordBatch]]:
-    """Give batches that are not what they say, with the topic that they go to."""
+    """Return batches that are not what they say, with the topic that they go to."""
 
     def with_offsets(*given: int) -> pa.Array:
         # What Arrow itself looks at here is the first and the last one.

@@ -165,7 +165,7 @@ def _over_the_wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _tests(module: types.ModuleType) -> dict[str, Any]:
-    """Give the tests of a module."""
+    """Return the tests of a module."""
     return {
         name: thing
         for name, thing in vars(module).items()
@@ -174,7 +174,7 @@ def _tests(module: types.ModuleType) -> dict[str, Any]:
 
 
 def _fixtures(module: types.ModuleType) -> dict[str, Any]:
-    """Give the fixtures of a module."""
+    """Return the fixtures of a module."""
     kind = type(_over_the_wire)
     return {name: thing for name, thing in vars(module).items() if isinstance(thing, kind)}
 

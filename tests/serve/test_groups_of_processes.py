@@ -59,11 +59,11 @@ class Member:
             self.events.append(Event(at, what, rest))
 
     def said(self, what: str) -> list[Event]:
-        """Give what it told of a kind."""
+        """Return what it told of a kind."""
         return [event for event in list(self.events) if event.what == what]
 
     def done(self) -> list[str]:
-        """Give the values that it processed."""
+        """Return the values that it processed."""
         return [value for event in self.said("done") for value in event.rest[0]]
 
     def end(self) -> None:
@@ -176,7 +176,7 @@ def _check_owners(members: list[Member]) -> None:
 
 
 def _spans(member: Member) -> list[tuple[int, float, float, int]]:
-    """Give partition, begin, end and member of each time that a member had a partition.
+    """Return partition, begin, end and member of each time that a member had a partition.
 
     A partition that was not given up ends with the last thing that the member is known to have
     done before it was killed, or paused for longer than its session.

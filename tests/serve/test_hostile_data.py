@@ -47,7 +47,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 @pytest.fixture
 def server(running: ServerProcess) -> Iterator[ServerProcess]:
-    """Give the server, and see afterwards that nothing came of what was done to it."""
+    """Return the server, and see afterwards that nothing came of what was done to it."""
     with running.open() as log:
         before = log.offsets(NESTED), log.offsets("short")
     yield from unharmed(running)

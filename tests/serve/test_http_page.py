@@ -17,7 +17,7 @@ CONSOLE = "".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL))
 
 
 def commands() -> list[tuple[str, str]]:
-    """Give each command of the page with the output that the page shows."""
+    """Return each command of the page with the output that the page shows."""
     found = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", CONSOLE, re.MULTILINE)
     return [(command, output) for command, output in found]
 

@@ -220,7 +220,7 @@ class Caller:
         self._options = fl.FlightCallOptions(headers=headers, timeout=600)
 
     def call(self, name: str, request: dict[str, Any]) -> Any:
-        """Make a call; give its reply, or the error that it gave."""
+        """Make a call; return its reply, or the error that it gave."""
         try:
             (reply,) = self._client.do_action(fl.Action(name, pack(request)), self._options)
             return unpack(reply.body.to_pybytes())
@@ -228,7 +228,7 @@ class Caller:
             return _error(error)
 
     def stream(self, name: str, ticket: dict[str, Any], target: str) -> Any:
-        """Begin a stream and take the first of it; give the error, if there is one."""
+        """Begin a stream and take the first of it; return the error, if there is one."""
         try:
             if name == "put":
                 return self._put(target)
@@ -242,7 +242,7 @@ class Caller:
             return _error(error)
 
     def method(self, method: fl.FlightMethod, target: str) -> Any:
-        """Use a method of Flight; give the error, or nothing."""
+        """Use a method of Flight; return the error, or nothing."""
         descriptor = fl.FlightDescriptor.for_path(target)
         try:
             if method is _METHOD.LIST_FLIGHTS:
@@ -336,7 +336,7 @@ def test_every_call_and_every_stream_has_a_row() -> None:
 
 
 def _rows() -> Iterator[tuple[str, str, dict[str, Any], str, bool]]:
-    """Give each request for each target: its name, need, parameters, target, whether a stream."""
+    """Return each request for each target: its name, need, parameters, target, whether a stream."""
     for target in TARGETS:
         for name, (need, request) in REQUESTS.items():
             yield name, need, _filled(request, target), target, False

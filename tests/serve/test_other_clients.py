@@ -1,4 +1,4 @@
-"""What one client changes, the others go on with: schemas, partitions, topics made anew."""
+"""What one client changes, the others go on with: schemas, partitions, topics made again."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def reports_of(value: Any) -> Iterator[Any]:
 
 
 def compaction_of(log: lakebed.Log) -> list[Any]:
-    """Compact a topic in the way of others; give the plan and the report."""
+    """Compact a topic in the way of others; return the plan and the report."""
     log.create_topic("states", config={"cleanup": "compact"})
     log.append_batch("states", [{"key": b"k", "value": b"old"}, {"key": b"k", "value": b"new"}])
     log.checkpoint()
@@ -145,7 +145,7 @@ def everything_that_is_told(log: lakebed.Log, copy: Path) -> list[Any]:
 
 
 def derived_of(log: lakebed.Log) -> list[Any]:
-    """Make a derived table with a file in it; give what is told of it."""
+    """Make a derived table with a file in it; return what is told of it."""
     table = log.derived.create("totals", pa.schema([("id", pa.int64())]), key=["id"], buckets=1)
     rows = pa.table([[7], [0]], schema=table.schema)
     done = TableFiles({}).write(f"{log.derived.place('totals')}/a.parquet", table.schema, [rows])
@@ -202,7 +202,7 @@ def test_what_is_no_report_is_refused(given: Any) -> None:
 
 
 def kinds(kind: type[LakebedError] = LakebedError) -> list[type[LakebedError]]:
-    """Give the errors that callers know, each before those below it."""
+    """Return the errors that callers know, each before those below it."""
     below = [each for each in kind.__subclasses__() if each.__module__ == errors.__name__]
     return [kind, *(found for each in below for found in kinds(each))]
 
@@ -291,7 +291,7 @@ SEEDS = [
 
 @st.composite
 def spoiled(draw: st.DrawFn) -> bytes:
-    """Give a message with some bytes replaced, left out or put in."""
+    """Return a message with some bytes replaced, left out or put in."""
     data = bytearray(draw(st.sampled_from(SEEDS)))
     for _ in range(draw(st.integers(0, 4))):
         at = draw(st.integers(0, max(0, len(data) - 1)))

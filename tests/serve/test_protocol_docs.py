@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="
 
 
 def rows(heading: str) -> list[list[str]]:
-    """Give the cells of the first table below a heading."""
+    """Return the cells of the first table below a heading."""
     _, _, below = PAGE.partition(f"\n## {heading}\n")
     lines = re.search(r"^\|.*?\n\n", below, re.MULTILINE | re.DOTALL)
     assert lines is not None, heading

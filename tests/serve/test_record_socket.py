@@ -264,7 +264,7 @@ def raw_writer(here: Served, more: bytes = b"") -> socket.socket:
 
 
 def frame(text: bytes, first: int = 0x81) -> bytes:
-    """Give a short frame; a mask of zeros leaves the text as it is."""
+    """Return a short frame; a mask of zeros leaves the text as it is."""
     return bytes([first, 0x80 | len(text)]) + bytes(4) + text
 
 

@@ -32,7 +32,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 @pytest.fixture
 def server(running: ServerProcess) -> Iterator[ServerProcess]:
-    """Give the server, and see afterwards that nothing came of what was done to it."""
+    """Return the server, and see afterwards that nothing came of what was done to it."""
     yield from unharmed(running)
 
 
@@ -142,7 +142,7 @@ def _wait_for_room(server: ServerProcess, count: int) -> None:
 
 
 def _idle(raw: Raw, stack: contextlib.ExitStack) -> LakebedError | None:
-    """Open a put stream, and see that it is served; give the error if it is not."""
+    """Open a put stream, and see that it is served; return the error if it is not."""
     try:
         writer, reader = raw.client.do_put(fl.FlightDescriptor.for_path("good"), RAW)
     except pa.ArrowException as error:  # it may be refused before its first message is out

@@ -35,7 +35,7 @@ with lakebed.open(sys.argv[1]) as log:
 
 
 def run(code: str, *arguments: str) -> str:
-    """Run a client as a process of its own; give what it said."""
+    """Run a client as a process of its own; return what it said."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         stdin=subprocess.DEVNULL,

@@ -90,7 +90,7 @@ class Ledger:
 
 
 def _records(log: Log, topic: str) -> dict[str, tuple[int, int]]:
-    """Give where each record of a topic is; no record may be there twice."""
+    """Return where each record of a topic is; no record may be there twice."""
     found: dict[str, tuple[int, int]] = {}
     for partition, (at, end) in log.offsets(topic).items():
         while at < end:

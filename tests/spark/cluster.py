@@ -88,7 +88,7 @@ class Cluster:
 def cluster(
     folder: Path, *, workers: int = 2, environment: Mapping[str, str] | None = None
 ) -> Iterator[Cluster]:
-    """Give a running cluster."""
+    """Return a running cluster."""
     made = Cluster(folder, environment or {})
     try:
         made.start(workers)

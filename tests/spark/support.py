@@ -49,7 +49,7 @@ def stream(spark: SparkSession, log: lakebed.Log, **options: Any) -> DataFrame:
 
 
 def into_topic(frame: DataFrame, log: lakebed.Log, checkpoint: Path, **options: Any) -> Any:
-    """Give the writer of a stream into a topic that ends when it has read what there is."""
+    """Return the writer of a stream into a topic that ends when it has read what there is."""
     return (
         frame.writeStream.format("lakebed")
         .options(log=url_of(log), checkpointLocation=str(checkpoint), **options)
@@ -58,7 +58,7 @@ def into_topic(frame: DataFrame, log: lakebed.Log, checkpoint: Path, **options: 
 
 
 def into_files(frame: DataFrame, folder: Path) -> Any:
-    """Give the writer of a stream into files, which keep what each batch had."""
+    """Return the writer of a stream into files, which keep what each batch had."""
     return (
         frame.writeStream.format("parquet")
         .option("path", str(folder / "data"))
@@ -74,7 +74,7 @@ def ended(query: StreamingQuery) -> StreamingQuery:
 
 
 def batches_of(query: StreamingQuery) -> list[int]:
-    """Give how many records each micro-batch of a query had, without empty ones."""
+    """Return how many records each micro-batch of a query had, without empty ones."""
     return [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
 
 
@@ -85,7 +85,7 @@ def forget_commit(checkpoint: Path, number: int) -> None:
 
 
 def rows_of(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
-    """Give the rows of a table, sorted, maps as sorted pairs."""
+    """Return the rows of a table, sorted, maps as sorted pairs."""
     chosen = table.select(list(names)) if names else table
     return sorted(
         (tuple(_plain(value) for value in row.values()) for row in chosen.to_pylist()), key=repr
@@ -101,7 +101,7 @@ def _plain(value: Any) -> Any:
 
 
 def scanned(log: lakebed.Log, topic: str, *names: str) -> list[tuple[Any, ...]]:
-    """Give the rows of a topic as the log itself scans them."""
+    """Return the rows of a topic as the log itself scans them."""
     return rows_of(log.table(topic).scan().read_all(), *names)
 
 

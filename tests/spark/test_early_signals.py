@@ -41,7 +41,7 @@ pytestmark = [
 
 
 def programs(mark: str) -> dict[int, bytes]:
-    """Give the command lines of the living programs that got the mark with their environment."""
+    """Return the command lines of the living programs that got the mark with their environment."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -51,7 +51,7 @@ def programs(mark: str) -> dict[int, bytes]:
 
 
 def has_begun(mark: str, moment: str) -> bool:
-    """Tell whether Spark's script runs, or the Java that it becomes."""
+    """Return whether Spark's script runs, or the Java that it becomes."""
     begun = [each for each in programs(mark).values() if b"org.apache.spark" in each]
     if moment == "script":
         return bool(begun)

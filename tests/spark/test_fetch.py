@@ -38,14 +38,14 @@ def fetch(url: str, *, fail: bool = True, retry_ms: int = 30_000) -> Fetch:
 
 
 def piece(log: lakebed.Log, *, start: int = 0) -> Piece:
-    """Give the whole topic as one piece."""
+    """Return the whole topic as one piece."""
     plan = log.table("in").plan(start=start)
     ((_, end),) = log.offsets("in").values()
     return Piece("in", log.describe_topic("in").id, 0, start, end, plan.files)
 
 
 def numbers(batches: Iterator[pa.RecordBatch]) -> list[int]:
-    """Give the numbers that values begin with."""
+    """Return the numbers that values begin with."""
     found: list[int] = []
     for batch in batches:
         assert batch.schema.names == ["value"]

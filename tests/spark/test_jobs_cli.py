@@ -32,7 +32,7 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def said(shell: Shell, *arguments: object) -> str:
-    """Give what a command that succeeds writes; slow ones tell their progress beside it."""
+    """Return what a command that succeeds writes; slow ones tell their progress beside it."""
     return str(shell.run(*arguments).stdout)
 
 

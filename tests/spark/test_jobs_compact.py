@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUIET = LogConfig(retention_interval_ms=86_400_000)
-"""The log compacts nothing by itself."""
+"""The log compacts nothing automatically."""
 DAY_US = 86_400_000_000
 SCHEMA = pa.schema([("name", pa.string()), ("id", pa.int64())])
 COMPACTED = {"cleanup": "compact", "tombstone_retention_ms": 86_400_000, "compact_hold_ms": 0}
@@ -67,7 +67,7 @@ def records(log: lakebed.Log, topic: str) -> list[dict[str, Any]]:
 
 
 def surviving(rows: list[dict[str, Any]], before_us: int) -> list[dict[str, Any]]:
-    """Give what a compaction leaves, by a dictionary."""
+    """Return what a compaction leaves, by a dictionary."""
     last = {(row["partition"], row["key"]): row["offset"] for row in rows}
     return [
         row
@@ -159,7 +159,7 @@ def test_segments_that_the_log_compacts_meanwhile_are_planned_anew(
 def looked_through(
     spark: SparkSession, log: lakebed.Log, *, lost: bool = False
 ) -> tuple[finding._Look, list[pa.RecordBatch]]:
-    """Give what the tasks of a compaction give away, worked out in this process."""
+    """Return what the tasks of a compaction give away, worked out in this process."""
     _, target = reached(spark, log)
     plan = log.plan_compaction("t")
     parts = plan.partitions
@@ -174,7 +174,7 @@ def looked_through(
 
 
 def kept(batches: list[pa.RecordBatch]) -> list[int]:
-    """Give the offsets that survive what tasks gave away, by a dictionary."""
+    """Return the offsets that survive what tasks gave away, by a dictionary."""
     last: dict[Any, int] = {}
     for batch in batches:
         for row in batch.to_pylist():

@@ -48,7 +48,7 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def reasons(frame: DataFrame) -> dict[bytes, str]:
-    """Give the reason of each dead letter, by its value."""
+    """Return the reason of each dead letter, by its value."""
     return {
         bytes(each.value): bytes(each.headers["lakebed.reason"]).decode()
         for each in frame.collect()

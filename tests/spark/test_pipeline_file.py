@@ -65,7 +65,7 @@ def read(folder: Path, text: str) -> PipelineFile:
 
 
 def complaints(folder: Path, text: str) -> list[str]:
-    """Give line and message of each problem."""
+    """Return line and message of each problem."""
     return [f"{each.line}: {each.message}" for each in read(folder, text).problems]
 
 
@@ -428,14 +428,14 @@ PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding=
 
 
 def documented(title: str) -> set[str]:
-    """Give the keys of the first table below a title of the page."""
+    """Return the keys of the first table below a title of the page."""
     _, _, below = PAGE.partition(f"\n## {title}\n")
     table = below.partition("\n## ")[0].partition("| key |")[2].partition("\n\n")[0]
     return set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
 
 
 def known(folder: Path, part: str) -> set[str]:
-    """Give the keys that a part of a file has, as a complaint about another one lists them."""
+    """Return the keys that a part of a file has, as a complaint about another one lists them."""
     lines = {
         "": "zzzzzz = 1\n",
         "source": "[source.zzzzzz]\ntopic = 't'\nzzzzzz = 1\n",

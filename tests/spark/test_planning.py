@@ -91,7 +91,7 @@ def test_a_large_hot_tail_is_read_by_tasks_of_its_own(monkeypatch: pytest.Monkey
 
 
 def spans(records: int, count: int) -> list[Piece]:
-    """Give as many pieces as there are partitions, each of so many records in memory."""
+    """Return as many pieces as there are partitions, each of so many records in memory."""
     return [Piece("t", 7, number, 0, records, ()) for number in range(count)]
 
 

@@ -34,7 +34,7 @@ OF_JAVA = ('"menu.csv"', '"out"', '"checkpoints/shouted"', '"log", "data"')
 
 
 def programs(page: str, *sections: str) -> list[Block]:
-    """Give the programs of a page, or of some sections of it."""
+    """Return the programs of a page, or of some sections of it."""
     return [
         each
         for each in blocks_of(page)
@@ -114,7 +114,7 @@ def numbered(text: str, folder: Path) -> str:
 
 
 def commands(chapter: str) -> Iterator[tuple[str, str]]:
-    """Give the commands of a chapter with what the page shows, but for the help texts."""
+    """Return the commands of a chapter with what the page shows, but for the help texts."""
     for block in blocks_of("docs/cli.md"):
         if block.chapter == chapter and " --help\n" not in block.text:
             for step in steps_of(block, Path()):

@@ -42,7 +42,7 @@ def log(tmp_path: Path) -> Iterator[lakebed.Log]:
 def run(
     log: lakebed.Log, changes: list[tuple[int, str | None, bool]], number: int
 ) -> frozenset[int]:
-    """Do what the driver and its tasks do; give the buckets that were to be folded."""
+    """Do what the driver and its tasks do; return the buckets that were to be folded."""
     before = log.derived.files("users")
     files = by_bucket(before.files)
     chosen = folded(files, BUCKETS)

@@ -43,7 +43,7 @@ def log(tmp_path: Path) -> Iterator[lakebed.Log]:
 
 
 def rows_by_every_reader(spark: SparkSession, log: lakebed.Log, name: str) -> list[dict[str, Any]]:
-    """Give the rows of a table, after all readers have agreed on them."""
+    """Return the rows of a table, after all readers have agreed on them."""
     table = log.derived.iceberg(name)
     found = _listed(table.scan().to_arrow())
     with duckdb_connection() as connection:

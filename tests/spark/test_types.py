@@ -40,7 +40,7 @@ KINDS: list[tuple[pa.DataType, str, Any]] = [
 
 
 def columns(schema: pa.Schema | None) -> pa.Schema:
-    """Give the columns that readers of a topic get."""
+    """Return the columns that readers of a topic get."""
     return pa.schema(
         [
             pa.field("partition", pa.int32()),

@@ -60,7 +60,7 @@ _STAGED = st.builds(
 
 
 def command() -> st.SearchStrategy[Command]:
-    """Give any command."""
+    """Return any command."""
     return st.one_of(
         st.builds(commands.CreateTopic, _NAME, st.integers(1, 3), st.just(b""), st.just(()), _TIME),
         st.builds(commands.AlterTopic, _TOPIC, st.just((("segment_ms", 7),)), st.just(b""), _EPOCH),

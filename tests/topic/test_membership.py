@@ -22,7 +22,7 @@ def parts(*numbers: int, topic: str = "a") -> frozenset[TopicPartition]:
 
 
 def group(*members: str, partitions: int = 4) -> Membership:
-    """Give a group whose members joined at 0 and have not been heard of since."""
+    """Return a group whose members joined at 0 and have not been heard of since."""
     made = Membership(100, {"a": partitions})
     for member in members:
         made.join(member, ["a"], 0, SESSION)

@@ -38,7 +38,7 @@ class Row(NamedTuple):
     verdict: Verdict
 
     def takes(self, ending: Ending, clean: bool, proven: bool, last_file: bool) -> bool:
-        """Tell whether the row is about these inputs."""
+        """Return whether the row is about these inputs."""
         return (
             ending in self.endings
             and clean in self.clean
@@ -84,7 +84,7 @@ Edit = Callable[[bytes, int], bytes]
 
 
 def two_files() -> tuple[dict[Path, bytes], int]:
-    """Make the log described above; give its files and the salt of its checksums."""
+    """Make the log described above; return its files and the salt of its checksums."""
     disk = SimDisk()
     log = open_on(disk, WalConfig(file_bytes=4096, spare_files=0))
     for number in range(1, 23):

@@ -82,7 +82,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def damage(log: Built, trial: int) -> tuple[set[Path], bool]:
-    """Damage some files; give which, and whether a write went astray among it."""
+    """Damage some files; return which, and whether a write went astray among it."""
     random = rng("salvage", trial)
     files = log.files()
     touched, astray = set(), False
@@ -97,7 +97,7 @@ def damage(log: Built, trial: int) -> tuple[set[Path], bool]:
 
 
 def frames_of(log: Built) -> dict[int, tuple[str, int, bytes]]:
-    """Give file name, position and bytes of the frame of each entry that can be read."""
+    """Return file name, position and bytes of the frame of each entry that can be read."""
     return {
         fields[8]: (
             (path := log.file(fields[7])).name,
@@ -126,7 +126,7 @@ def test_no_damage_makes_salvage_invent_alter_or_forget_an_entry(
 
 
 def untouched(log: Built, places: dict[int, tuple[str, int, bytes]]) -> list[int]:
-    """Give the entries whose frames are as they were written."""
+    """Return the entries whose frames are as they were written."""
     return [
         index
         for index, (name, position, data) in places.items()

@@ -40,7 +40,7 @@ class AsyncAccess:
         expires_ms: int | None = EXPIRES_MS,
         roles: Collection[str] = (),
     ) -> Secret:
-        """Make a token for a principal, which gets the roles too; give its text, this once."""
+        """Make a token for a principal, which gets the roles too; return its text, this once."""
         create = partial(self._access.create_token, expires_ms=expires_ms, roles=roles)
         secret: Secret = await self._run(create, principal)
         return secret

@@ -23,7 +23,7 @@ Run = Callable[..., Awaitable[Any]]
 class AsyncConsumer(AsyncClosing):
     """Reads what a group has not read yet. One task at a time; `wake` from anywhere.
 
-    Iterating waits for new records and never ends by itself (`break`, cancel the task, or `wake`).
+    Iterating waits for new records and never ends (`break`, cancel the task, or `wake`).
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class AsyncConsumer(AsyncClosing):
     # Reading
 
     async def poll(self, wait_ms: int | None = 0) -> pa.Table:
-        """Give the next records, waiting for them at most so long (None: for ever).
+        """Return the next records, waiting for them at most so long (None: forever).
 
         The table is empty if none came. It is also what tells the group that this member lives.
         """
@@ -77,7 +77,7 @@ class AsyncConsumer(AsyncClosing):
             await self._wait(left)
 
     async def __aiter__(self) -> AsyncIterator[pa.Table]:
-        """Give batch after batch, waiting for new records."""
+        """Return batch after batch, waiting for new records."""
         while True:
             table = await self.poll(None)
             if not table.num_rows:
@@ -102,7 +102,7 @@ class AsyncConsumer(AsyncClosing):
     # The group
 
     async def heartbeat(self) -> None:
-        """Tell the group that this member lives; take and give up partitions as it says."""
+        """Report the group that this member lives; take and give up partitions as it says."""
         if self.member:
             held = frozenset(self._consumer._positions)
             await self._take_over(held, await self._run(self._consumer._beat))
@@ -125,7 +125,7 @@ class AsyncConsumer(AsyncClosing):
     async def _take_over(
         self, held: frozenset[TopicPartition], allowed: frozenset[TopicPartition]
     ) -> None:
-        """Give up what is not allowed any more, then take what is new."""
+        """Return up what is not allowed any more, then take what is new."""
         consumer = self._consumer
         lost = sorted(held - allowed)
         if lost:
@@ -144,7 +144,7 @@ class AsyncConsumer(AsyncClosing):
     # Positions
 
     async def positions(self) -> dict[TopicPartition, int]:
-        """Give the next offset of each partition."""
+        """Return the next offset of each partition."""
         return self._consumer.positions()
 
     async def seek(self, topic: str, partition: int, offset: int | str) -> None:
@@ -170,7 +170,7 @@ class AsyncConsumer(AsyncClosing):
         await self._run(self._consumer.commit, offsets)
 
     async def given(self) -> dict[TopicPartition, int]:
-        """Give the offsets behind everything that was given out so far."""
+        """Return the offsets behind everything that was given out so far."""
         return self._consumer.given()
 
     async def close(self) -> None:

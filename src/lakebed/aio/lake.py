@@ -64,18 +64,18 @@ class AsyncLake:
         return found
 
     async def history(self, topic: str) -> list[SnapshotInfo]:
-        """Give the snapshots of a topic's table, the oldest first."""
+        """Return the snapshots of a topic's table, the oldest first."""
         found: list[SnapshotInfo] = await self._run(self._lake.history, topic)
         return found
 
     async def table(self, topic: str) -> Any:
-        """Give the pyiceberg table of a topic, showing everything that is in segments now.
+        """Return the pyiceberg table of a topic, showing everything that is in segments now.
 
         Its own methods block: call them in a thread.
         """
         return await self._run(self._lake.table, topic)
 
     async def stats(self) -> LakeStats:
-        """Give counters, and how far the tables are behind."""
+        """Return counters, and how far the tables are behind."""
         found: LakeStats = await self._quickly(self._lake.stats)
         return found

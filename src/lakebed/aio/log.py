@@ -141,7 +141,7 @@ class AsyncLog(AsyncClosing):
         schema: pa.Schema | None = None,
         config: Mapping[str, object] | TopicConfig | None = None,
     ) -> TopicInfo:
-        """Give a topic as it is, or make it if there is none of that name."""
+        """Return a topic as it is, or make it if there is none of that name."""
         return await self._run(self._log.get_or_create_topic, name, partitions, schema, config)
 
     async def topics(self) -> list[str]:
@@ -149,7 +149,7 @@ class AsyncLog(AsyncClosing):
         return self._log.topics()
 
     async def describe_topic(self, name: str) -> TopicInfo:
-        """Give partitions, schema and settings of a topic."""
+        """Return partitions, schema and settings of a topic."""
         return await self._run(self._log.describe_topic, name)
 
     async def alter_topic(
@@ -301,7 +301,7 @@ class AsyncLog(AsyncClosing):
         )
 
     async def committed_number(self, name: str) -> int | None:
-        """Give the last number that was committed under a name; None if there is none."""
+        """Return the last number that was committed under a name; None if there is none."""
         return await self._run(self._log.committed_number, name)
 
     # Reading
@@ -317,9 +317,9 @@ class AsyncLog(AsyncClosing):
         columns: Sequence[str] | None = None,
         wait_ms: int | None = 0,
     ) -> pa.Table:
-        """Give records of a partition from `offset` on, as one table; empty at the end.
+        """Return records of a partition from `offset` on, as one table; empty at the end.
 
-        With `wait_ms` an empty answer waits that long for a record (None: for ever), without
+        With `wait_ms` an empty answer waits that long for a record (None: forever), without
         holding a thread.
         """
         self._log._check_open()
@@ -334,7 +334,7 @@ class AsyncLog(AsyncClosing):
         return table
 
     def table(self, name: str) -> AsyncTable:
-        """Give a topic as a table: scans, lookups by key, the current record of each key."""
+        """Return a topic as a table: scans, lookups by key, the current record of each key."""
         return AsyncTable(self._log.table(name), self._threads)
 
     async def _arrival(self, wanted: dict[Key, int], seconds: float | None) -> bool:
@@ -353,11 +353,11 @@ class AsyncLog(AsyncClosing):
             stop()
 
     async def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Give earliest offset and end of each partition; the end is exclusive."""
+        """Return earliest offset and end of each partition; the end is exclusive."""
         return self._log.offsets(topic)
 
     async def offset_for_time(self, topic: str, partition: int = 0, *, timestamp: Any) -> int:
-        """Give the first offset whose record is of that time or later; the end if there is none."""
+        """Return the first offset at that time or later; the end if there is none."""
         return await self._run(self._log.offset_for_time, topic, partition, timestamp=timestamp)
 
     def consumer(
@@ -407,11 +407,11 @@ class AsyncLog(AsyncClosing):
         return self._log.groups()
 
     async def describe_group(self, name: str) -> GroupInfo:
-        """Give members, committed offsets and lag of a group."""
+        """Return members, committed offsets and lag of a group."""
         return await self._run(self._log.describe_group, name)
 
     async def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Give the committed offsets of a group."""
+        """Return the committed offsets of a group."""
         return await self._run(self._log.committed, group)
 
     async def commit_offsets(self, group: str, offsets: Offsets) -> None:
@@ -437,7 +437,7 @@ class AsyncLog(AsyncClosing):
         return await self._run_slowly(self._log.retain, topic)
 
     async def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
-        """Say which segments of a topic are due for a compaction by key, and where they are."""
+        """Return which segments of a topic are due for a compaction by key, and where they are."""
         return await self._run(functools.partial(self._log.plan_compaction, topic, force=force))
 
     async def rewrite_segments(
@@ -456,11 +456,11 @@ class AsyncLog(AsyncClosing):
         return await self._run_slowly(functools.partial(self._log.backup, target, progress=tell))
 
     async def verify(self, topic: str | None = None) -> int:
-        """Read every byte of every segment; give how many there are. Raises at the first damage."""
+        """Read every byte of every segment; return how many. Raises at the first damage."""
         return await self._run_slowly(self._log.verify, topic)
 
     async def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
-        """Say what is known of each segment of a partition, and where its file is."""
+        """Return what is known of each segment of a partition, and where its file is."""
         return await self._run(self._log.segments, topic, partition)
 
     async def verify_segment(self, topic: str, partition: int, segment: int) -> bool:
@@ -468,7 +468,7 @@ class AsyncLog(AsyncClosing):
         return await self._run_slowly(self._log.verify_segment, topic, partition, segment)
 
     async def stats(self) -> LogStats:
-        """Give counters and a picture of the log."""
+        """Return counters and a picture of the log."""
         return await self._run(self._log.stats)
 
     async def tick(self) -> None:
@@ -520,7 +520,7 @@ class AsyncLog(AsyncClosing):
     # Room
 
     def _must_wait(self) -> bool:
-        """Tell whether a write has to wait, or has something to be told instead."""
+        """Return whether a write has to wait, or has something to be told instead."""
         log = self._log
         return bool(log._core.broken or log._budget.pause() or log._wal.queue_is_full)
 

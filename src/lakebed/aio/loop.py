@@ -92,7 +92,7 @@ class Reply(Future[Any]):
         self._future = future
 
     def done(self) -> bool:
-        """Tell whether there was an answer; a second one is ignored by the mailbox."""
+        """Return whether there was an answer; a second one is ignored by the mailbox."""
         return False
 
     def set_result(self, result: Any) -> None:
@@ -184,7 +184,7 @@ def _undo(undo: Callable[[Any], object], future: Future[Any]) -> None:
 
 
 def told_in_loop(progress: Callable[[str, int, int], None]) -> Callable[[str, int, int], None]:
-    """Give what other threads tell their progress to, so that it is told in the running loop."""
+    """Return what other threads tell their progress to, so that it is told in the running loop."""
     loop = asyncio.get_running_loop()
 
     def tell(doing: str, done: int, total: int) -> None:
@@ -201,7 +201,7 @@ class AsyncClosing(abc.ABC):
         """Close it; a second call does nothing."""
 
     async def __aenter__(self) -> Self:
-        """Give it."""
+        """Return it."""
         return self
 
     async def __aexit__(

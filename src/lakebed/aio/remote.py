@@ -95,7 +95,7 @@ class AsyncRemoteLog(AsyncLog):
         return await self._run(self._log.groups)
 
     async def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Give earliest offset and end of each partition; the end is exclusive."""
+        """Return earliest offset and end of each partition; the end is exclusive."""
         return await self._run(self._log.offsets, topic)
 
     # Writing
@@ -191,7 +191,7 @@ class AsyncRemoteLog(AsyncLog):
             return await post()
 
     async def _is_changed(self, topic: str) -> bool:
-        """Look at a topic anew; tell whether it was changed elsewhere, which explains a refusal."""
+        """Look at a topic again; return whether a change elsewhere explains the error."""
         if not isinstance(topic, str):
             return False
         return await self._run(self._log._core.changed, topic)
@@ -209,9 +209,9 @@ class AsyncRemoteLog(AsyncLog):
         columns: Sequence[str] | None = None,
         wait_ms: int | None = 0,
     ) -> pa.Table:
-        """Give records of a partition from `offset` on, as one table; empty at the end.
+        """Return records of a partition from `offset` on, as one table; empty at the end.
 
-        With `wait_ms` an empty answer waits that long for a record (None: for ever).
+        With `wait_ms` an empty answer waits that long for a record (None: forever).
         """
         self._check_open()
         check_named(topic)
@@ -237,7 +237,7 @@ class AsyncRemoteLog(AsyncLog):
                 offset = said["following"]
 
     async def _answer(self, ticket: dict[str, Any]) -> tuple[pa.Table, Any]:
-        """Give the answer to a ticket, which may wait under a name."""
+        """Return the answer to a ticket, which may wait under a name."""
         get = self._log._connection.get
         if not ticket["wait_ms"]:
             return await self._run(get, ticket)
@@ -262,7 +262,7 @@ class AsyncRemoteLog(AsyncLog):
             self._threads.waiting(call, *args)
 
     def table(self, name: str) -> AsyncTable:
-        """Give a topic as a table; whether there is such a topic is told by its first use.
+        """Return a topic as a table; whether there is such a topic is told by its first use.
 
         Its `schema` asks the server and holds up the loop for that long.
         """

@@ -58,7 +58,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
     # Reading
 
     async def poll(self, wait_ms: int | None = 0) -> pa.Table:
-        """Give the next records, waiting for them at most so long (None: for ever).
+        """Return the next records, waiting for them at most so long (None: forever).
 
         The table is empty if none came. It is also what tells the group that this member lives.
         """
@@ -75,7 +75,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
                     raise
 
     async def _rejoined(self) -> bool:
-        """Join the group again if it was only lost because the server was started anew."""
+        """Join the group again if it was only lost because the server was started again."""
         consumer = self._remote
         if not consumer.member or await self._run(consumer._reading.server) == consumer._server:
             return False
@@ -145,7 +145,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
     # The group
 
     async def heartbeat(self) -> None:
-        """Tell the group that this member lives; take and give up partitions as it says."""
+        """Report the group that this member lives; take and give up partitions as it says."""
         await self._settle()
         await super().heartbeat()
 
@@ -175,7 +175,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
         await self._run(self._remote.commit, await self.given() if offsets is None else offsets)
 
     async def given(self) -> dict[TopicPartition, int]:
-        """Give the offsets behind everything that was given out so far."""
+        """Return the offsets behind everything that was given out so far."""
         found: dict[TopicPartition, int] = await self._run(self._remote.given)
         return found
 

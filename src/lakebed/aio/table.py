@@ -29,7 +29,7 @@ class AsyncTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Give the columns as readers see them now."""
+        """Return the columns as readers see them now."""
         return self._table.schema
 
     async def scan(
@@ -63,24 +63,24 @@ class AsyncTable:
         start: Points | None = None,
         until: Points | None = None,
     ) -> ScanPlan:
-        """Say which files hold the records of a range, and what of it is in no file yet."""
+        """Return which files hold the records of a range, and what of it is in no file yet."""
         return await self._threads.run(
             partial(self._table.plan, partitions=partitions, start=start, until=until)
         )
 
     async def get(self, key: bytes | str, default: Any = None) -> Any:
-        """Give the current value of a key: bytes of a raw topic, a dictionary of a typed one.
+        """Return the current value of a key: bytes of a raw topic, a dictionary of a typed one.
 
         A key that was never written, or was deleted by a tombstone, has the value `default`.
         """
         return await self._threads.run(self._table.get, key, default)
 
     async def record(self, key: bytes | str) -> dict[str, Any] | None:
-        """Give the latest record of a key with all its columns, also if it is a tombstone."""
+        """Return the latest record of a key with all its columns, also if it is a tombstone."""
         return await self._threads.run(self._table.record, key)
 
     async def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Give the current record of each key, in the order of partitions and offsets."""
+        """Return the current record of each key, in the order of partitions and offsets."""
         return await self._threads.run_slowly(self._table.latest, columns)
 
     async def as_of(
@@ -90,11 +90,11 @@ class AsyncTable:
         columns: Sequence[str] | None = None,
         where: pc.Expression | None = None,
     ) -> pa.Table:
-        """Give the records that the table had at an offset or a time; see `Table.as_of`."""
+        """Return the records that the table had at an offset or a time; see `Table.as_of`."""
         return await self._threads.run_slowly(self._table.as_of, offset, time, columns, where)
 
     async def iceberg(self) -> Any:
-        """Give the topic's table as pyiceberg knows it, showing everything that is in files now."""
+        """Return the topic's table for pyiceberg, showing everything that is in files now."""
         return await self._threads.run_slowly(self._table.iceberg)
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ _close_option = click.option(
 
 @click.group()
 def access() -> None:
-    """Say who may do what when the log is served."""
+    """Return who may do what when the log is served."""
 
 
 @access.command("list", short_help="List who has which role, and what roles may do.")
@@ -150,7 +150,7 @@ def _said(kind: str, text: str, as_json: bool, role: str, action: str, pattern: 
 @_close_option
 @json_option
 def grant_command(principal: str, role: str, folder: Target, *, force: bool, as_json: bool) -> None:
-    """Give PRINCIPAL the role ROLE: admin, reader, writer, or one of your own."""
+    """Return PRINCIPAL the role ROLE: admin, reader, writer, or one of your own."""
     with opened(folder, silent=as_json) as log:
         hints = without_rules(log, [role])
         log.access.grant(principal, role, force=force)

@@ -192,7 +192,7 @@ def _at_once(limit: int | None) -> int:
 
 
 def _await_share(consumer: lakebed.Consumer) -> None:
-    """Give the group's other members the time to leave a member its share, if it is to have any."""
+    """Give the group's other members time to leave a member its share, if it is to have any."""
     deadline = time.monotonic() + _SHARE_SECONDS
     consumer.heartbeat()
     while not consumer.assignment() and time.monotonic() < deadline:
@@ -201,7 +201,7 @@ def _await_share(consumer: lakebed.Consumer) -> None:
 
 
 def _tables(consumer: lakebed.Consumer, limit: int | None, *, follow: bool) -> Iterator[pa.Table]:
-    """Give batches up to the end, or for ever, and no more records than asked for."""
+    """Return batches up to the end, or forever, and no more records than asked for."""
     left = limit
     while left is None or left > 0:
         table = consumer.poll(None if follow else 0)
@@ -214,7 +214,7 @@ def _tables(consumer: lakebed.Consumer, limit: int | None, *, follow: bool) -> I
 
 
 def _behind(topic: str, table: pa.Table) -> dict[tuple[str, int], int]:
-    """Give the offsets behind the last record of each partition in a batch."""
+    """Return the offsets behind the last record of each partition in a batch."""
     # Not through numpy: pyarrow then looks for pandas, and a Ctrl-C in that import gets lost.
     # Nor by `group_by`, which complains on stderr of how the buffers of received batches lie.
     behind: dict[tuple[str, int], int] = {}

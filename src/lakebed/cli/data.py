@@ -69,11 +69,11 @@ data_option = click.option(
     type=TargetType(),
     help="The log's folder, or the URL of a server.",
 )
-"""Give a command the option `--data`."""
+"""Return a command the option `--data`."""
 
 
 def yes_option(command: _Command) -> _Command:
-    """Give a command the option `--yes`."""
+    """Return a command the option `--yes`."""
     return click.option("--yes", is_flag=True, help="Do not ask.")(command)
 
 
@@ -95,7 +95,7 @@ def opened(folder: Target, *, make: bool = False, silent: bool) -> Iterator[lake
 
 
 def is_served(log: lakebed.Log) -> bool:
-    """Tell whether another process owns the log, and serves it."""
+    """Return whether another process owns the log, and serves it."""
     return type(log) is not lakebed.Log
 
 

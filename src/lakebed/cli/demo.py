@@ -92,20 +92,20 @@ class _Teller(Closing):
         self._meter.__exit__(None, None, None)
 
     def act(self, text: str) -> None:
-        """Say what begins."""
+        """Return what begins."""
         self._acts += 1
         self._say(f"{self._acts}. {text}")
 
     def fact(self, text: str) -> None:
-        """Say what was found."""
+        """Return what was found."""
         self._say(f"   {text}")
 
     def far(self, doing: str, done: int, total: int) -> None:
-        """Say how far work has come."""
+        """Return how far work has come."""
         self._meter(f"   {doing}", done, total)
 
     def busy(self, doing: str) -> None:
-        """Say what is being done of which nobody knows how far it is."""
+        """Return what is being done of which nobody knows how far it is."""
         if doing != self._doing:
             self._doing, self._since = doing, time.monotonic()
             self._renew()
@@ -140,7 +140,7 @@ def _shown(value: object) -> str:
 
 
 def _summary(measures: Measures) -> Mapping[str, object]:
-    """Give what was found, without what was measured at every moment."""
+    """Return what was found, without what was measured at every moment."""
     found = asdict(measures)
     for name in ("acks", "syncs"):
         del found["sale"][name]

@@ -39,7 +39,7 @@ def format_of(name: str, value: pa.DataType, *, terminal: bool) -> Format:
 
 
 def _raw(table: pa.Table) -> bytes:
-    """Give values exactly as they are, with nothing between them."""
+    """Return values exactly as they are, with nothing between them."""
     return b"".join(value for value in table.column("value").to_pylist() if value is not None)
 
 
@@ -51,17 +51,17 @@ class _Text:
         self._terminal = terminal
 
     def values(self, table: pa.Table) -> bytes:
-        """Give a line for each value."""
+        """Return a line for each value."""
         return self.lines(self.texts(table.column("value")))
 
     def pairs(self, table: pa.Table) -> bytes:
-        """Give a line for each record: key, tab, value."""
+        """Return a line for each record: key, tab, value."""
         keys = [b"" if key is None else key for key in table.column("key").to_pylist()]
         values = self.texts(table.column("value"))
         return self.lines([b"%s\t%s" % pair for pair in zip(keys, values, strict=True)])
 
     def texts(self, column: pa.ChunkedArray) -> list[bytes]:
-        """Give values as they are, typed ones as JSON."""
+        """Return values as they are, typed ones as JSON."""
         values, convert = python_values(column), self._convert
         if convert is not None:
             return [compact(convert(value)).encode() for value in values]
@@ -95,7 +95,7 @@ class _Json:
         self._texts = RecordTexts(value)
 
     def __call__(self, table: pa.Table) -> bytes:
-        """Give the records of a batch."""
+        """Return the records of a batch."""
         return "".join([f"{text}\n" for text in self._texts(table)]).encode()
 
 
@@ -107,7 +107,7 @@ class _Table:
         self._begun = False
 
     def __call__(self, table: pa.Table) -> bytes:
-        """Give the records of a batch, at first with a heading."""
+        """Return the records of a batch, at first with a heading."""
         out = io.StringIO()
         if not self._begun:
             out.write(_TABLE_LINE.format("partition", "offset", "time", "key", "value"))
@@ -123,7 +123,7 @@ class _Table:
 
 
 def _short(text: bytes) -> str:
-    """Give the beginning of a text on one line."""
+    """Return the beginning of a text on one line."""
     shown = text[: 4 * _SHORT].decode(errors=_BACKSLASHED)
     shown = _CONTROL.sub(_escaped, shown).replace("\n", "\\n").replace("\t", "\\t")
     return shown if len(shown) <= _SHORT else shown[: _SHORT - 1] + "…"

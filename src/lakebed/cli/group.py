@@ -1,4 +1,4 @@
-"""`lakebed group`: consumer groups, how far each has come, and setting that anew."""
+"""`lakebed group`: consumer groups, how far each has come, and setting that again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _name = click.argument("name", shell_complete=complete_group)
 
 @click.group()
 def group() -> None:
-    """See how far consumer groups have come; set that anew."""
+    """See how far consumer groups have come; set that again."""
 
 
 @group.command("list", short_help="List the consumer groups.")

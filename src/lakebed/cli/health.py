@@ -176,7 +176,7 @@ class Examination:
         yield Check("entries", OK, f"{count} behind the snapshot, from {first} on, can be replayed")
 
     def _apply(self, survey: Survey, state: State) -> int:
-        """Bring the state to the end of the WAL; give how many entries that took."""
+        """Bring the state to the end of the WAL; return how many entries that took."""
         maps = Maps(self.disk, survey.layout)
         count = 0
         index, last = state.numbers["applied"] + 1, survey.state.last_index
@@ -265,7 +265,7 @@ class Examination:
             yield Check("waiting for removal", OK, found)
 
     def _unneeded(self, state: State) -> tuple[list[str], Counter[str]]:
-        """Give files of the lake that nobody knows, and count those that the log has left there."""
+        """Return files of the lake that are unknown, and count those that the log left there."""
         needed = {
             (*key, segment.id)
             for key, partition in state.partitions.items()

@@ -416,7 +416,7 @@ def export_command(
 def tier_command(ctx: click.Context, topic: str | None, folder: Target, *, as_json: bool) -> None:
     """Upload segments of TOPIC, or of all, and remove local copies beyond the topics' limits.
 
-    A log with an object store does this by itself. Spark is not needed.
+    A log with an object store does this automatically. Spark is not needed.
     """
     from lakebed.spark.jobs.tier import tier
 

@@ -36,7 +36,7 @@ class SparkOptions(NamedTuple):
 def spark_on(
     folder: Target, options: SparkOptions, *, silent: bool
 ) -> Iterator[tuple[SparkSession, lakebed.Log]]:
-    """Open the log and give it with a Spark session, which ends with the block if it began there.
+    """Open the log and return it with a Spark session, which ends with the block if it began there.
 
     Java is looked for first: without it nothing is opened.
     """
@@ -83,7 +83,7 @@ master_option = click.option(
 
 
 def spark_options(command: _Command) -> _Command:
-    """Give a command the options `--master` and `--verbose`."""
+    """Return a command the options `--master` and `--verbose`."""
     command = click.option(
         "--verbose", is_flag=True, help="Show what Spark says, stack traces included."
     )(command)
@@ -131,7 +131,7 @@ class _Time(click.ParamType):  # type: ignore[type-arg]  # generic in new versio
 
 
 def range_options(command: _Command) -> _Command:
-    """Give a command the options that bound what it reads."""
+    """Return a command the options that bound what it reads."""
     for option in reversed(
         (
             click.option(

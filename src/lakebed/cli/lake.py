@@ -105,7 +105,7 @@ def describe_command(topic: str, folder: Target, *, as_json: bool) -> None:
 
 
 def _known(info: TableInfo, config: LakeConfig, folder: Path) -> dict[str, Any]:
-    """Give the table's name, its catalog, and how other programs read it."""
+    """Return the table's name, its catalog, and how other programs read it."""
     properties = catalog_properties(config, folder)
     name = (*config.namespace.split("."), info.topic)
     lines = readers(info.location, name, properties) if info.exists else {}
@@ -113,7 +113,7 @@ def _known(info: TableInfo, config: LakeConfig, folder: Path) -> dict[str, Any]:
 
 
 def _unknown(info: TableInfo) -> dict[str, Any]:
-    """Give what can be said without the catalog, whose settings a server keeps to itself."""
+    """Return what can be said without the catalog, whose settings a server keeps to itself."""
     local = info.exists and info.location.startswith("file://")
     lines = readers(info.location, (info.topic,), {}) if local else {}
     duckdb = {name: text for name, text in lines.items() if name == "DuckDB"}
@@ -144,7 +144,7 @@ def _number(snapshot: int | None) -> str:
 
 
 def _offsets(info: TableInfo) -> dict[str, int]:
-    """Give the offset of each partition below which the table shows every record."""
+    """Return the offset of each partition below which the table shows every record."""
     found: dict[str, int] = json.loads(info.offsets)
     return found
 
@@ -203,7 +203,7 @@ def sync_command(
 ) -> None:
     """Bring the table of TOPIC up to date now, or all of them, and the object store.
 
-    A log does this by itself. Here a checkpoint comes first, which seals the records that are in
+    A log does this itself. Here a checkpoint comes first, which seals the records that are in
     memory only, so that every acknowledged record is in its table afterwards. Topics without any
     record get their tables too. A table that somebody else has changed is refused; with
     --take-over it shows exactly the log's records again.
@@ -269,7 +269,7 @@ def _synced(
 def gc_command(folder: Target, *, now: bool, yes: bool, as_json: bool) -> None:
     """Remove files that no table refers to any more and whose grace period is over.
 
-    A log does this by itself. With --now older snapshots are expired if they keep a file that the
+    A log does this itself. With --now older snapshots are expired if they keep a file that the
     log has dropped, and files go at once: programs that are just reading a table may fail, and so
     do jobs and pipelines that are writing one, whose files are not committed yet.
     """

@@ -107,7 +107,7 @@ def _row(listed: Listed) -> tuple[str, ...]:
 
 
 def _origins(table: DerivedTable) -> Iterator[str]:
-    """Say what a table is made of: topics, or whoever writes it where these are not told."""
+    """Return what a table is made of: topics, or whoever writes it where these are not told."""
     if table.positions:
         yield from (f"topic {topic}" for topic in sorted(table.positions))
         return
@@ -117,7 +117,7 @@ def _origins(table: DerivedTable) -> Iterator[str]:
 
 
 def _positions(table: DerivedTable) -> Iterator[str]:
-    """Say how far a table is: the next offset of each partition, or the last batch of a writer."""
+    """Return a table's progress: each partition's next offset, or a writer's last batch."""
     several = len(table.positions) > 1
     for topic, parts in sorted(table.positions.items()):
         offsets = ", ".join(f"{partition}: {end}" for partition, end in sorted(parts.items()))

@@ -24,14 +24,14 @@ _FILES: Final = "each.file.file_path for each in table.scan().plan_files()"
 
 
 def catalog_properties(config: LakeConfig, folder: Path) -> dict[str, str]:
-    """Give what pyiceberg needs to find the tables, but for secrets."""
+    """Return what pyiceberg needs to find the tables, but for secrets."""
     own = {"type": "sql", "uri": f"sqlite:///{folder.resolve() / TABLES_NAME / OWN_NAME}"}
     given = {**(config.catalog or own), **config.store_options, **_region(config)}
     return {name: _shown(name, value) for name, value in given.items()}
 
 
 def _region(config: LakeConfig) -> dict[str, str]:
-    """Give the region that we use, also if none is set: pyiceberg would ask Amazon for it."""
+    """Return the region that we use, also if none is set: pyiceberg would ask Amazon for it."""
     from lakebed.host.store_bucket import with_defaults
 
     used = with_defaults(config.store_options)
@@ -47,7 +47,7 @@ def _shown(name: str, value: str) -> str:
 
 
 def readers(location: str, name: tuple[str, ...], properties: Mapping[str, str]) -> dict[str, str]:
-    """Give by program the lines that read the table in a folder; the last two need pyiceberg's."""
+    """Return the lines, by program, that read the table in a folder; two need pyiceberg's."""
     s3 = _Store.of(properties) if _S3.match(location) else None
     return {
         "DuckDB": "\n".join(_duckdb(location, s3)),
@@ -123,7 +123,7 @@ def _duckdb_secret(s3: _Store) -> Iterator[str]:
 
 
 def _sql(value: str) -> str:
-    """Give a value for a string of SQL, which cannot look into the environment."""
+    """Return a value for a string of SQL, which cannot look into the environment."""
     return _HIDDEN if value.startswith("env:") else value.replace("'", "''")
 
 

@@ -36,7 +36,7 @@ class LineReader:
         self._number = 1
 
     def __iter__(self) -> Iterator[Lines]:
-        """Give the lines; the last one need not end with a newline."""
+        """Return the lines; the last one need not end with a newline."""
         begun: list[bytes] = []
         while not self._ended:
             data = self._some()
@@ -51,7 +51,7 @@ class LineReader:
             yield self._lines(b"".join([*begun, b"\n"]))
 
     def _some(self) -> bytes:
-        """Give what there is now, at least a byte; nothing at the end."""
+        """Return what there is now, at least a byte; nothing at the end."""
         pieces: list[bytes] = []
         left = _CHUNK_BYTES
         while left > 0:
@@ -89,7 +89,7 @@ class LineReader:
 
 
 def _more_now(file: IO[bytes]) -> bool:
-    """Tell whether reading on would not wait."""
+    """Return whether reading on would not wait."""
     try:
         return bool(select.select([file.fileno()], [], [], 0)[0])
     except (OSError, ValueError):  # not a file of the operating system

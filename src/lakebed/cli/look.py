@@ -40,10 +40,10 @@ _NAMED_MAX: Final = 5
 def checkpoint(folder: Target, *, as_json: bool) -> None:
     """Put what is in memory into segments, write a snapshot, and free WAL files.
 
-    A log does this by itself. Done before it is closed, the next opening has less to read.
+    A log does this automatically. Done before it is closed, the next opening has less to read.
 
     The tables, and the object store, are brought up to date as well. If that fails, a warning says
-    so, and the log tries again by itself; the exit code is 0, because no record depends on it.
+    so, and the log tries again automatically; the exit code is 0, because no record depends on it.
     """
     begun = time.monotonic()
     with opened(folder, silent=as_json) as log:
@@ -71,7 +71,7 @@ def checkpoint(folder: Target, *, as_json: bool) -> None:
 
 
 def _sync(log: lakebed.Log, *, silent: bool) -> list[tuple[str, LakebedError]]:
-    """Bring tables and store up to date, if there are any; give what failed, and why."""
+    """Bring tables and store up to date, if there are any; return what failed, and why."""
     lake = log.config.lake
     if not lake.iceberg and not lake.store:
         return []
@@ -94,7 +94,7 @@ def _sync(log: lakebed.Log, *, silent: bool) -> list[tuple[str, LakebedError]]:
 def retain(ctx: click.Context, topic: str | None, folder: Target, *, as_json: bool) -> None:
     """Apply retention, compaction and merging now, to TOPIC or to all topics.
 
-    A log does this by itself once a minute. Records that are in memory only are not touched:
+    A log does this automatically once a minute. Records that are in memory only are not touched:
     `lakebed checkpoint` puts them into segments.
 
     A topic that cannot be cleaned up, because a segment is damaged for example, does not keep the
@@ -208,7 +208,7 @@ def _sections(stats: LogStats, problems: Mapping[str, str]) -> Iterator[tuple[st
 
 
 def _maintenance(stats: LogStats) -> Iterator[tuple[str, str]]:
-    """Say what checkpoints, retention and short memory have cost since the log was opened."""
+    """Return what checkpoints, retention and short memory have cost since the log was opened."""
     if stats.maintenance_failures:
         yield "failures", str(stats.maintenance_failures)
         yield "last failure", stats.last_failure or "-"
@@ -222,7 +222,7 @@ def _maintenance(stats: LogStats) -> Iterator[tuple[str, str]]:
 
 
 def _troubles(lake: LakeStats, problems: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Say what is wrong with the lake, if anything is."""
+    """Return what is wrong with the lake, if anything is."""
     if lake.failures:
         yield "failed syncs", str(lake.failures)
         yield "last failure", lake.last_failure or "-"

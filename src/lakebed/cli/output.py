@@ -33,7 +33,7 @@ _INTERRUPTED: Final = 128 + 2
 _QUIET_SECONDS: Final = 2.0
 """Work shorter than this says nothing about its progress, unless somebody watches."""
 _BLINK_SECONDS: Final = 0.2
-"""How often a line on a terminal is written anew."""
+"""How often a line on a terminal is written again."""
 _WIDE: Final = 400
 """Columns of a table that goes into a file or a pipe: it is never wrapped."""
 _ENDLESS: Final = 10_000
@@ -89,12 +89,12 @@ class ShownError(click.ClickException):
 
 
 def advice(error: LakebedError) -> str:
-    """Say what to do about an error, and by which code programs know it."""
+    """Return what to do about an error, and by which code programs know it."""
     return f"advice: {_advice(error)} (code: {error.code})"
 
 
 def _advice(error: LakebedError) -> str:
-    """Give an error's advice; of a log that a server owns, how to get at it there."""
+    """Return an error's advice; of a log that a server owns, how to get at it there."""
     url = error.facts.get("url")
     if isinstance(error, LockedError) and url is not None:
         return f"a server owns it: connect to that by --data {url}, or stop it first"
@@ -107,7 +107,7 @@ def warn(problem: str, error: LakebedError) -> None:
 
 
 def error_facts(error: LakebedError) -> dict[str, object]:
-    """Give an error as plain data."""
+    """Return an error as plain data."""
     return {
         "code": error.code,
         "message": error.message,
@@ -122,7 +122,7 @@ def _plain(value: object) -> object:
 
 
 def json_option(command: _Command) -> _Command:
-    """Give a command the option `--json`; errors are then JSON too."""
+    """Return a command the option `--json`; errors are then JSON too."""
 
     def remember(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
         ctx.meta[_JSON] = value
@@ -296,7 +296,7 @@ class Meter:
             click.echo("\r\x1b[K", err=True, nl=False)
 
     def __call__(self, doing: str, done: int, total: int) -> None:
-        """Say how far the work has come."""
+        """Return how far the work has come."""
         if self._silent:
             return
         if self._terminal:
@@ -314,7 +314,7 @@ class Meter:
         return (ended and spoken_of) or time.monotonic() - self._said_at > _QUIET_SECONDS
 
     def tally(self, text: str) -> None:
-        """Say how much is done, where nobody knows how much there is; nothing in the first 2 s."""
+        """Return how much is done, where the total is unknown; nothing in the first 2 s."""
         wait = _BLINK_SECONDS if self._tallied else _QUIET_SECONDS
         if self._silent or time.monotonic() - self._said_at <= wait:
             return

@@ -70,7 +70,7 @@ def run_command(
 
     A pipeline that was stopped, or killed, goes on exactly where it was. A flow that has become
     another one under the same name is refused; --reset drops its checkpoint, so that it begins
-    anew, and writes again what it has written.
+    again, and writes again what it has written.
     """
     from lakebed.spark.pipeline.hold import held
     from lakebed.spark.pipeline.plan import PlanError
@@ -114,7 +114,7 @@ def _signals(run: Any) -> Iterator[None]:
 
 
 def _log_of(spec: PipelineSpec, folder: Target | None) -> str:
-    """Give the log that is meant: the one that was named here, in the file, or by LAKEBED_DATA."""
+    """Return the log that is meant: the one named here, in the file, or by LAKEBED_DATA."""
     named = spec.log and (spec.log if "://" in spec.log else str(spec.folder / spec.log))
     target = os.fspath(folder) if folder else named or os.environ.get("LAKEBED_DATA")
     if not target:

@@ -85,7 +85,7 @@ class View:
         flush()
 
     def _is_news(self, status: FlowStatus) -> bool:
-        """Tell whether a flow has come further than was shown."""
+        """Return whether a flow has come further than was shown."""
         known = self._shown.get(status.flow)
         self._shown[status.flow] = status
         return known is None or _key(known) != _key(status)
@@ -106,7 +106,7 @@ def restarts_text(status: FlowStatus) -> Iterator[str]:
 
 
 def counts_text(status: FlowStatus) -> Iterator[str]:
-    """Say what was counted, part by part: nothing of what there was none of."""
+    """Return what was counted, part by part: nothing of what there was none of."""
     for part, counts in status.counts.items():
         missed = "not " if part.endswith(".expect") else ""
         found = [

@@ -42,7 +42,7 @@ class PositionType(click.ParamType[Position]):
 
 
 def offset_of(log: lakebed.Log, topic: str, partition: int, position: Position) -> int:
-    """Give the offset that a position means; it may lie outside of what is there."""
+    """Return the offset that a position means; it may lie outside of what is there."""
     if isinstance(position, datetime):
         return log.offset_for_time(topic, partition, timestamp=position)
     if isinstance(position, int):
@@ -52,7 +52,7 @@ def offset_of(log: lakebed.Log, topic: str, partition: int, position: Position) 
 
 
 def chosen(log: lakebed.Log, topic: str, partitions: tuple[int, ...]) -> list[int]:
-    """Give the partitions to work on: those named, or all."""
+    """Return the partitions to work on: those named, or all."""
     there = log.offsets(topic)
     for partition in partitions:
         if partition not in there:

@@ -117,7 +117,7 @@ def _meaning(
 
 
 def _lines(files: tuple[str, ...], info: Destination, meaning: Meaning) -> Iterator[Batch]:
-    """Give the records of lines, file after file."""
+    """Return the records of lines, file after file."""
     # The topic refuses what is too large, exactly; this only keeps a file without newlines out of
     # memory. JSON may need many times a record's bytes.
     limit = _LINE_BYTES_MIN + 8 * info.record_bytes_max
@@ -131,7 +131,7 @@ def _lines(files: tuple[str, ...], info: Destination, meaning: Meaning) -> Itera
 
 
 def _files(files: tuple[str, ...], info: Destination, headers: dict[str, bytes]) -> Iterator[Batch]:
-    """Give one record for each file."""
+    """Return one record for each file."""
     meaning = _meaning(info, None, headers, json_lines=False)
     for name in files:
         try:
@@ -196,7 +196,7 @@ class _Writer:
 
 
 def _located(error: LakebedError, batch: Batch, row: int) -> LakebedError:
-    """Give an error with the line in place of the row, which means nothing to the caller."""
+    """Return an error with the line in place of the row, which means nothing to the caller."""
     facts = {name: value for name, value in error.facts.items() if name != "row"}
     return _changed(error, {"file": batch.source, "line": batch.lines[row], **facts})
 

@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     partition: int | None = None
 
     def part(self, start: int, stop: int) -> Batch:
-        """Give some of them."""
+        """Return some of them."""
         rows: Any = self.rows
         part = rows[start:stop] if isinstance(rows, list) else rows.slice(start, stop - start)
         return self._replace(rows=part, lines=self.lines[start:stop])
@@ -43,7 +43,7 @@ class Plain:
         self._headers = headers
 
     def __call__(self, lines: Lines) -> Iterator[Batch]:
-        """Give the records, all at once."""
+        """Return the records, all at once."""
         numbers = range(lines.first, lines.first + len(lines.values))
         if self._separator is None:
             yield Batch(self._table({"value": lines.values}), lines.source, numbers)
@@ -88,7 +88,7 @@ class JsonValues:
         self._headers = headers
 
     def __call__(self, lines: Lines) -> Iterator[Batch]:
-        """Give the records before the first bad line, then raise."""
+        """Return the records before the first bad line, then raise."""
         return _each(lines, self._row)
 
     def _row(self, line: bytes) -> dict[str, Any]:
@@ -113,13 +113,13 @@ class JsonRecords:
         self._row = RecordRows(schema, headers)
 
     def __call__(self, lines: Lines) -> Iterator[Batch]:
-        """Give the records before the first bad line, then raise."""
+        """Return the records before the first bad line, then raise."""
         for batch in _each(lines, lambda line: self._row(json.loads(line))):
             yield from _by_partition(batch)
 
 
 def _each(lines: Lines, row_of: Callable[[bytes], dict[str, Any]]) -> Iterator[Batch]:
-    """Give the records of lines that must be looked at one by one."""
+    """Return the records of lines that must be looked at one by one."""
     rows: list[dict[str, Any]] = []
     numbers: list[int] = []
     trouble: Exception | None = None
@@ -140,7 +140,7 @@ def _each(lines: Lines, row_of: Callable[[bytes], dict[str, Any]]) -> Iterator[B
 
 
 def bad_line(source: str, line: int, error: Exception) -> SchemaMismatchError:
-    """Say which line is to blame."""
+    """Return which line is to blame."""
     return SchemaMismatchError(
         "a line cannot be a record", file=source, line=line, why=reason(error)
     )

@@ -121,7 +121,7 @@ def _raise_open_files(config: ServeConfig) -> None:
 
 
 def _config(base: ServeConfig, flags: dict[str, Any], given: tuple[str, ...]) -> ServeConfig:
-    """Give the settings with what the command line says, which has the last word."""
+    """Return the settings with what the command line says, which has the last word."""
     known = setting_names(ServeConfig)
     texts, options = {}, {}
     for name, value in settings(given, "--set").items():
@@ -147,7 +147,7 @@ def _config(base: ServeConfig, flags: dict[str, Any], given: tuple[str, ...]) ->
 def _blamed(
     error: InvalidArgumentError, variables: dict[str, str], options: dict[str, str]
 ) -> InvalidArgumentError:
-    """Give a refusal that names the option it is about, and no variable."""
+    """Return a refusal that names the option it is about, and no variable."""
     facts = dict(error.facts)
     variable = str(facts.pop("variable", ""))
     name = str(facts.pop("setting", variables.get(variable, "")))
@@ -209,7 +209,7 @@ def _hangups(reload: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[threading.Event]:
-    """Give an event that the first SIGTERM or SIGINT sets; the second ends the process."""
+    """Return an event that the first SIGTERM or SIGINT sets; the second ends the process."""
     stopping = threading.Event()
 
     def handle(number: int, _: FrameType | None) -> None:

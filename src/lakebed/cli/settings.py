@@ -89,7 +89,7 @@ _FILE: Final = f"{config.CONFIG_NAME} in the log's folder"
 
 
 def sections() -> list[Section]:
-    """Give every setting."""
+    """Return every setting."""
     return [
         Section(
             "topic",
@@ -120,7 +120,7 @@ def sections() -> list[Section]:
 
 
 def current(folder: Path | None, environ: Mapping[str, str]) -> list[Section]:
-    """Give every setting with what holds for the log in `folder`, and where that comes from."""
+    """Return every setting with what holds for the log in `folder`, and where that comes from."""
     text, held = None, config.with_environment(config.LogConfig(), environ)
     if folder is not None:
         text = settings_text(OsDisk(), folder)
@@ -171,7 +171,7 @@ def _settings(kind: type[Any], bounds: Mapping[str, tuple[int, int]]) -> list[Se
 
 
 def _plain(value: object) -> object:
-    """Give a value as it may be shown: of options their names, as there may be secrets in them."""
+    """Return a value as it may be shown: of options their names, as they may be secrets."""
     if isinstance(value, Mapping):
         return {name: text if text.startswith("env:") else "..." for name, text in value.items()}
     return value.value if isinstance(value, enum.Enum) else value
@@ -179,7 +179,7 @@ def _plain(value: object) -> object:
 
 @functools.cache
 def _meanings() -> dict[str, dict[str, str]]:
-    """Give the text under each field, by class: the source is the one place that says it."""
+    """Return the text under each field, by class: the source is the one place that says it."""
     found: dict[str, dict[str, str]] = {}
     kinds = [config.TopicConfig, *config.SECTIONS.values()]
     for kind in kinds:

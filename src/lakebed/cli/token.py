@@ -36,7 +36,7 @@ class Lifetime(click.ParamType[int | str]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | str:
-        """Give milliseconds, or `never`."""
+        """Return milliseconds, or `never`."""
         if not isinstance(value, str) or value == "never":
             return value  # type: ignore[no-any-return]  # converted before
         match = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", value)
@@ -97,7 +97,7 @@ def create_command(
 
 
 def _made(log: lakebed.Log, text: str, principal: str, expires_ms: int | None) -> TokenInfo:
-    """Give a new token as it is listed, or as this command knows it if it may not ask any more."""
+    """Return a new token as it is listed, or as this command knows it if it may no longer ask."""
     number = text.removeprefix(_PREFIX).partition("_")[0]
     with contextlib.suppress(LakebedError):
         for each in log.access.tokens():
@@ -109,7 +109,7 @@ def _made(log: lakebed.Log, text: str, principal: str, expires_ms: int | None) -
 
 
 def _without_administrator(log: lakebed.Log, new: Collection[str]) -> list[str]:
-    """Give a hint if nobody administers the log, with these roles given to somebody too."""
+    """Return a hint if nobody administers the log, with these roles given to somebody too."""
     rules = {(rule.role, rule.action, rule.pattern) for rule in log.access.rules()}
     if any(
         role == ADMIN or (role, Action.ADMIN.value, EVERYTHING) in rules
@@ -123,7 +123,7 @@ def _without_administrator(log: lakebed.Log, new: Collection[str]) -> list[str]:
 
 
 def without_rules(log: lakebed.Log, roles: Collection[str]) -> list[str]:
-    """Give a hint for each role that is neither built in nor spoken of by a rule."""
+    """Return a hint for each role that is neither built in nor spoken of by a rule."""
     own = [role for role in dict.fromkeys(roles) if role not in BUILT_IN]
     known = {rule.role for rule in log.access.rules()} if own else set()
     return [
@@ -134,7 +134,7 @@ def without_rules(log: lakebed.Log, roles: Collection[str]) -> list[str]:
 
 
 def with_warning(values: dict[str, object], hints: list[str]) -> dict[str, object]:
-    """Give the facts of a JSON line with the hints, if there are any."""
+    """Return the facts of a JSON line with the hints, if there are any."""
     return {**values, "warning": "; ".join(hints)} if hints else values
 
 

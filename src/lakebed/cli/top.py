@@ -64,7 +64,7 @@ def _groups(log: lakebed.Log) -> Iterator[GroupInfo]:
 
 
 def picture(before: Sample, now: Sample) -> dict[str, Any]:
-    """Give what happened between two samples, and what is, as plain data."""
+    """Return what happened between two samples, and what is, as plain data."""
     seconds = max(now.at - before.at, 1e-6)
     stats, counters, earlier = now.stats, now.stats.wal.counters, before.stats.wal.counters
     topics = [_topic(before.topics.get(name), each, seconds) for name, each in now.topics.items()]
@@ -104,7 +104,7 @@ def picture(before: Sample, now: Sample) -> dict[str, Any]:
 
 
 def _topic(before: TopicInfo | None, now: TopicInfo, seconds: float) -> dict[str, Any]:
-    """Give a topic's rates; that of bytes from the size that its records have in segments."""
+    """Return a topic's rates; that of bytes from the size that its records have in segments."""
     end = sum(each.end for each in now.partitions)
     same = before is not None and before.id == now.id
     written = end - sum(each.end for each in before.partitions) if before and same else 0
@@ -141,7 +141,7 @@ def _rate(before: int, now: int, seconds: float) -> float:
 def top(folder: Target, *, once: bool, interval: float, as_json: bool) -> None:
     """Watch what a log is doing: its busiest topics, groups, WAL, memory and tables.
 
-    On a terminal the picture is drawn anew until Ctrl-C; elsewhere one follows the other. Bytes of
+    On a terminal the picture is drawn again until Ctrl-C; elsewhere one follows the other. Bytes of
     a topic are an estimate, from the average size of its records in segments.
     """
     with contextlib.suppress(KeyboardInterrupt), opened(folder, silent=as_json) as log:

@@ -187,7 +187,7 @@ def alter_command(
 @yes_option
 @json_option
 def delete_command(name: str, folder: Target, *, yes: bool, as_json: bool) -> None:
-    """Remove the topic NAME with every record in it, for ever."""
+    """Remove the topic NAME with every record in it, forever."""
     with opened(folder, silent=as_json) as log:
         count = counted(log.describe_topic(name).records, "record", "records")
         confirm(f"Remove the topic {name} with {count}?", yes=yes)
@@ -204,7 +204,7 @@ def delete_command(name: str, folder: Target, *, yes: bool, as_json: bool) -> No
 @yes_option
 @json_option
 def purge_command(name: str, folder: Target, *, yes: bool, as_json: bool) -> None:
-    """Remove every record of the topic NAME, for ever; offsets go on where they were."""
+    """Remove every record of the topic NAME, forever; offsets go on where they were."""
     with opened(folder, silent=as_json) as log:
         records = log.describe_topic(name).records
         count = counted(records, "record", "records")

@@ -215,7 +215,7 @@ def _file_cells(row: FileRow) -> tuple[str, ...]:
 
 
 def _log_values(findings: Findings) -> dict[str, object]:
-    """Give what is known of the log as plain data; None where it could not be read."""
+    """Return what is known of the log as plain data; None where it could not be read."""
     found = findings.survey
     values: dict[str, object] = {
         "log": findings.log_id and str(findings.log_id),
@@ -243,14 +243,14 @@ def _mark_values(mark: Mark) -> dict[str, object]:
 
 
 def _gaps(findings: Findings) -> list[tuple[int, int]]:
-    """Give the holes of a salvaged log; of a damaged one nobody knows what was there."""
+    """Return the holes of a salvaged log; of a damaged one nobody knows what was there."""
     if findings.survey is None or findings.error is not None:
         return []
     return list(findings.survey.state.gaps())
 
 
 def _log_facts(findings: Findings) -> Iterator[tuple[str, str]]:
-    """Give what is known of the log for people."""
+    """Return what is known of the log for people."""
     found = findings.survey
     yield "log", f"{findings.log_id or 'unknown'} in {findings.layout.root}"
     if found is not None:
@@ -325,7 +325,7 @@ def _verify_facts(findings: Findings) -> Iterator[tuple[str, str]]:
 
 
 def _first_bad(findings: Findings) -> dict[str, object]:
-    """Give file, byte and index of the first bad thing."""
+    """Return file, byte and index of the first bad thing."""
     found = findings.survey
     if findings.error is not None:
         facts = findings.error.facts

@@ -27,7 +27,7 @@ class RemoteAccess:
         expires_ms: int | None = EXPIRES_MS,
         roles: Collection[str] = (),
     ) -> Secret:
-        """Make a token for a principal, which gets the roles too; give its text, this once."""
+        """Make a token for a principal, which gets the roles too; return its text, this once."""
         given = roles if isinstance(roles, str) else list(roles)
         return Secret(
             self._call("create_token", principal=principal, expires_ms=expires_ms, roles=given)

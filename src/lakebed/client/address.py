@@ -16,7 +16,7 @@ _ADDRESS: Final = re.compile(
 
 
 def meant_url(target: str | os.PathLike[str]) -> str:
-    """Give the URL that a path looks like which was perhaps meant to be one; else nothing."""
+    """Return the URL that a path looks like which was perhaps meant to be one; else nothing."""
     match = _ADDRESS.fullmatch(os.fspath(target))
     return "" if match is None else f"{match[1] or 'lakebed'}://{match[2]}"
 

@@ -40,7 +40,7 @@ class ClientConfig:
             raise InvalidArgumentError("retry_ms must be from 0 to 3600000", got=repr(retry))
 
     def resolved(self) -> ClientConfig:
-        """Give it with what the environment says about the rest."""
+        """Return it with what the environment says about the rest."""
         return ClientConfig(
             # A file that holds a token ends with a newline, and no token has space in it.
             (self.token or os.environ.get("LAKEBED_TOKEN") or "").strip() or None,

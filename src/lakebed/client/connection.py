@@ -161,7 +161,7 @@ class Connection:
             return self._client
 
     def call(self, name: str, /, **request: Any) -> Any:
-        """Make a call and give its reply."""
+        """Make a call and return its reply."""
         body = pack(request)
         action = fl.Action(name, body)
         begun = time.monotonic()
@@ -185,7 +185,7 @@ class Connection:
         return self._within(min(_QUICK_SECONDS, max(_LEAST_SECONDS, left) + wait_ms / 1000))
 
     def _within(self, seconds: float) -> Any:
-        """Give the options of a call that a server which lives answers in time."""
+        """Return the options of a call that a server which lives answers in time."""
         return fl.FlightCallOptions(headers=self._headers, timeout=seconds)
 
     def hello(self, seconds: float | None = None) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class Connection:
             raise self.error_of(failure) from failure
 
     def get(self, ticket: dict[str, Any]) -> tuple[pa.Table, Any]:
-        """Give the table that a ticket stands for, and what the server says beside it."""
+        """Return the table that a ticket stands for, and what the server says beside it."""
         packed = fl.Ticket(pack(ticket))
         begun = time.monotonic()
 
@@ -282,7 +282,7 @@ class Connection:
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
     def error_of(self, failure: BaseException) -> LakebedError:
-        """Give what Flight raised as one of ours."""
+        """Return what Flight raised as one of ours."""
         if isinstance(failure, LakebedError):
             return failure
         if self.closed:
@@ -312,7 +312,7 @@ class Connection:
 
 
 def is_unsent(failure: BaseException) -> bool:
-    """Tell whether a call certainly did not reach the server's log."""
+    """Return whether a call certainly did not reach the server's log."""
     if getattr(failure, "extra_info", None):
         return True  # the server itself says that it did not do it
     return "failed to connect" in str(failure) or "Connection refused" in str(failure)
@@ -324,7 +324,7 @@ def _wait_seconds(error: LakebedError) -> float:
 
 
 def _location(url: str) -> tuple[str, int, bool]:
-    """Give where a URL leads, as Flight says it, and whether that is by TLS."""
+    """Return where a URL leads, as Flight says it, and whether that is by TLS."""
     try:
         parts = urlsplit(url)
         port = parts.port or PORT

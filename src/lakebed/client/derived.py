@@ -65,12 +65,12 @@ class RemoteDerived(DerivedCalls):
         return table
 
     def drop(self, name: str) -> bool:
-        """Drop a table; give whether there was one. Its files go after the grace period."""
+        """Drop a table; return whether there was one. Its files go after the grace period."""
         dropped: bool = self._connection.call("derived_drop", name=TableName(name))
         return dropped
 
     def files(self, name: str, buckets: Sequence[int] | None = None) -> DerivedFiles:
-        """Give a table with its files, or with those of some buckets, all of one version."""
+        """Return a table with its files, or with those of some buckets, all of one version."""
         chosen = None if buckets is None else list(buckets)
         found: DerivedFiles = self._connection.call(
             "derived_files", name=TableName(name), buckets=chosen
@@ -92,7 +92,7 @@ class RemoteDerived(DerivedCalls):
         return done
 
     def iceberg(self, name: str) -> Any:
-        """Give the pyiceberg table, read from where it is kept."""
+        """Return the pyiceberg table, read from where it is kept."""
         from pyiceberg.table import StaticTable
 
         return StaticTable.from_metadata(self.describe(name).metadata)

@@ -24,7 +24,7 @@ _SETTINGS: Final = 4
 
 
 def diagnosis(url: str, port: int, config: ClientConfig) -> LakebedError | None:
-    """Give the mistake that keeps a client from its server; None if there is none to be seen."""
+    """Return the mistake that keeps a client from its server; None if there is none to be seen."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     try:
@@ -70,7 +70,7 @@ def _by_tls(plain: socket.socket, host: str, url: str, config: ClientConfig) -> 
 
 
 def _answer(connection: socket.socket) -> bytes:
-    """Begin as a client of HTTP/2 does, and give what comes; nothing if the other end hangs up."""
+    """Begin as a client of HTTP/2 does; return the answer, nothing if the other end hangs up."""
     try:
         connection.sendall(_PREFACE)
         return connection.recv(64)

@@ -24,7 +24,7 @@ class RemoteGroups:
     def join(
         self, group: str, topics: Collection[str], session_seconds: float, strategy: str
     ) -> str:
-        """Take a consumer into a group; give its id."""
+        """Take a consumer into a group; return its id."""
         member: str = self._call(
             "join",
             group=str(GroupName(group)),
@@ -37,7 +37,7 @@ class RemoteGroups:
     def heartbeat(
         self, group: str, member: str, held: Collection[TopicPartition]
     ) -> frozenset[TopicPartition]:
-        """Say that a member lives and what it holds; give what it may hold."""
+        """Report that a member lives and what it holds; return what it may hold."""
         allowed = self._call("heartbeat", group=group, member=member, held=sorted(held))
         return frozenset(TopicPartition(*each) for each in allowed)
 
@@ -60,13 +60,13 @@ class RemoteGroups:
             self._call("commit", group=str(GroupName(group)), member=member, offsets=places)
 
     def places(self, offsets: Offsets) -> tuple[tuple[int, int, int], ...]:
-        """Check offsets and give them as (topic id, partition, offset)."""
+        """Check offsets and return them as (topic id, partition, offset)."""
         topics = {topic: self._reading.topic(topic) for topic, _, _ in flat_offsets(offsets)}
         reading = _Known(topics)
         return Groups.places(_Places(reading), offsets)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Give the committed offsets of a group."""
+        """Return the committed offsets of a group."""
         found = self._call("committed", group=str(GroupName(group)))
         return {TopicPartition(topic, partition): offset for topic, partition, offset in found}
 
@@ -77,7 +77,7 @@ class RemoteGroups:
         return list(self._call("groups"))
 
     def describe(self, group: str) -> GroupInfo:
-        """Give members, committed offsets and lag of a group."""
+        """Return members, committed offsets and lag of a group."""
         info: GroupInfo = self._call("describe_group", name=str(GroupName(group)))
         return info
 
@@ -91,7 +91,7 @@ class RemoteGroups:
 
 
 def sent(offsets: Offsets) -> list[tuple[str, int, Any]]:
-    """Give offsets as they travel."""
+    """Return offsets as they travel."""
     return flat_offsets(offsets)
 
 
@@ -102,7 +102,7 @@ class _Known:
         self._topics = topics
 
     def topic(self, name: str) -> Any:
-        """Give a topic that was looked up."""
+        """Return a topic that was looked up."""
         return self._topics[name]
 
     def key(self, topic: Any, partition: Any) -> tuple[int, int]:

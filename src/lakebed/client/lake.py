@@ -44,16 +44,16 @@ class RemoteLake:
         return info
 
     def history(self, topic: str) -> list[SnapshotInfo]:
-        """Give the snapshots of a topic's table, the oldest first."""
+        """Return the snapshots of a topic's table, the oldest first."""
         return list(self._connection.call("lake_history", topic=topic))
 
     def table(self, topic: str) -> Any:
-        """Give the pyiceberg table of a topic, read from where it is kept."""
+        """Return the pyiceberg table of a topic, read from where it is kept."""
         from lakebed.client.table import RemoteTable
 
         return RemoteTable(self._connection, topic).iceberg()
 
     def stats(self) -> LakeStats:
-        """Give counters of the lake."""
+        """Return counters of the lake."""
         stats: LakeStats = self._connection.call("lake_stats")
         return stats

@@ -180,7 +180,7 @@ class RemoteLog(Log):
         schema: pa.Schema | None = None,
         config: Mapping[str, object] | TopicConfig | None = None,
     ) -> TopicInfo:
-        """Give a topic as it is, or make it if there is none of that name."""
+        """Return a topic as it is, or make it if there is none of that name."""
         return self._topic_call("get_or_create_topic", name, partitions, schema, config)
 
     def topics(self) -> list[str]:
@@ -188,7 +188,7 @@ class RemoteLog(Log):
         return list(self._call("topics"))
 
     def describe_topic(self, name: str) -> TopicInfo:
-        """Give partitions, schema and settings of a topic."""
+        """Return partitions, schema and settings of a topic."""
         check_named(name)
         info: TopicInfo = self._call("describe_topic", name=name)
         return info
@@ -238,7 +238,7 @@ class RemoteLog(Log):
         return info
 
     def _forget(self, name: str) -> None:
-        """Look at a topic anew before the next record goes to it."""
+        """Look at a topic again before the next record goes to it."""
         self._core.state.names.pop(name, None)
 
     # Writing
@@ -292,25 +292,25 @@ class RemoteLog(Log):
         columns: Sequence[str] | None = None,
         wait_ms: int | None = 0,
     ) -> pa.Table:
-        """Give records of a partition from `offset` on, as one table; empty at the end."""
+        """Return records of a partition from `offset` on, as one table; empty at the end."""
         self._check_open()
         seconds = checked_wait(wait_ms)
         bounds = checked_bounds(max_records, max_bytes)
         return self._reading.read(topic, partition, offset, bounds, columns, seconds)
 
     def table(self, name: str) -> Table:
-        """Give a topic as a table: scans, lookups by key, the current record of each key."""
+        """Return a topic as a table: scans, lookups by key, the current record of each key."""
         self._check_open()
         return RemoteTable(self._connection, name)
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Give earliest offset and end of each partition; the end is exclusive."""
+        """Return earliest offset and end of each partition; the end is exclusive."""
         self._check_open()
         check_named(topic)
         return self._reading.offsets(topic)
 
     def offset_for_time(self, topic: str, partition: int = 0, *, timestamp: Any) -> int:
-        """Give the first offset whose record is of that time or later; the end if there is none."""
+        """Return the first offset at that time or later; the end if there is none."""
         self._check_open()
         check_named(topic)
         found: int = self._call(
@@ -342,7 +342,7 @@ class RemoteLog(Log):
         return report
 
     def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
-        """Say which segments of a topic are due for a compaction by key, and where their files are.
+        """Return the segments of a topic that are due for a compaction by key, and their files.
 
         The places are those that the server sees.
         """
@@ -367,14 +367,14 @@ class RemoteLog(Log):
         return report
 
     def verify(self, topic: str | None = None) -> int:
-        """Read every byte of every segment; give how many there are. Raises at the first damage."""
+        """Read every byte of every segment; return how many. Raises at the first damage."""
         if topic is not None:
             check_named(topic)
         count: int = self._call("verify", topic=topic)
         return count
 
     def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
-        """Say what is known of each segment of a partition; places are those the server sees."""
+        """Return what is known of each segment of a partition; places are those the server sees."""
         self._check_open()
         check_named(topic)
         return list(self._call("segments", topic=topic, partition=partition))
@@ -389,7 +389,7 @@ class RemoteLog(Log):
         return there
 
     def stats(self) -> LogStats:
-        """Give counters and a picture of the served log."""
+        """Return counters and a picture of the served log."""
         stats: LogStats = self._call("stats")
         return stats
 

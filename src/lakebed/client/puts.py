@@ -6,7 +6,7 @@ was not acknowledged is sent again, in order, on the next one. The server rememb
 `SEQUENCES_KEPT` batches of each partition, so no more than that are under way.
 
 A batch that the server refuses leaves a gap, for which it refuses the ones sent behind it. These
-are not lost: once all are answered, they are numbered anew and sent again.
+are not lost: once all are answered, they are numbered again and sent again.
 
 A batch that was under way when its stream broke is *doubtful*: it may have been written. It is sent
 again under the same numbers, and only its acknowledgement settles that; whatever else ends the
@@ -84,7 +84,7 @@ class Item:
         """It was sent again under another producer once, because the first was not known."""
 
     def give_up(self, error: LakebedError, url: str) -> None:
-        """Tell whoever waits that nothing more will be tried."""
+        """Return whoever waits that nothing more will be tried."""
         self.settle(None, _unknown(url) if self.doubtful else error)
 
 
@@ -92,7 +92,7 @@ class Source(Protocol):
     """Single records that gather while batches are under way."""
 
     def waiting(self) -> bool:
-        """Tell whether there are some."""
+        """Return whether there are some."""
         ...
 
     def take(self) -> Item | None:
@@ -100,11 +100,11 @@ class Source(Protocol):
         ...
 
     def since(self) -> float:
-        """Tell since when the oldest of them waits, by the monotonic clock."""
+        """Report since when the oldest of them waits, by the monotonic clock."""
         ...
 
     def refuse(self, error: LakebedError) -> None:
-        """Tell whoever waits for them that they will not be written."""
+        """Return whoever waits for them that they will not be written."""
         ...
 
 
@@ -112,19 +112,19 @@ class _Nothing:
     """Gathers nothing."""
 
     def waiting(self) -> bool:
-        """Say no."""
+        """Report no."""
         return False
 
     def take(self) -> Item | None:
-        """Give nothing."""
+        """Return nothing."""
         return None
 
     def since(self) -> float:
-        """Give the end of time."""
+        """Return the end of time."""
         return math.inf
 
     def refuse(self, error: LakebedError) -> None:
-        """Tell nobody."""
+        """Report nobody."""
 
 
 class Lane:
@@ -161,7 +161,7 @@ class Lane:
         self._flying: dict[int, Item] = {}
         self._again: list[Item] = []
         self._gap = False
-        """A batch was refused: those behind it come back, and are then numbered anew."""
+        """A batch was refused: those behind it come back, and are then numbered again."""
         self._renew = False
         """The producer cannot be used any more: not known, or its numbers are in doubt."""
         self._generation = 0
@@ -258,7 +258,7 @@ class Lane:
             return (bool(self._queue) or self._gathered.waiting()) and self._may_send()
 
     def _take(self) -> tuple[Any, int, Item] | None:
-        """Give the next batch that may be sent, with its number."""
+        """Return the next batch that may be sent, with its number."""
         with self._guard:
             if not self._may_send():
                 return None
@@ -340,7 +340,7 @@ class Lane:
         return bool(self._queue or self._flying or self._gathered.waiting())
 
     def _identity(self) -> tuple[int, int]:
-        """Give the producer's id and epoch; a lane of its own numbering gets one of its own."""
+        """Return the producer's id and epoch; a lane of its own numbering gets one of its own."""
         if self._known is None:
             self._known = self._register()
         return self._known
@@ -521,7 +521,7 @@ class Lane:
         return items
 
     def look_after(self) -> None:
-        """Give up a stream on which nothing comes, so that nobody waits for ever."""
+        """Return up a stream on which nothing comes, so that nobody waits forever."""
         with self._guard:
             late = time.monotonic() - _SILENT_SECONDS
             if not any(item.deadline < late for item in self._flying.values()):
@@ -534,7 +534,7 @@ class Lane:
         self.expire()
 
     def expire(self) -> None:
-        """Tell those that have waited for too long."""
+        """Report those that have waited for too long."""
         now, url = time.monotonic(), self._connection.url
         patience = self._connection.config.retry_ms / 1000
         with self._guard:
@@ -588,7 +588,7 @@ class Lane:
 
 
 def in_callback() -> bool:
-    """Tell whether this is the thread of a lane, running a callback."""
+    """Return whether this is the thread of a lane, running a callback."""
     return getattr(_lanes, "here", False)
 
 
@@ -610,7 +610,7 @@ def future_item(
     answer: Callable[[Runs], Any],
     sequences: tuple[int, ...] | None = None,
 ) -> tuple[Item, Future[Any]]:
-    """Give a batch whose outcome a future tells."""
+    """Return a batch whose outcome a future tells."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
 

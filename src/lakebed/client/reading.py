@@ -41,7 +41,7 @@ class Waiting:
 
     @contextlib.contextmanager
     def under_a_name(self) -> Any:
-        """Give a name under which a request of the block can be woken."""
+        """Return a name under which a request of the block can be woken."""
         self._connection.check_process()
         name = uuid.uuid4().hex
         with self._guard:
@@ -87,7 +87,7 @@ class RemoteReading:
         columns: Sequence[str] | None,
         seconds: float | None,
     ) -> pa.Table:
-        """Give records from `offset` on, waiting for them if there are none."""
+        """Return records from `offset` on, waiting for them if there are none."""
         check_named(topic)
         deadline = None if seconds is None else time.monotonic() + seconds
         with self.waiting.under_a_name() as name:
@@ -120,7 +120,7 @@ class RemoteReading:
         return self.described(name)[0]
 
     def described(self, name: str) -> tuple[Topic, dict[int, tuple[int, int]]]:
-        """Give a topic, and the earliest offset and the end of each partition."""
+        """Return a topic, and the earliest offset and the end of each partition."""
         check_named(name)
         info = self._connection.call("describe_topic", name=name)
         topic = Topic(info.id, info.name, len(info.partitions), (), (), info.created_us)
@@ -133,20 +133,20 @@ class RemoteReading:
         return (topic.id, partition)
 
     def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
-        """Give a partition's low watermark and its end."""
+        """Return a partition's low watermark and its end."""
         self.key(topic, partition)
         return self.offsets(topic.name)[partition]
 
     def start(self, topic: Topic, partition: int, offset: int | str) -> int:
-        """Give the offset that `earliest`, `latest` or a number means."""
+        """Return the offset that `earliest`, `latest` or a number means."""
         return Reading.start(self, topic, partition, offset)  # type: ignore[arg-type]
 
     def names(self) -> Collection[str]:
-        """Give the names of the topics there are."""
+        """Return the names of the topics there are."""
         return list(self._connection.call("topics"))
 
     def ids(self, names: Collection[str]) -> Mapping[str, int]:
-        """Give the id of each of these topics that is there."""
+        """Return the id of each of these topics that is there."""
         found: dict[str, int] = {}
         for name in names:
             with contextlib.suppress(LakebedError):
@@ -154,14 +154,14 @@ class RemoteReading:
         return found
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Give earliest offset and end of each partition."""
+        """Return earliest offset and end of each partition."""
         return {
             number: (low, end)
             for number, (low, end) in self._connection.call("offsets", topic=topic).items()
         }
 
     def server(self) -> str:
-        """Tell which server answers: another one each time that it is started."""
+        """Return which server answers: another one each time that it is started."""
         return str(self._connection.call("hello").get("server"))
 
     def check_may_wait(self) -> None:
@@ -183,7 +183,7 @@ class RemoteConsumer(Consumer):
         self._ring = self._wake_request
 
     def poll(self, wait_ms: int | None = 0) -> pa.Table:
-        """Give the next records, waiting for them at most so long (None: for ever)."""
+        """Return the next records, waiting for them at most so long (None: forever)."""
         self._check_open()
         check_wait(wait_ms)
         deadline = None if wait_ms is None else time.monotonic() + wait_ms / 1000
@@ -199,7 +199,7 @@ class RemoteConsumer(Consumer):
         self._reading._connection.check_process()
 
     def _rejoined(self) -> bool:
-        """Join the group again if it was only lost because the server was started anew."""
+        """Join the group again if it was only lost because the server was started again."""
         server = self._reading.server()
         if not self.member or server == self._server:
             return False
@@ -307,7 +307,7 @@ class RemoteConsumer(Consumer):
     # Positions
 
     def _starts(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Give where to begin in each of these partitions, and remember it."""
+        """Return where to begin in each of these partitions, and remember it."""
         starts: dict[TopicPartition, int] = {}
         committed = self._groups.committed(self.group) if self.group else {}
         for name in sorted({place.topic for place in places}):
@@ -335,7 +335,7 @@ class RemoteConsumer(Consumer):
         }
 
     def given(self) -> dict[TopicPartition, int]:
-        """Give the offsets behind everything that was given out so far."""
+        """Return the offsets behind everything that was given out so far."""
         ids = self._reading.ids({place.topic for place in self._given})
         return {
             place: offset
@@ -351,7 +351,7 @@ def check_named(topic: object) -> None:
 
 
 def listed(given: Any) -> Any:
-    """Give a list as it travels; the server says what is wrong with anything else."""
+    """Return a list as it travels; the server says what is wrong with anything else."""
     if isinstance(given, Collection) and not isinstance(given, str | bytes | Mapping):
         return list(given)
     return given

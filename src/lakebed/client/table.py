@@ -36,7 +36,7 @@ class RemoteTable(Table):
 
     @property
     def schema(self) -> pa.Schema:
-        """Give the columns as readers see them now."""
+        """Return the columns as readers see them now."""
         ticket = {
             "call": "range",
             "topic": self.name,
@@ -87,7 +87,7 @@ class RemoteTable(Table):
         start: Points | None = None,
         until: Points | None = None,
     ) -> ScanPlan:
-        """Say which files hold the records of a range, and what of it is in no file yet."""
+        """Return which files hold the records of a range, and what of it is in no file yet."""
         found: ScanPlan = self._connection.call(
             "plan",
             topic=self.name,
@@ -99,20 +99,20 @@ class RemoteTable(Table):
         return found
 
     def get(self, key: bytes | str, default: Any = None) -> Any:
-        """Give the current value of a key: bytes of a raw topic, a dictionary of a typed one."""
+        """Return the current value of a key: bytes of a raw topic, a dictionary of a typed one."""
         found = self.record(key)
         value = None if found is None else found["value"]
         return default if value is None else value
 
     def record(self, key: bytes | str) -> dict[str, Any] | None:
-        """Give the latest record of a key with all its columns, also if it is a tombstone."""
+        """Return the latest record of a key with all its columns, also if it is a tombstone."""
         table, _ = self._connection.get(
             {"call": "record", "topic": self.name, "id": self._id, "key": checked_key(key)}
         )
         return python_rows(table)[0] if table.num_rows else None
 
     def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Give the current record of each key, in the order of partitions and offsets."""
+        """Return the current record of each key, in the order of partitions and offsets."""
         ticket = {"call": "latest", "topic": self.name, "id": self._id, "columns": listed(columns)}
         return self._connection.get(ticket)[0]
 
@@ -123,7 +123,7 @@ class RemoteTable(Table):
         columns: Sequence[str] | None = None,
         where: pc.Expression | None = None,
     ) -> pa.Table:
-        """Give the records that the table had at an earlier point."""
+        """Return the records that the table had at an earlier point."""
         ticket = {
             "call": "as_of",
             "topic": self.name,
@@ -136,7 +136,7 @@ class RemoteTable(Table):
         return self._connection.get(ticket)[0]
 
     def iceberg(self) -> Any:
-        """Give the topic's table as pyiceberg knows it, as of its last sync.
+        """Return the topic's table as pyiceberg knows it, as of its last sync.
 
         It is read from where the table is kept, so this process must be able to get at it.
         """
@@ -152,7 +152,7 @@ def _points(given: Points | None) -> Any:
 
 
 def _packed(where: pc.Expression | None) -> Any:
-    """Give a predicate as the tree that a server takes."""
+    """Return a predicate as the tree that a server takes."""
     if where is None:
         return None
     checked_where(where)

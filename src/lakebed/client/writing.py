@@ -98,7 +98,7 @@ class RemoteCore:
         check_may_wait()
 
     def topic_named(self, name: str) -> Topic:
-        """Give a topic as it was when it was last looked at."""
+        """Return a topic as it was when it was last looked at."""
         found = self.state.topic(name)
         return self.look(name) if found is None else found
 
@@ -119,7 +119,7 @@ class RemoteCore:
         return topic
 
     def changed(self, name: str) -> bool:
-        """Ask again about a topic; tell whether it is another one than it was."""
+        """Ask again about a topic; return whether it is another one than it was."""
         before = self.state.topic(name)
         return self.look(name) is not before
 
@@ -128,7 +128,7 @@ class RemoteCore:
         return self.state.topics.get(number)
 
     def schema(self, topic: Topic, version: int) -> pa.Schema:
-        """Give the storage schema of a topic's schema version; 0 for a raw topic."""
+        """Return the storage schema of a topic's schema version; 0 for a raw topic."""
         key = (topic.id, version)
         schema = self._schemas.get(key)
         if schema is None:
@@ -154,11 +154,11 @@ class _Gathered:
             self._records.append((record, future))
 
     def since(self) -> float:
-        """Tell since when the oldest of them waits, by the monotonic clock."""
+        """Report since when the oldest of them waits, by the monotonic clock."""
         return self._since if self._records else math.inf
 
     def refuse(self, error: LakebedError) -> None:
-        """Tell whoever waits for them that they will not be written."""
+        """Return whoever waits for them that they will not be written."""
         with self._guard:
             refused, self._records = self._records, []
         _refuse([future for _, future in refused], error)
@@ -168,7 +168,7 @@ class _Gathered:
         return len(self._records) >= _GATHERED_RECORDS_MAX
 
     def waiting(self) -> bool:
-        """Tell whether there are some."""
+        """Return whether there are some."""
         return bool(self._records)
 
     def take(self) -> Item | None:
@@ -233,7 +233,7 @@ class RemoteWriting(Writing):
 
     @property
     def in_callback(self) -> bool:
-        """Tell whether this is the thread that brings answers, running a callback."""
+        """Return whether this is the thread that brings answers, running a callback."""
         return in_callback()
 
     # Batches
@@ -277,7 +277,7 @@ class RemoteWriting(Writing):
             return attempt()
 
     def doubt(self, topic: str | int, error: LakebedError | None) -> None:
-        """Look at a topic anew before the next record, if a refusal may come from a change."""
+        """Look at a topic again before the next record, if a refusal may come from a change."""
         if isinstance(error, _STALE):
             known = self._remote.state.topics.get(topic) if isinstance(topic, int) else None
             self._remote.state.names.pop(str(topic) if known is None else known.name, None)
@@ -418,7 +418,7 @@ class RemoteWriting(Writing):
         return ("append", (0, 0), target.topic.id, len(target.topic.schemas))
 
     def _own_lane(self, target: Target) -> Lane:
-        """Give the lane of plain appends to a topic."""
+        """Return the lane of plain appends to a topic."""
         self._connection.check_process()
         key = self._own_key(target)
         lane = self._lanes.get(key)
@@ -443,7 +443,7 @@ class RemoteWriting(Writing):
         return lane
 
     def _retire(self, topic: str) -> None:
-        """Close the lanes of a topic that was changed or made anew, once they are done."""
+        """Close the lanes of a topic that was changed or made again, once they are done."""
         for key in [key for key, lane in self._lanes.items() if lane.topic == topic]:
             if key[0] == "append":
                 lane = self._lanes.pop(key)
@@ -478,7 +478,7 @@ class RemoteWriting(Writing):
         return producer, epoch
 
     def _lane(self, kind: str, identity: Identity, part: Part) -> Lane:
-        """Give the lane of a producer or a transaction into a topic."""
+        """Return the lane of a producer or a transaction into a topic."""
         self._connection.check_process()
         key = (kind, identity, part.topic, part.schema)
         lane = self._lanes.get(key)
@@ -529,19 +529,19 @@ class RemoteWriting(Writing):
     # Topics
 
     def target(self, name: str) -> Target:
-        """Give a topic as writers need it; `TopicNotFoundError` if there is none."""
+        """Return a topic as writers need it; `TopicNotFoundError` if there is none."""
         if isinstance(name, str):
             self._remote.topic_named(name)
         return super().target(name)
 
 
 def placed(runs: Runs) -> tuple[Placed, ...]:
-    """Give what an acknowledgement says as the engine says it."""
+    """Return what an acknowledgement says as the engine says it."""
     return tuple(Placed(*run, 0, 0) for run in runs)
 
 
 def _in_order(topics: Sequence[int], answered: Any) -> Written:
-    """Give the parts of a commit in the order in which they were written.
+    """Return the parts of a commit in the order in which they were written.
 
     Streams of several topics may have overtaken each other, those of one topic have not.
     """

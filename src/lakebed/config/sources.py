@@ -26,7 +26,7 @@ SECTIONS: Final[Mapping[str, Any]] = {
 
 
 def parse_config(text: str, source: object) -> LogConfig:
-    """Give the settings of a TOML document: those of the log, and a table for each of its parts."""
+    """Return the settings of a TOML document: those of the log, and one for each of its parts."""
     values = {
         name: _section(SECTIONS[name], value, name, source) if name in parts_of_a_log() else value
         for name, value in _document(text, source).items()
@@ -41,7 +41,7 @@ def parts_of_a_log() -> list[str]:
 
 
 def named_settings(text: str, source: object) -> set[tuple[str, str]]:
-    """Give section and name of each setting that a TOML document names."""
+    """Return section and name of each setting that a TOML document names."""
     named: set[tuple[str, str]] = set()
     for name, value in _document(text, source).items():
         inner = name in parts_of_a_log() and isinstance(value, dict)
@@ -59,12 +59,12 @@ def _document(text: str, source: object) -> dict[str, Any]:
 
 
 def variable_of(section: str, setting: str) -> str:
-    """Give the environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return f"LAKEBED_{section}_{setting}".upper()
 
 
 def with_environment(config: LogConfig, environ: Mapping[str, str]) -> LogConfig:
-    """Give settings in which the environment has the last word.
+    """Return settings in which the environment has the last word.
 
     `LAKEBED_<SECTION>_<SETTING>` stands for a setting: `LAKEBED_SERVE_PORT` for `port` in
     `[serve]`, `LAKEBED_LOG_WAL_BYTES` for `wal_bytes` at the top of the file. A variable of a
@@ -80,7 +80,7 @@ def with_environment(config: LogConfig, environ: Mapping[str, str]) -> LogConfig
 
 
 def _given(section: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Give the values that the environment has for a section."""
+    """Return the values that the environment has for a section."""
     known = {
         variable_of(section, field.name): field
         for field in fields(SECTIONS[section])
@@ -129,7 +129,7 @@ def _refuse_variable(variable: str, value: object, allowed: str) -> None:
 
 
 def _changed(config: Any, section: str, values: Mapping[str, Any]) -> Any:
-    """Give a configuration with other values; a refusal names the variables they came from."""
+    """Return a configuration with other values; a refusal names the variables they came from."""
     try:
         return replace(config, **values)
     except InvalidArgumentError as error:
@@ -177,7 +177,7 @@ def setting_names(kind: type) -> list[str]:
 
 
 def resolved(options: Mapping[str, str]) -> dict[str, str]:
-    """Give options with every `env:NAME` taken from the environment."""
+    """Return options with every `env:NAME` taken from the environment."""
     return {name: _from_environment(name, value) for name, value in options.items()}
 
 

@@ -17,7 +17,7 @@ class TopicConfig:
     """Settings of one topic."""
 
     retention_ms: int = -1
-    """Records older than this are removed, whole segments at a time; -1 keeps them for ever."""
+    """Records older than this are removed, whole segments at a time; -1 keeps them forever."""
 
     retention_bytes: int = -1
     """Segments of a partition beyond this size are removed, oldest first; -1 for no limit."""
@@ -96,7 +96,7 @@ class TopicConfig:
         return cls(**values)  # type: ignore[arg-type]  # the class checks each value
 
     def changed(self) -> dict[str, int | str]:
-        """Give the settings that differ from the defaults."""
+        """Return the settings that differ from the defaults."""
         return {
             field.name: getattr(self, field.name)
             for field in fields(self)
@@ -106,7 +106,7 @@ class TopicConfig:
 
 @functools.lru_cache(maxsize=4096)
 def stored_config(settings: tuple[tuple[str, int | str], ...]) -> TopicConfig:
-    """Give a topic's settings from those that the state keeps: the ones that are not defaults."""
+    """Return a topic's settings from those that the state keeps: the ones that are not defaults."""
     return TopicConfig.of(dict(settings))
 
 

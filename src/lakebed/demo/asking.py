@@ -29,7 +29,7 @@ FROM iceberg_scan('{table}')"""
 
 
 def rows(log: lakebed.Log, table: str) -> list[tuple[Any, ...]]:
-    """Give the rows of the current-state table."""
+    """Return the rows of the current-state table."""
     place = _path(log.derived.describe(table).metadata)
     with _duckdb() as connection:
         sql = f"SELECT id, customer, amount, status FROM iceberg_scan('{_quoted(place)}')"  # noqa: S608

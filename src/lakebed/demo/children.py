@@ -26,7 +26,7 @@ TEMPORARY: Final = "tmp"
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Give an environment without settings of Lakebed, whose temporary files are in a folder."""
+    """Return an environment without settings of Lakebed, whose temporary files are in a folder."""
     folder.mkdir(exist_ok=True)
     others = {name: text for name, text in os.environ.items() if not name.startswith("LAKEBED_")}
     java = f'{os.environ.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={folder}"'
@@ -95,7 +95,7 @@ class Child(Closing):
 
     @property
     def was_killed(self) -> bool:
-        """Tell whether the kill came before its end."""
+        """Return whether the kill came before its end."""
         return self._process.returncode == -signal.SIGKILL and self.killed_at is not None
 
     def _signal(self) -> None:

@@ -65,7 +65,7 @@ def table(rows: Iterable[tuple[Any, ...]], expected: Expected) -> Comparison:
 
 
 def _contents(wanted: Callable[[Change], bool]) -> Callable[[int, int], object]:
-    """Give what names the n-th of those changes of an order that are wanted."""
+    """Return what names the n-th of those changes of an order that are wanted."""
 
     def meant(order: int, nth: int) -> object:
         changes = (version(order, number) for number in range(versions(order)))

@@ -60,13 +60,13 @@ class Sale:
         self.acknowledged += ack.records
 
     def latencies_ms(self) -> dict[float, float]:
-        """Give the times within which so many per cent of the batches were acknowledged."""
+        """Return the times within which so many per cent of the batches were acknowledged."""
         ordered = sorted(ack.latency_ms for ack in self.acks) or [0.0]
         last = len(ordered) - 1
         return {share: ordered[round(share / 100 * last)] for share in _SHARES}
 
     def entries_per_sync(self) -> float:
-        """Tell how many entries shared a sync, over both lives."""
+        """Return how many entries shared a sync, over both lives."""
         lasts = [life[-1] for life in self.syncs if life]
         return sum(each.entries for each in lasts) / max(1, sum(each.syncs for each in lasts))
 
@@ -86,7 +86,7 @@ class Comparison:
 
     @property
     def is_exact(self) -> bool:
-        """Tell whether everything is there, once, as it was meant."""
+        """Return whether everything is there, once, as it was meant."""
         return self.wrong == 0 and self.missing == 0
 
 
@@ -154,7 +154,7 @@ class Measures:
 
     @property
     def is_right(self) -> bool:
-        """Tell whether everything was as promised."""
+        """Return whether everything was as promised."""
         compared = [self.check, self.piping.paid, self.piping.dead, self.piping.table]
         compacted = self.compaction
         return (

@@ -44,31 +44,31 @@ class Change(NamedTuple):
 
     @property
     def value(self) -> bytes | None:
-        """Give the record's value: JSON, or nothing, which is a tombstone."""
+        """Return the record's value: JSON, or nothing, which is a tombstone."""
         if self.order is None:
             return None
         return json.dumps(self.order._asdict(), separators=(",", ":")).encode()
 
     @property
     def is_paid(self) -> bool:
-        """Tell whether the pipeline is to pass it on."""
+        """Return whether the pipeline is to pass it on."""
         return self.order is not None and self.order.status == "paid" and self.order.amount > 0
 
     @property
     def is_wrong(self) -> bool:
-        """Tell whether the pipeline is to put it aside."""
+        """Return whether the pipeline is to put it aside."""
         return self.order is not None and self.order.status == "paid" and self.order.amount <= 0
 
 
 def change(checkout: int, number: int) -> Change:
-    """Give a checkout's change of this number."""
+    """Return a checkout's change of this number."""
     block, step = divmod(number, _CHANGES)
     slot = step if step < _ORDERS else (5, 0, 1)[step - _ORDERS]
     return version(checkout * _IDS + block * _ORDERS + slot, int(step >= _ORDERS))
 
 
 def version(order: int, number: int) -> Change:
-    """Give an order's change of this number: the first makes it."""
+    """Return an order's change of this number: the first makes it."""
     within = order % _IDS
     slot = within % _ORDERS
     wrong = within % _WRONG_EVERY == _WRONG_EVERY - 1
@@ -83,12 +83,12 @@ def version(order: int, number: int) -> Change:
 
 
 def versions(order: int) -> int:
-    """Tell how often an order is changed in all."""
+    """Return how often an order is changed in all."""
     return 2 if order % _IDS % _ORDERS in (0, 1, 5) else 1
 
 
 def checkout_of(order: int) -> int:
-    """Tell at which checkout an order was made."""
+    """Report at which checkout an order was made."""
     return order // _IDS
 
 
@@ -120,11 +120,11 @@ class Expected:
 
     @property
     def current(self) -> dict[int, Order]:
-        """Give the orders that are not gone."""
+        """Return the orders that are not gone."""
         return {number: order for number, order in self.orders.items() if order is not None}
 
     def revenue(self) -> dict[str, tuple[int, float]]:
-        """Give the paid orders of each customer: how many, and how much in all."""
+        """Return the paid orders of each customer: how many, and how much in all."""
         count, amount = Counter[str](), Counter[str]()
         for order in self.current.values():
             if order.status == "paid" and order.amount > 0:

@@ -57,7 +57,7 @@ buckets = 4
 
 
 def text(batch_records: int) -> str:
-    """Give the file, for batches of so many records."""
+    """Return the file, for batches of so many records."""
     return _TEXT.format(
         name=NAME, dead=DEAD, paid=PAID, table=TABLE, fields=_FIELDS, batch=batch_records
     )

@@ -112,7 +112,7 @@ class _Scale:
         return self._start + (value - self.low) * self._factor
 
     def ticks(self) -> list[float]:
-        """Give round values from the least to the greatest."""
+        """Return round values from the least to the greatest."""
         rough = (self.high - self.low) / _TICKS
         power = 10 ** math.floor(math.log10(rough))
         step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough)

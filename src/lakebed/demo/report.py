@@ -48,7 +48,7 @@ pre { background: var(--box); border-radius: 8px; padding: .7em 1em; overflow-x:
 
 
 def page(measures: Measures) -> str:
-    """Give the whole page."""
+    """Return the whole page."""
     body = "\n".join(
         [
             *_head(measures),
@@ -138,7 +138,7 @@ def _killed(at: float | None, label: str) -> list[Mark]:
 
 
 def _rates(sale: Sale) -> list[tuple[float, float]]:
-    """Give records per second, for each part of a second from the first record to the last."""
+    """Return records per second, for each part of a second from the first record to the last."""
     found = defaultdict[int, int](int)
     for ack in sale.acks:
         found[int(ack.at / _BUCKET_SECONDS)] += ack.records
@@ -237,7 +237,7 @@ def _further() -> Iterable[str]:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Give a table; its columns are aligned as what they hold."""
+    """Return a table; its columns are aligned as what they hold."""
     found = list(rows)
     numbers = [isinstance(each, int | float) for each in found[0]] if found else []
     kinds = [' class="number"' if each else "" for each in numbers] or [""] * len(columns)

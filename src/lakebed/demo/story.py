@@ -42,16 +42,16 @@ class Teller(Protocol):
     """Whoever tells the story while it happens."""
 
     def act(self, text: str) -> None:
-        """Say what begins."""
+        """Return what begins."""
 
     def fact(self, text: str) -> None:
-        """Say what was found."""
+        """Return what was found."""
 
     def far(self, doing: str, done: int, total: int) -> None:
-        """Say how far work has come."""
+        """Return how far work has come."""
 
     def busy(self, doing: str) -> None:
-        """Say what is being done of which nobody knows how far it is."""
+        """Return what is being done of which nobody knows how far it is."""
 
 
 class Story:
@@ -86,7 +86,7 @@ class Story:
         return time.monotonic() - self._begun
 
     def _since(self, nanoseconds: str) -> float:
-        """Give a time that a child has told, since the beginning."""
+        """Return a time that a child has told, since the beginning."""
         return int(nanoseconds) / 1e9 - self._begun
 
     # The till

@@ -88,7 +88,7 @@ def _check_out(log: lakebed.Log, tell: Teller, checkout: int, first: int, end: i
 
 
 def _watch(log: lakebed.Log, tell: Teller, over: threading.Event) -> None:
-    """Tell now and then how many entries and syncs there were."""
+    """Report now and then how many entries and syncs there were."""
     ended = False
     while not ended:
         ended = over.wait(_STATS_SECONDS)

@@ -111,9 +111,9 @@ class Access:
         expires_ms: int | None = EXPIRES_MS,
         roles: Collection[str] = (),
     ) -> Secret:
-        """Make a token for a principal, which gets the roles too; give its text.
+        """Make a token for a principal, which gets the roles too; return its text.
 
-        The text is given this once: the log keeps no copy. `None` lets it be valid for ever.
+        The text is given this once: the log keeps no copy. `None` lets it be valid forever.
         """
         name = str(PrincipalName(principal))
         if isinstance(roles, str):
@@ -149,7 +149,7 @@ class Access:
         self._submit(RevokeToken(token.id, now_us))
 
     def authenticate(self, text: str) -> Token:
-        """Give the valid token whose text this is, or raise `UnauthenticatedError`."""
+        """Return the valid token whose text this is, or raise `UnauthenticatedError`."""
         known = isinstance(text, str) and len(text) == _TOKEN_CHARS
         match = _TOKEN.fullmatch(text) if known else None
         if match is None:
@@ -277,7 +277,7 @@ class Access:
     # Asking
 
     def permissions(self) -> Permissions:
-        """Give the rules and grants of this moment, arranged to be asked."""
+        """Return the rules and grants of this moment, arranged to be asked."""
         state, known = self._core.state, self._known
         # Read before the rules: what changes meanwhile changes the number too, and is seen next.
         changes = state.numbers["access"]

@@ -31,11 +31,11 @@ class Acks(Sequence[Ack]):
 
     @property
     def offsets(self) -> dict[int, range]:
-        """Give the offsets of the batch in each partition that got some of it."""
+        """Return the offsets of the batch in each partition that got some of it."""
         return {run.partition: range(run.base, run.base + run.records) for run in self._runs}
 
     def arrays(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Give partition and offset of each row, in the order the rows were given."""
+        """Return partition and offset of each row, in the order the rows were given."""
         if self._places is None:
             counts = [run.records for run in self._runs]
             partitions = np.repeat(np.array([r.partition for r in self._runs], np.int32), counts)

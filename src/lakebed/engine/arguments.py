@@ -16,7 +16,7 @@ def check_range(name: str, value: Any, low: int, high: int) -> None:
 
 
 def checked_wait(wait_ms: Any) -> float | None:
-    """Give how many seconds a read may wait; None for ever."""
+    """Return how many seconds a read may wait; None forever."""
     if wait_ms is None:
         return None
     check_range("wait_ms", wait_ms, 0, 86_400_000)
@@ -44,7 +44,7 @@ def checked_consumer(
     partitions: Collection[tuple[str, int]] | None,
     session_timeout_ms: int,
 ) -> Collection[str] | None:
-    """Check what a consumer is to read; give its topics."""
+    """Check what a consumer is to read; return its topics."""
     if (topics is None) == (partitions is None):
         raise InvalidArgumentError("a consumer needs either topics or partitions")
     if isinstance(topics, str):

@@ -232,7 +232,7 @@ class Assembly(Closing):
         )
 
     def stats(self) -> LogStats:
-        """Give counters and a picture of the log."""
+        """Return counters and a picture of the log."""
         self._check_open()
         state = self._core.state
         partitions = list(state.partitions.values())
@@ -308,7 +308,7 @@ class Assembly(Closing):
     # Inside
 
     def _lake_config(self) -> LakeConfig:
-        """Give the settings of the lake; tables are on a real disk, or there are none."""
+        """Return the settings of the lake; tables are on a real disk, or there are none."""
         if isinstance(self._disk, OsDisk):
             return self.config.lake
         return replace(self.config.lake, iceberg=False)
@@ -343,7 +343,7 @@ def _check_not_raft(wal: Wal) -> None:
 
 
 def _flush_threads() -> int:
-    """Give how many segments to write at a time: half of the cores are left to the writers."""
+    """Return how many segments to write at a time: half of the cores are left to the writers."""
     return max(1, min(_FLUSH_THREADS_MAX, (os.cpu_count() or 1) // 2))
 
 

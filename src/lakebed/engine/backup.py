@@ -257,7 +257,7 @@ class Backups:
 
 
 def offsets_of(state: State) -> dict[str, list[list[int]]]:
-    """Give earliest offset and end of each partition, by topic."""
+    """Return earliest offset and end of each partition, by topic."""
     found: dict[str, list[list[int]]] = {}
     for topic in sorted(state.topics.values(), key=lambda each: each.name):
         partitions = [
@@ -269,7 +269,7 @@ def offsets_of(state: State) -> dict[str, list[list[int]]]:
 
 
 def _local_segments(state: State) -> Iterator[tuple[SegmentName, Segment]]:
-    """Give the segments whose files are on the local disk."""
+    """Return the segments whose files are on the local disk."""
     for (topic, partition), each in sorted(state.partitions.items()):
         for segment in each.segments:
             if segment.place != STORE:

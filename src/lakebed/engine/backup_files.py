@@ -98,7 +98,7 @@ def write_manifest(disk: Disk, folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(disk: Disk, folder: Path) -> Manifest:
-    """Give the manifest of a backup; refuse a folder that is none, or a damaged manifest."""
+    """Return the manifest of a backup; refuse a folder that is none, or a damaged manifest."""
     path = folder / MANIFEST_NAME
     with translated("reading the manifest", path):
         names = disk.names(folder)
@@ -231,7 +231,7 @@ def check_vacant(disk: Disk, folder: Path) -> None:
 
 
 def files_below(disk: Disk, folder: Path) -> Iterator[Path]:
-    """Give every file in a folder and the folders in it."""
+    """Return every file in a folder and the folders in it."""
     for name in disk.names(folder):
         try:
             disk.names(folder / name)

@@ -47,13 +47,13 @@ class Budget:
         self.rejected_writes = 0
 
     def used(self) -> float:
-        """Give the share of the budget in use: 1 means that writers wait."""
+        """Return the share of the budget in use: 1 means that writers wait."""
         memory = self._core.used["memory_bytes"] / self._memory
         wal = (self._core.used["wal_bytes"] - self._frozen_wal_bytes()) / (2 * self._wal)
         return max(memory, wal)
 
     def checkpoint_due(self) -> bool:
-        """Tell whether half of the budget is used."""
+        """Return whether half of the budget is used."""
         return self.used() >= 0.5
 
     @property
@@ -79,7 +79,7 @@ class Budget:
         self.throttled_seconds += time.monotonic() - started
 
     def pause(self) -> float:
-        """Give how many seconds a write waits: 0 for not at all, infinity until there is room."""
+        """Return how many seconds a write waits: 0 for not at all, infinity until there is room."""
         used = self.used()
         if used < 0.75:
             return 0.0

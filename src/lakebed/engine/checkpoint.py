@@ -93,12 +93,12 @@ class Checkpointer:
         self._ended_at: float | None = None
 
     def start_from(self, snapshots: dict[int, State]) -> None:
-        """Say which snapshots recovery found."""
+        """Return which snapshots recovery found."""
         self._kept = {index: _staged_of(state) for index, state in snapshots.items()}
         self._next_segment = self._core.state.numbers["segment"]
 
     def new_segment_id(self) -> int:
-        """Give an id that no file has."""
+        """Return an id that no file has."""
         with self._numbering:
             following = max(self._next_segment, self._core.state.numbers["segment"])
             self._next_segment = following + 1
@@ -110,7 +110,7 @@ class Checkpointer:
             return self._run()[0]
 
     def picture(self) -> State:
-        """Take a checkpoint and give the state that it froze: everything, at one point of the log.
+        """Take a checkpoint and return the state that it froze: all of it, at one point of the log.
 
         Nothing of it is in memory alone: records are in the segments that it names, and data of
         open transactions in staged files.
@@ -149,7 +149,7 @@ class Checkpointer:
             return self.last, frozen.state
 
     def age_ms(self) -> int | None:
-        """Tell how long ago the last one ended."""
+        """Return how long ago the last one ended."""
         ended_at = self._ended_at
         if ended_at is None:
             return None
@@ -288,7 +288,7 @@ class Checkpointer:
             _log.warning("staged files could not be removed yet: %s", error)
 
     def remove_dropped(self) -> int:
-        """Remove the files of segments that the log has dropped; give how many."""
+        """Remove the files of segments that the log has dropped; return how many."""
         dropped = self._core.take_dropped()
         if dropped:
             self._wal.flush()  # the entries that dropped them must survive before the files go

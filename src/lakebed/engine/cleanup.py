@@ -214,7 +214,7 @@ class Cleanup:
     def _keys(
         self, key: Key, segments: list[Segment], tombstone_before_us: int
     ) -> Iterator[pa.RecordBatch]:
-        """Give what compaction decides on; values are read where tombstones may go."""
+        """Return what compaction decides on; values are read where tombstones may go."""
         for segment in segments:
             if segment.time_min_us >= tombstone_before_us:
                 yield from self._reader.scan(*key, segment, columns=["offset", "key"])

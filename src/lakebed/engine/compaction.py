@@ -120,7 +120,7 @@ def _described(
 
 
 def checked_compaction(topic: Topic) -> TopicConfig:
-    """Give the settings of a topic that is compacted by key; any other one is refused."""
+    """Return the settings of a topic that is compacted by key; any other one is refused."""
     config = stored_config(topic.config)
     if not is_compacted(config):
         raise InvalidArgumentError(
@@ -133,7 +133,7 @@ def checked_compaction(topic: Topic) -> TopicConfig:
 
 
 def holds_of(core: Core, topic: Topic, config: TopicConfig, now_us: int) -> Mapping[int, int]:
-    """Give the offset from which on groups hold each partition; one that nobody holds is not in it.
+    """Return the offset from which groups hold each partition; one that is not held is not in it.
 
     One pass over what the groups have committed, for all partitions of the topic.
     """

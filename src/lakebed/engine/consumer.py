@@ -37,7 +37,7 @@ class Fetched(NamedTuple):
 class Consumer(Closing):
     """Reads what a group has not read yet. One thread at a time; `wake` from any thread.
 
-    Iterating waits for new records and never ends by itself (`break`, or `wake` from another
+    Iterating waits for new records and never ends (`break`, or `wake` from another
     thread). Each batch is a table of one topic, named in its schema's metadata, with the column
     `partition`; `commit` remembers everything that was given out so far.
     """
@@ -92,7 +92,7 @@ class Consumer(Closing):
     # Reading
 
     def poll(self, wait_ms: int | None = 0) -> pa.Table:
-        """Give the next records, waiting for them at most so long (None: for ever).
+        """Return the next records, waiting for them at most so long (None: forever).
 
         The table is empty if none came. It is also what tells the group that this member lives: a
         member that does not poll for longer than its session loses its partitions.
@@ -112,7 +112,7 @@ class Consumer(Closing):
             self._wait(left)
 
     def __iter__(self) -> Iterator[pa.Table]:
-        """Give batch after batch, waiting for new records."""
+        """Return batch after batch, waiting for new records."""
         while True:
             table = self.poll(None)
             if not table.num_rows:
@@ -150,7 +150,7 @@ class Consumer(Closing):
         return Fetched(pa.concat_tables(tables) if tables else None, following, given)
 
     def _begin_anew(self) -> None:
-        """Start again in topics that were deleted and made anew: their old offsets mean nothing."""
+        """Start again in topics that were deleted and recreated: their old offsets mean nothing."""
         for name in {place.topic for place in self._positions}:
             topic = self._reading.topic(name)
             if self._ids.setdefault(name, topic.id) == topic.id:
@@ -162,7 +162,7 @@ class Consumer(Closing):
             self._ids[name] = topic.id
 
     def _give(self, fetched: Fetched) -> pa.Table | None:
-        """Give out what was fetched; from here on a commit counts it as read."""
+        """Return out what was fetched; from here on a commit counts it as read."""
         self._positions.update(fetched.following)
         self._given.update(fetched.given)
         return fetched.table
@@ -220,14 +220,14 @@ class Consumer(Closing):
             stop()
 
     def _at_most_a_beat(self, left: float | None) -> float | None:
-        """Give how long a member may sleep before it has to say that it lives."""
+        """Return how long a member may sleep before it has to say that it lives."""
         if not self.member:
             return left
         beat = self._session_seconds / _HEARTBEATS
         return beat if left is None else min(left, beat)
 
     def _wanted(self) -> dict[Key, int]:
-        """Give the offset that is wanted next of each partition."""
+        """Return the offset that is wanted next of each partition."""
         return {self._key(place): offset for place, offset in self._positions.items()}
 
     def _key(self, place: TopicPartition) -> Key:
@@ -236,7 +236,7 @@ class Consumer(Closing):
     # The group
 
     def heartbeat(self) -> None:
-        """Tell the group that this member lives; take and give up partitions as it says.
+        """Send the group a heartbeat; take and give up partitions as it says.
 
         `poll` does it. Work on one batch that takes longer than the session needs it in between.
         """
@@ -257,7 +257,7 @@ class Consumer(Closing):
                 self._on_assign(gained)
 
     def _beat(self) -> frozenset[TopicPartition]:
-        """Tell the group what this member holds; give what it may hold."""
+        """Send the group what this member holds; return what it may hold."""
         held = frozenset(self._positions)
         return self._groups.heartbeat(str(self.group), self.member, held)
 
@@ -272,7 +272,7 @@ class Consumer(Closing):
         self._ring()
 
     def _starts(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Give where to begin in each of these partitions, and remember it."""
+        """Return where to begin in each of these partitions, and remember it."""
         starts: dict[TopicPartition, int] = {}
         committed = self._groups.committed(self.group) if self.group else {}
         for place in places:
@@ -296,7 +296,7 @@ class Consumer(Closing):
     # Positions
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Give the next offset of each partition."""
+        """Return the next offset of each partition."""
         return dict(self._positions)
 
     def seek(self, topic: str, partition: int, offset: int | str) -> None:
@@ -343,7 +343,7 @@ class Consumer(Closing):
         self._groups.commit(self.group, self.member, self.given() if offsets is None else offsets)
 
     def given(self) -> dict[TopicPartition, int]:
-        """Give the offsets behind everything that was given out so far.
+        """Return the offsets behind everything that was given out so far.
 
         What was given out of a topic that is gone does not count, even if there is one of its name.
         """

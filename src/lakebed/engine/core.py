@@ -167,7 +167,7 @@ class Core:
     def _data(
         self, index: int, prepared: Prepared, decision: Decision, changes: list[Change]
     ) -> tuple[Key, ...]:
-        """Add what a command does to memtables and bodies; give the partitions that got records."""
+        """Apply a command to memtables and bodies; return the partitions with new records."""
         ledger = Ledger(self)
         command = prepared.command
         ledger.trim(changes)
@@ -226,7 +226,7 @@ class Core:
                 self._carry_out()
 
     def schema(self, topic: Topic, version: int) -> pa.Schema:
-        """Give the storage schema of a topic's schema version; 0 for a raw topic."""
+        """Return the storage schema of a topic's schema version; 0 for a raw topic."""
         key = (topic.id, version)
         schema = self._schemas.get(key)
         if schema is None:
@@ -235,13 +235,13 @@ class Core:
         return schema
 
     def take_dropped(self) -> list[Dropped]:
-        """Give the segments that were dropped since the last call."""
+        """Return the segments that were dropped since the last call."""
         with self._gate:
             dropped, self.dropped = self.dropped, []
             return dropped
 
     def columns(self, topic: Topic) -> pa.Schema:
-        """Give the columns of a topic's segments, with the field ids of its Iceberg table."""
+        """Return the columns of a topic's segments, with the field ids of its Iceberg table."""
         key = (topic.id, len(topic.schemas))
         columns = self._columns.get(key)
         if columns is None:
@@ -263,7 +263,7 @@ class Core:
         )
 
     def staged_needed(self) -> set[int]:
-        """Give the staged files that open transactions or memtables refer to."""
+        """Return the staged files that open transactions or memtables refer to."""
         with self._gate:
             bodies = list(self.bodies.values())
             for memtable in self.memtables.values():
@@ -275,7 +275,7 @@ class Core:
         return Body(lambda: raw, self.schema_of(part), part.body_bytes, holders=len(part.runs))
 
     def schema_of(self, part: Part) -> pa.Schema:
-        """Give the storage schema of a part; empty if its topic is gone, as nobody will read it."""
+        """Return the storage schema of a part; empty if its topic is gone: nothing reads it."""
         topic = self.state.topics.get(part.topic)
         return pa.schema([]) if topic is None else self.schema(topic, part.schema)
 

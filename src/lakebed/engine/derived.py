@@ -81,12 +81,12 @@ class Derived(DerivedCalls):
 
     @property
     def namespace(self) -> str:
-        """Give the catalog's namespace in which the tables are."""
+        """Return the catalog's namespace in which the tables are."""
         return f"{self._config.namespace}_tables"
 
     @property
     def store_options(self) -> dict[str, str]:
-        """Give what executors need to reach the files, secrets included."""
+        """Return what executors need to reach the files, secrets included."""
         return dict(resolved(self._config.store_options)) if self._config.store else {}
 
     def create(
@@ -134,7 +134,7 @@ class Derived(DerivedCalls):
             return self._tables.restore(checked)
 
     def drop(self, name: str) -> bool:
-        """Drop a table; give whether there was one. Its files go after the grace period."""
+        """Drop a table; return whether there was one. Its files go after the grace period."""
         checked = str(TableName(name))
         with self._at_work():
             known = self._tables.drop(checked)
@@ -144,7 +144,7 @@ class Derived(DerivedCalls):
             return known or bool(lost)
 
     def files(self, name: str, buckets: Sequence[int] | None = None) -> DerivedFiles:
-        """Give a table with its files, or with those of some buckets, all of one version."""
+        """Return a table with its files, or with those of some buckets, all of one version."""
         checked = str(TableName(name))
         with self._at_work():
             return self._tables.files(checked, buckets)
@@ -154,7 +154,7 @@ class Derived(DerivedCalls):
             return self._tables.commit(name, change)
 
     def iceberg(self, name: str) -> Any:
-        """Give the pyiceberg table."""
+        """Return the pyiceberg table."""
         checked = str(TableName(name))
         with self._at_work():
             return self._tables.table(checked)
@@ -209,7 +209,7 @@ class Derived(DerivedCalls):
     def _needed(
         self, name: str, names: Sequence[str], before_us: int | None, found: list[Stored]
     ) -> set[str] | None:
-        """Give the files of a name that must stay; None if that cannot be known."""
+        """Return the files of a name that must stay; None if that cannot be known."""
         try:
             if name in names:
                 if before_us is not None:
@@ -223,7 +223,7 @@ class Derived(DerivedCalls):
             return None
 
     def _hinted(self, found: list[Stored], own: str) -> set[str]:
-        """Give the files of tables that the catalog has lost: the log did not drop them."""
+        """Return the files of tables that the catalog has lost: the log did not drop them."""
         roots = {each.name.removesuffix(_HINT) for each in found if each.name.endswith(_HINT)}
         lost = {root for root in roots if self._store.uri(root) != own}
         for root in sorted(lost):
@@ -235,7 +235,7 @@ class Derived(DerivedCalls):
         }
 
     def _listed(self) -> dict[str, list[Stored]]:
-        """Give every file there is, by the name of its table."""
+        """Return every file there is, by the name of its table."""
         files: dict[str, list[Stored]] = {}
         listing = self._store.listing(self._prefix)
         for found in (*listing, *self._store.unfinished(self._prefix)):
@@ -248,7 +248,7 @@ class Derived(DerivedCalls):
         return list(self._store.listing(f"{self._prefix}/{name}")) if self._has_files() else []
 
     def _newest_metadata(self, name: str) -> str | None:
-        """Give the newest metadata of a table that has a hint: a hint may be one swap behind."""
+        """Return the newest metadata of a table that has a hint: a hint may be one swap behind."""
         files = self._below(name)
         roots = [each.name.removesuffix(_HINT) for each in files if each.name.endswith(_HINT)]
         found = [
@@ -306,7 +306,7 @@ def _attempt(name: str) -> str:
 
 
 def _last_writes(found: list[Stored]) -> dict[str, int]:
-    """Give when each attempt last wrote: one that goes on keeps its files.
+    """Return when each attempt last wrote: one that goes on keeps its files.
 
     Metadata is of no attempt: it is written under the lock that a sweep holds, and may be old in a
     folder that every commit writes to.

@@ -19,7 +19,7 @@ class DerivedCalls(abc.ABC):
         """Describe a table: columns, version, how far its writers have come."""
 
     def place(self, name: str) -> str:
-        """Give a URL below which the files of one attempt are to be written; each call another."""
+        """Return a URL below which the files of one attempt are written; new for each call."""
         return f"{self.describe(name).location}/data/{uuid.uuid4().hex}"
 
     def commit(

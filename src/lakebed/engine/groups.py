@@ -75,7 +75,7 @@ class Groups:
         """The generation of each membership that the log knows."""
 
     def _alone(self) -> threading.RLock:
-        """Give the lock. Who holds it may wait for a commit, so no callback of one may want it."""
+        """Return the lock. Its holder may wait for a commit, so no callback of one may take it."""
         self._core.check_may_wait()
         return self._guard
 
@@ -84,7 +84,7 @@ class Groups:
     def join(
         self, group: str, topics: Collection[str], session_seconds: float, strategy: str
     ) -> str:
-        """Take a consumer into a group; give its id."""
+        """Take a consumer into a group; return its id."""
         name = GroupName(group)
         for topic in topics:
             self._reading.topic(topic)
@@ -100,7 +100,7 @@ class Groups:
     def heartbeat(
         self, group: str, member: str, held: Collection[TopicPartition]
     ) -> frozenset[TopicPartition]:
-        """Say that a member lives and what it holds; give what it may hold."""
+        """Report that a member lives and what it holds; return what it may hold."""
         with self._alone():
             membership = self._memberships.get(group)
             if membership is None:
@@ -113,7 +113,7 @@ class Groups:
             return allowed
 
     def _made_anew(self, group: str, held: Collection[TopicPartition]) -> bool:
-        """Tell whether a topic was deleted and made anew: the log holds nobody for its new id."""
+        """Return whether a topic was deleted and created again, under a new id."""
         state = self._core.state
         owned = {topic for topic, *_ in state.groups.get(group, Group()).owners}
         return any(state.names.get(name) not in owned for name in {place.topic for place in held})
@@ -127,7 +127,7 @@ class Groups:
                 self._changed(group, membership)
 
     def expire(self) -> list[str]:
-        """Expel members that were silent for too long; give who they were."""
+        """Expel members that were silent for too long; return who they were."""
         gone: list[str] = []
         with self._alone():
             for name, membership in self._memberships.items():
@@ -150,7 +150,7 @@ class Groups:
             ]
 
     def wake_all(self) -> None:
-        """Tell every consumer to look again: the log is being closed."""
+        """Wake every consumer: the log is being closed."""
         for callbacks in list(self._watchers.values()):
             for callback in callbacks:
                 callback()
@@ -195,7 +195,7 @@ class Groups:
             self._submit(CommitOffsets(str(name), member, places, time_us))
 
     def places(self, offsets: Offsets) -> tuple[tuple[int, int, int], ...]:
-        """Check offsets and give them as (topic id, partition, offset)."""
+        """Check offsets and return them as (topic id, partition, offset)."""
         return tuple(self._place(*each) for each in flat_offsets(offsets))
 
     def _place(self, topic: str, partition: int, offset: Any) -> tuple[int, int, int]:
@@ -207,7 +207,7 @@ class Groups:
         return (*key, offset)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Give the committed offsets of a group."""
+        """Return the committed offsets of a group."""
         state = self._core.state
         found: dict[TopicPartition, int] = {}
         for (name, number, partition), committed in list(state.offsets.items()):
@@ -223,7 +223,7 @@ class Groups:
         return sorted(self._core.state.groups)
 
     def describe(self, group: str) -> GroupInfo:
-        """Give members, committed offsets and lag of a group."""
+        """Return members, committed offsets and lag of a group."""
         known = self._core.state.groups.get(GroupName(group))
         if known is None:
             raise _no_group(group)
@@ -286,7 +286,7 @@ class Groups:
 
 
 def flat_offsets(offsets: Offsets) -> list[tuple[str, int, Any]]:
-    """Give offsets as (topic, partition, offset), whichever way they are given."""
+    """Return offsets as (topic, partition, offset), whichever way they are given."""
     if not isinstance(offsets, Mapping):
         raise InvalidArgumentError(
             "offsets are {(topic, partition): offset} or {topic: {partition: offset}}",

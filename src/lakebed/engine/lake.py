@@ -60,7 +60,7 @@ _STOP_SECONDS: Final = 10.0
 """How long, three times over, closing waits for a catalog and a store."""
 
 _SWEEP_SECONDS_MIN: Final = 60.0
-"""How often, at most, everything in the lake is listed by itself."""
+"""How often, at most, everything in the lake is listed automatically."""
 
 
 class Lake:
@@ -181,7 +181,7 @@ class Lake:
             return self._info(self._topic(topic))
 
     def history(self, topic: str) -> list[SnapshotInfo]:
-        """Give the snapshots of a topic's table, the oldest first."""
+        """Return the snapshots of a topic's table, the oldest first."""
         self._check_enabled()
         with self._at_work():
             table = self._topics.tables.table(self._topic(topic).name)
@@ -190,19 +190,19 @@ class Lake:
         return [self._snapshot(each) for each in table.metadata.snapshots]
 
     def table(self, topic: str) -> Any:
-        """Give the pyiceberg table of a topic, showing everything that is in segments now."""
+        """Return the pyiceberg table of a topic, showing everything that is in segments now."""
         self.sync(topic)
         with self._at_work():
             return self._topics.tables.table(self._topic(topic).name)
 
     def locate(self, topic: int, partition: int, segment: Segment) -> str:
-        """Give where the file of a segment is, for whoever reads it without the log."""
+        """Return where the file of a segment is, for whoever reads it without the log."""
         if segment.place == LOCAL:
             return self._places.local(topic, partition, segment.id)
         return self._places.segment(topic, partition, segment)
 
     def stats(self) -> LakeStats:
-        """Give counters, and how far the tables are behind."""
+        """Return counters, and how far the tables are behind."""
         topics = list(self._core.state.topics.values()) if self._config.iceberg else []
         lags = [self._topics.lag(each) for each in topics]
         tables = self._topics.tables
@@ -261,7 +261,7 @@ class Lake:
         self._wake.set()
 
     def bury(self, dropped: Iterable[Dropped]) -> int:
-        """Take segments that the log has dropped; give how many files went at once."""
+        """Take segments that the log has dropped; return how many files went at once."""
         return self._removal.bury(dropped)
 
     def stop(self) -> None:
@@ -313,7 +313,7 @@ class Lake:
         return all(done)
 
     def _attempted(self, work: Callable[[], None]) -> bool:
-        """Do a part of a pass; give whether it could be done."""
+        """Do a part of a pass; return whether it could be done."""
         try:
             work()
         except ClosedError:
@@ -476,7 +476,7 @@ class Lake:
             self._store.size("lakebed")
 
     def _earlier(self) -> ObjectStore | None:
-        """Give where tables were before there was a store, if they were."""
+        """Return where tables were before there was a store, if they were."""
         if self._store is None or not self._disk.names(self._tables_folder):
             return None
         return ObjectStore(f"file://{self._tables_folder.resolve()}", {})
@@ -485,7 +485,7 @@ class Lake:
         return self._store is not None or bool(self._disk.names(self._tables_folder))
 
     def _is_shown(self, topic: int) -> bool:
-        """Tell whether local segments of a topic are, or were, part of a table, or may become it.
+        """Return whether local segments of a topic are, or were, part of a table, or may become it.
 
         A sync that has begun shows the segments that there were when it began.
         """
@@ -526,7 +526,7 @@ class Lake:
         )
 
     def _problem(self, topic: Topic, table: Any) -> str:
-        """Tell what is wrong with a topic's table, as far as can be seen without a sync."""
+        """Return what is wrong with a topic's table, as far as can be seen without a sync."""
         try:
             self._places.check()
         except InvalidArgumentError as error:
@@ -558,7 +558,7 @@ class Lake:
 
 
 def _offsets(properties: Mapping[str, str]) -> dict[int, int]:
-    """Give how far a table says it has come; nothing, if somebody has changed what it says."""
+    """Return how far a table says it has come; nothing, if somebody has changed what it says."""
     try:
         found = json.loads(properties.get(OFFSETS, "{}"))
         return {int(number): int(end) for number, end in found.items()}
@@ -567,5 +567,5 @@ def _offsets(properties: Mapping[str, str]) -> dict[int, int]:
 
 
 def opened_store(config: LakeConfig) -> ObjectStore | None:
-    """Give the store of a log, if it has one."""
+    """Return the store of a log, if it has one."""
     return ObjectStore(config.store, resolved(config.store_options)) if config.store else None

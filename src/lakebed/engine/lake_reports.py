@@ -23,7 +23,7 @@ class SyncReport:
 
     @property
     def failures(self) -> list[str]:
-        """Say why tables could not be synced, one line each."""
+        """Return why tables could not be synced, one line each."""
         return [f"{topic}: {error}" for topic, error in self.errors.items()]
 
 

@@ -64,7 +64,7 @@ class Log(Assembly):
         schema: pa.Schema | None = None,
         config: Mapping[str, object] | TopicConfig | None = None,
     ) -> TopicInfo:
-        """Give a topic as it is, or make it if there is none of that name.
+        """Return a topic as it is, or make it if there is none of that name.
 
         Of a topic that is there, partitions, schema and settings stay what they are.
         """
@@ -77,7 +77,7 @@ class Log(Assembly):
         return self._topics.names()
 
     def describe_topic(self, name: str) -> TopicInfo:
-        """Give partitions, schema and settings of a topic."""
+        """Return partitions, schema and settings of a topic."""
         self._check_open()
         return self._topics.describe(name)
 
@@ -239,7 +239,7 @@ class Log(Assembly):
         return outcome_of(self._submit(command))
 
     def committed_number(self, name: str) -> int | None:
-        """Give the last number that was committed under a name; None if there is none."""
+        """Return the last number that was committed under a name; None if there is none."""
         self._check_open()
         return self._committed_number(str(ProducerName(name)))
 
@@ -260,7 +260,7 @@ class Log(Assembly):
         columns: Sequence[str] | None = None,
         wait_ms: int | None = 0,
     ) -> pa.Table:
-        """Give records of a partition from `offset` on, as one table; empty at the end.
+        """Return records of a partition from `offset` on, as one table; empty at the end.
 
         `offset` is a number, `"earliest"` or `"latest"`. At least one record is given if there is
         one, however large. With `wait_ms` an empty answer waits that long for a record (None: for
@@ -276,7 +276,7 @@ class Log(Assembly):
         return self._read_now(topic, partition, following, bounds, columns)[0]
 
     def table(self, name: str) -> Table:
-        """Give a topic as a table: scans, lookups by key, the current record of each key."""
+        """Return a topic as a table: scans, lookups by key, the current record of each key."""
         self._check_open()
         return Table(
             self._core,
@@ -296,20 +296,20 @@ class Log(Assembly):
         bounds: Bounds,
         columns: Sequence[str] | None,
     ) -> tuple[pa.Table, dict[Key, int]]:
-        """Give what there is from `offset` on, and where the next record would be."""
+        """Return what there is from `offset` on, and where the next record would be."""
         found = self._reading.topic(topic)
         start = self._reading.start(found, partition, offset)
         table, following = self._reading.read(found, partition, start, bounds, columns)
         return table, {self._reading.key(found, partition): following}
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Give earliest offset and end of each partition; the end is exclusive."""
+        """Return earliest offset and end of each partition; the end is exclusive."""
         self._check_open()
         found = self._reading.topic(topic)
         return {number: self._reading.bounds(found, number) for number in range(found.partitions)}
 
     def offset_for_time(self, topic: str, partition: int = 0, *, timestamp: Any) -> int:
-        """Give the first offset whose record is of that time or later; the end if there is none.
+        """Return the first offset whose record is of that time or later; the end if there is none.
 
         `timestamp` is a datetime (naive means UTC) or microseconds since 1970.
         """
@@ -364,12 +364,12 @@ class Log(Assembly):
         return self._groups.names()
 
     def describe_group(self, name: str) -> GroupInfo:
-        """Give members, committed offsets and lag of a group."""
+        """Return members, committed offsets and lag of a group."""
         self._check_open()
         return self._groups.describe(name)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Give the committed offsets of a group."""
+        """Return the committed offsets of a group."""
         self._check_open()
         return self._groups.committed(str(GroupName(group)))
 
@@ -404,7 +404,7 @@ class Log(Assembly):
         return self._maintenance.clean(self._topics.every())
 
     def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
-        """Say which segments of a topic are due for a compaction by key, and where their files are.
+        """Return the segments of a topic that are due for a compaction by key, and their files.
 
         For whoever decides elsewhere which records survive, and has them rewritten by
         `rewrite_segments`. Changes nothing. `force` leaves `compact_dirty_percent` aside; what is
@@ -446,7 +446,7 @@ class Log(Assembly):
             return self._backups.take(target, progress or say_nothing)
 
     def verify(self, topic: str | None = None) -> int:
-        """Read every byte of every segment; give how many there are. Raises at the first damage."""
+        """Read every byte of every segment; return how many. Raises at the first damage."""
         self._check_open()
         if topic is not None:
             return self._reading.verify(self._topics.find(topic))
@@ -454,7 +454,7 @@ class Log(Assembly):
         return sum(self._reading.verify(each) for each in topics)
 
     def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
-        """Say what is known of each segment of a partition, and where its file is."""
+        """Return what is known of each segment of a partition, and where its file is."""
         self._check_open()
         found = self._topics.find(topic)
         key = self._reading.key(found, partition)

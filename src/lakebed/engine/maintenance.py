@@ -1,4 +1,4 @@
-"""What a log does by itself: checkpoints, timeouts, retention. One thread, woken when it is needed.
+"""Background work of a log: checkpoints, timeouts, retention. One thread, woken when needed.
 
 A failure is logged, counted, shown by `stats()` and tried again; writers go on as long as there is
 room, and are told the reason when there is none.
@@ -170,7 +170,7 @@ class Maintenance:
             return report
 
     def picture(self) -> State:
-        """Take a checkpoint now, and give what its snapshot holds."""
+        """Take a checkpoint now, and return what its snapshot holds."""
         self._core.check_may_wait()
         with self._working:
             state = self._checkpointer.picture()
@@ -213,7 +213,7 @@ class Maintenance:
                 _log.warning("transaction of producer %d timed out and was aborted", each.producer)
 
     def _too_old(self) -> bool:
-        """Tell whether a memtable holds its records for longer than it should."""
+        """Return whether a memtable holds its records for longer than it should."""
         now = self._core.clock.monotonic()
         longest = self._config.checkpoint_interval_ms / 1000
         for (number, _), memtable in list(self._core.memtables.items()):

@@ -1,6 +1,6 @@
 """Scan plans: which files hold a range of a topic, and what of it only the log itself has yet.
 
-A reader that can get at the files (Spark, on the lake's object store) reads them by itself, and
+A reader that can get at the files (Spark, on the lake's object store) reads them itself, and
 asks the log for the rest alone. A file may hold more than the range: offsets outside of `start` and
 `until` are not part of the plan. Files stay for the lake's grace time after the log has dropped
 them, so a plan can be used for that long.
@@ -58,7 +58,7 @@ def plan(
     locate: Callable[[int, Segment], str],
     weigh: Callable[[int, int, int], int],
 ) -> ScanPlan:
-    """Give the plan of a range of offsets, bounded by what each partition has.
+    """Return the plan of a range of offsets, bounded by what each partition has.
 
     `locate` gives the place of a segment's file, `weigh` the size of records in memory.
     """

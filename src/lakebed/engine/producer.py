@@ -53,15 +53,15 @@ class Sent:
     _ticket: int
 
     def done(self) -> bool:
-        """Tell whether the outcome is known."""
+        """Return whether the outcome is known."""
         return self._batch.settled
 
     def result(self, timeout: float | None = None) -> Ack:
-        """Wait for the record to be on disk and give its place, or raise why it is not."""
+        """Wait for the record to be on disk and return its place, or raise why it is not."""
         return self._batch.wait(timeout)[self._batch.row_of(self._ticket)]
 
     def exception(self, timeout: float | None = None) -> LakebedError | None:
-        """Wait for the outcome and give the error, if it is one."""
+        """Wait for the outcome and return the error, if it is one."""
         try:
             self._batch.wait(timeout)
         except LakebedError as error:
@@ -145,14 +145,14 @@ class _Batch:
         self.tickets = self.items[3 : self.taken * _ITEMS : _ITEMS]
 
     def columns(self) -> tuple[list[Any], list[bytes | None], list[int]]:
-        """Give values, keys and times in nanoseconds, and keep nothing but the tickets."""
+        """Return values, keys and times in nanoseconds, and keep nothing but the tickets."""
         items, count = self.items, self.taken * _ITEMS
         columns = items[0:count:_ITEMS], items[1:count:_ITEMS], items[2:count:_ITEMS]
         items.clear()
         return columns
 
     def row_of(self, ticket: int) -> int:
-        """Give the row of a record: its ticket's number, unless threads overtook each other."""
+        """Return the row of a record: its ticket's number, unless threads overtook each other."""
         if self.tickets[ticket : ticket + 1] == [ticket]:
             return ticket
         if self._rows is None:
@@ -160,7 +160,7 @@ class _Batch:
         return self._rows[ticket]
 
     def settle(self, acks: Acks | None, error: LakebedError | None) -> None:
-        """Say what became of it."""
+        """Return what became of it."""
         with self._guard:
             self._acks, self._error = acks, error
             self.settled = True
@@ -271,7 +271,7 @@ class Producer(Closing):
         return self._send_checked(topic, value, key, headers, partition, timestamp)
 
     def _settle_in(self, batch: _Batch, ticket: int) -> bool:
-        """Close a batch that is full; tell whether a record is in it, if it was closed before."""
+        """Close a batch that is full; return whether a record is in it, if it was closed before."""
         with self._guard:
             if not batch.closing:
                 self._close_batch(batch)

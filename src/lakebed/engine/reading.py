@@ -66,11 +66,11 @@ class Reading:
         return topic
 
     def names(self) -> Collection[str]:
-        """Give the names of the topics there are."""
+        """Return the names of the topics there are."""
         return self._core.state.names.keys()
 
     def ids(self) -> Mapping[str, int]:
-        """Give the id of each topic by its name."""
+        """Return the id of each topic by its name."""
         return self._core.state.names
 
     def key(self, topic: Topic, partition: int) -> Key:
@@ -80,12 +80,12 @@ class Reading:
         return (topic.id, partition)
 
     def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
-        """Give a partition's low watermark and its end."""
+        """Return a partition's low watermark and its end."""
         found = self._partition(topic, self.key(topic, partition))
         return found.low, found.end
 
     def start(self, topic: Topic, partition: int, offset: int | str) -> int:
-        """Give the offset that `earliest`, `latest` or a number means."""
+        """Return the offset that `earliest`, `latest` or a number means."""
         low, end = self.bounds(topic, partition)
         if offset == EARLIEST:
             return low
@@ -107,7 +107,7 @@ class Reading:
         bounds: Bounds,
         columns: Sequence[str] | None,
     ) -> tuple[pa.Table, int]:
-        """Give records from `offset` on, and the offset behind what was looked at.
+        """Return records from `offset` on, and the offset behind what was looked at.
 
         At least one record if there is one, at most so many.
         """
@@ -151,13 +151,13 @@ class Reading:
         return pa.Table.from_batches(batches, schema), offset
 
     def empty(self, topic: Topic, columns: Sequence[str] | None) -> pa.Table:
-        """Give a table of a topic's columns without a record."""
+        """Return a table of a topic's columns without a record."""
         return self._schema(topic, _checked_columns(columns)).empty_table()
 
     def _some(
         self, topic: Topic, key: Key, offset: int, bounds: Bounds, names: tuple[str, ...] | None
     ) -> tuple[list[pa.RecordBatch], int]:
-        """Give the next records from one place, and the offset behind them; none at the end."""
+        """Return the next records from one place, and the offset behind them; none at the end."""
         while True:
             partition = self._partition(topic, key)
             if offset == partition.end:
@@ -236,7 +236,7 @@ class Reading:
     def _fitted(
         self, topic: Topic, batch: pa.RecordBatch, names: tuple[str, ...] | None
     ) -> pa.RecordBatch:
-        """Give a batch in the reader's schema: fields added since are null, columns as asked."""
+        """Return a batch in the reader's schema: fields added since are null, columns as asked."""
         schema = self._schema(topic, names)
         if names is not None and batch.schema.names != list(names):
             batch = batch.select(list(names))
@@ -285,11 +285,11 @@ class Reading:
         self._core.check_may_wait()
 
     def watch(self, wanted: dict[Key, int], callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called when a partition changes; give the function that ends it."""
+        """Have `callback` called when a partition changes; return the function that ends it."""
         return self._core.watch(tuple(wanted), callback)
 
     def ready(self, wanted: dict[Key, int]) -> bool:
-        """Tell whether one of the partitions has a record at the offset named."""
+        """Return whether one of the partitions has a record at the offset named."""
         if self.closed:
             raise ClosedError("the log is closed")
         if self._core.broken is not None:
@@ -303,7 +303,7 @@ class Reading:
     # Checking
 
     def verify(self, topic: Topic) -> int:
-        """Read every byte of a topic's segments; give how many there are.
+        """Read every byte of a topic's segments; return how many there are.
 
         Those that are merged or removed before their turn are left out.
         """
@@ -335,7 +335,7 @@ class Reading:
     # Time
 
     def offset_for_time(self, topic: Topic, partition: int, time_us: int) -> int:
-        """Give the first offset whose record is of that time or later; the end if there is none."""
+        """Return the first offset at that time or later; the end if there is none."""
         key = self.key(topic, partition)
         while True:
             before = self._partition(topic, key)
@@ -391,7 +391,7 @@ def _with_offsets(names: tuple[str, ...] | None, segment: Segment) -> tuple[str,
 
 
 def _following(batches: list[pa.RecordBatch], offset: int, rows: int) -> int:
-    """Give the offset behind what was read of a segment."""
+    """Return the offset behind what was read of a segment."""
     last = batches[-1]
     if "offset" in last.schema.names:
         return int(last.column("offset")[-1].as_py()) + 1
@@ -415,7 +415,7 @@ def checked_bounds(max_records: Any, max_bytes: Any) -> Bounds:
 
 
 def microseconds(timestamp: Any) -> int:
-    """Give a time as microseconds since 1970: a number is that already; naive means UTC."""
+    """Return a time as microseconds since 1970: a number is that already; naive means UTC."""
     if isinstance(timestamp, datetime):
         aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
         since = aware - datetime(1970, 1, 1, tzinfo=UTC)

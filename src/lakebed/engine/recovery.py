@@ -62,7 +62,7 @@ class Recovered:
 
 
 def load_snapshot(snapshots: SnapshotFolder, wal: Wal) -> tuple[State, Recovered]:
-    """Give the state to begin with."""
+    """Return the state to begin with."""
     found = Recovered()
     refusal: CorruptionError | None = None
     for index in reversed(snapshots.indexes()):

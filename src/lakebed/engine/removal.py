@@ -101,7 +101,7 @@ class Removal:
         return len(places.union(self._unneeded.places()))
 
     def topics_waiting(self) -> list[Topic]:
-        """Give the topics with a file that may not go yet."""
+        """Return the topics with a file that may not go yet."""
         numbers = {each[0] for each in list(self._buried)}
         topics = [self._core.state.topics.get(number) for number in sorted(numbers)]
         return [topic for topic in topics if topic is not None]
@@ -111,7 +111,7 @@ class Removal:
         self._unneeded.save()
 
     def bury(self, dropped: Iterable[Dropped]) -> int:
-        """Take segments that the log has dropped; give how many files went at once. Any thread."""
+        """Take segments that the log dropped; return how many files were deleted. Any thread."""
         count = 0
         shown: dict[int, bool] = {}
         for each in dropped:
@@ -166,7 +166,7 @@ class Removal:
                 self._lake.sync(topic)
 
     def _needed_of(self, topic: int, segments: frozenset[Dropped]) -> frozenset[Dropped] | None:
-        """Give those of a topic's buried segments that its table refers to; None if unknown.
+        """Return those of a topic's buried segments that its table refers to; None if unknown.
 
         A table that has not changed gives the same answer without being read again.
         """
@@ -189,7 +189,7 @@ class Removal:
         return self._places.local(topic, partition, number)
 
     def _needed(self, topic: int) -> set[str] | None:
-        """Give every file that the table of a topic refers to; None if that cannot be known."""
+        """Return every file that the table of a topic refers to; None if that cannot be known."""
         found = self._core.state.topics.get(topic)
         try:
             table = None if found is None else self._table(found.name)
@@ -232,7 +232,7 @@ class Removal:
         self._unneeded.keep_only(seen)
 
     def _needed_below(self, topic: int, expire: Callable[[str], int]) -> set[str] | None:
-        """Give every file of a topic that must stay; None if that cannot be known."""
+        """Return every file of a topic that must stay; None if that cannot be known."""
         known = topic in self._core.state.topics or topic in self._topics
         if topic >= self._first_topic and not known:
             return None  # a topic of the log of which this is an older copy
@@ -246,7 +246,7 @@ class Removal:
         return None if needed is None else needed | ours
 
     def _is_unknown(self, name: str) -> bool:
-        """Tell whether an object is neither of before the log was opened, nor sent by it since.
+        """Return whether an object is neither of before the log was opened, nor sent by it since.
 
         Then the folder is a copy, and the original has gone on: the object may be all it has.
         """
@@ -254,13 +254,13 @@ class Removal:
         return number is not None and number >= self._first_segment and name not in self._sent
 
     def _waits(self, topic: int, places: Iterable[str]) -> bool:
-        """Tell whether old snapshots alone keep an object; local files are buried instead."""
+        """Return whether old snapshots alone keep an object; local files are buried instead."""
         return self._places.has_store and any(
             self._places.is_segment(place, topic) for place in places
         )
 
     def _files(self) -> Iterator[tuple[ObjectStore, int, Stored]]:
-        """Give every file there is, and the topic that it belongs to."""
+        """Return every file there is, and the topic that it belongs to."""
         roots = [(self._store, prefix) for prefix in self._places.prefixes]
         if self._earlier is not None:
             roots.append((self._earlier, ""))

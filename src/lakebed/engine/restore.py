@@ -8,7 +8,7 @@
 5. the log is opened once, touching neither tables nor object store: identity, index and offsets
    must be those of the manifest, and every byte of every segment is read
 
-The log has the identity that it had. Its tables are made anew by the first sync. Where they, or its
+The log has the identity that it had. Its tables are recreated by the first sync. Where they, or its
 segments, are outside of its folder, original and copy must not both be in use: the report says so.
 """
 
@@ -189,7 +189,7 @@ class _Restore:
     # Checking
 
     def _examine(self, target: Path) -> tuple[int, list[str]]:
-        """Open the log and read all of it; give how many segments there are, and what to know."""
+        """Open the log and read all of it; return how many segments there are, and what to know."""
         manifest = self._manifest
         config = effective_config(self._disk, target, os.environ)
         lake = replace(config.lake, iceberg=False)

@@ -49,7 +49,7 @@ class Rewriting:
         self._submit = submit
 
     def scan(self, topic: Topic, key: Key, segments: Sequence[Segment]) -> Iterator[pa.RecordBatch]:
-        """Give every record of segments, with the fields that the topic has now."""
+        """Return every record of segments, with the fields that the topic has now."""
         value_type = self._core.schema(topic, len(topic.schemas)).field("value").type
         for segment in segments:
             for batch in self._reader.scan(*key, segment):

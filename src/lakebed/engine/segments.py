@@ -30,7 +30,7 @@ class SegmentInfo:
     """Its URL: `file://…`, or that of the object store."""
 
     def segment(self) -> Segment:
-        """Give it as the log's state holds it."""
+        """Return it as the log's state holds it."""
         return Segment(*(getattr(self, name) for name in Segment._fields))
 
 

@@ -11,14 +11,14 @@ from lakebed.host import Disk, Mode, read_exactly
 
 
 def effective_config(disk: Disk, folder: Path, environ: Mapping[str, str]) -> LogConfig:
-    """Give what holds for a log: the environment over the file in its folder over the defaults."""
+    """Return a log's settings: the environment over the file in its folder over the defaults."""
     text = settings_text(disk, folder)
     config = LogConfig() if text is None else parse_config(text, folder / CONFIG_NAME)
     return with_environment(config, environ)
 
 
 def settings_text(disk: Disk, folder: Path) -> str | None:
-    """Give the settings in a log's folder as they are written, or None if there are none."""
+    """Return the settings in a log's folder as they are written, or None if there are none."""
     path = folder / CONFIG_NAME
     with translated("reading the settings", path):
         if CONFIG_NAME not in disk.names(folder):

@@ -40,7 +40,7 @@ class Staging:
         self._holds = Holds()
 
     def path(self, number: int) -> Path:
-        """Give the path of a file."""
+        """Return the path of a file."""
         return self.folder / f"{number:020d}.staged"
 
     def write(self, number: int, bodies: Sequence[memoryview]) -> list[tuple[int, int]]:
@@ -69,7 +69,7 @@ class Staging:
         return places
 
     def load(self, number: int, position: int, length: int, checksum: int) -> memoryview:
-        """Give a body, verified; a view of the mapped file."""
+        """Return a body, verified; a view of the mapped file."""
         mapping = self._mapping(number)
         if position + length > len(mapping):
             raise CorruptionError(
@@ -97,7 +97,7 @@ class Staging:
             return mapping
 
     def keep_only(self, needed: set[int]) -> list[str]:
-        """Remove every staged file but those needed or held; give the names that are not ours."""
+        """Remove every staged file but those needed or held; return the names that are not ours."""
         unknown = []
         with translated("removing staged files", self.folder):
             for name in self._disk.names(self.folder):

@@ -59,5 +59,5 @@ class LogStats:
     lake: LakeStats
 
     def as_dict(self) -> dict[str, Any]:
-        """Give everything as plain data."""
+        """Return everything as plain data."""
         return asdict(self)

@@ -7,7 +7,7 @@
 
 Up to 4 nothing is changed, and what was written is removed again if anything fails. Memory is the
 survivors' bits, a row group, and in step 3 the keys of one new segment: that no key survives twice
-is checked for each new segment by itself.
+is checked for each new segment.
 
 What cannot be seen without holding every key is believed: that a record which is dropped has a
 later one of its key, or is a tombstone that may go.
@@ -223,7 +223,7 @@ class Survival:
                 )
 
     def _reread(self, key: Key, segment: Segment, survivors: Survivors) -> tuple[int, int]:
-        """Give how many survivors a segment holds, and how many too many there are of its keys.
+        """Return how many survivors a segment holds, and how many too many there are of its keys.
 
         That its offsets ascend is known by now, so that as many as expected are those expected.
         """
@@ -277,7 +277,7 @@ class _Pieces:
         self._rest: pa.RecordBatch | None = None
 
     def until(self, end: int) -> Iterator[pa.RecordBatch]:
-        """Give what comes next, up to offset `end`."""
+        """Return what comes next, up to offset `end`."""
         while (batch := self._next()) is not None:
             count = int(np.searchsorted(column_numbers(batch, "offset"), end))
             if count:
@@ -292,7 +292,7 @@ class _Pieces:
 
 
 def checked_segments(segments: Sequence[int]) -> tuple[int, ...]:
-    """Give ids of segments as they are compared with the log's, or refuse what are none."""
+    """Return ids of segments as they are compared with the log's, or refuse what are none."""
     listed = isinstance(segments, list | tuple) and bool(segments)
     if not listed or any(type(each) is not int for each in segments):
         raise InvalidArgumentError(
@@ -316,7 +316,7 @@ def _run(key: Key, partition: Partition, segments: tuple[int, ...]) -> list[Segm
 
 
 def _is_compacted_before(partition: Partition, segment: Segment) -> bool:
-    """Tell whether compaction has come to a segment, or it is the first."""
+    """Return whether compaction has come to a segment, or it is the first."""
     before = [each for each in partition.segments if each.end <= segment.base]
     return not before or before[-1].end <= partition.compacted_to
 

@@ -33,7 +33,7 @@ _log = logging.getLogger("lakebed.engine")
 _TIME: Final = pa.timestamp("us", "UTC")
 _LOOKS_MAX: Final = 100
 _PASSES_MAX: Final = 10
-"""How often the current records are read anew because some of them were removed meanwhile."""
+"""How often the current records are read again because some of them were removed meanwhile."""
 
 Points = int | Mapping[int, int]
 """An offset for every partition, or one for each that is named."""
@@ -63,7 +63,7 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        """Give the columns as readers see them now."""
+        """Return the columns as readers see them now."""
         return self._reading.empty(self._topic(), None).schema
 
     def scan(
@@ -111,7 +111,7 @@ class Table:
         start: Points | None = None,
         until: Points | None = None,
     ) -> ScanPlan:
-        """Say which files hold the records of a range, and what of it is in no file yet.
+        """Return which files hold the records of a range, and what of it is in no file yet.
 
         For readers that get at the files by themselves; the bounds are those of `scan`.
         """
@@ -130,7 +130,7 @@ class Table:
         )
 
     def get(self, key: bytes | str, default: Any = None) -> Any:
-        """Give the current value of a key: bytes of a raw topic, a dictionary of a typed one.
+        """Return the current value of a key: bytes of a raw topic, a dictionary of a typed one.
 
         A key that was never written, or was deleted by a tombstone, has the value `default`.
         """
@@ -139,12 +139,12 @@ class Table:
         return default if value is None else value
 
     def record(self, key: bytes | str) -> dict[str, Any] | None:
-        """Give the latest record of a key with all its columns, also if it is a tombstone."""
+        """Return the latest record of a key with all its columns, also if it is a tombstone."""
         found = self._find(key, COLUMNS)
         return None if found is None else python_rows(found.select(list(COLUMNS)))[0]
 
     def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Give the current record of each key, in the order of partitions and offsets.
+        """Return the current record of each key, in the order of partitions and offsets.
 
         Keys that were deleted and records without a key are not in it. If partitions hold a key in
         common, the record of the latest timestamp is current. Values that were replaced are read
@@ -173,7 +173,7 @@ class Table:
         columns: Sequence[str] | None = None,
         where: pc.Expression | None = None,
     ) -> pa.Table:
-        """Give the records that the table had at an earlier point.
+        """Return the records that the table had at an earlier point.
 
         The point is either an `offset`, when the next record of a partition was to be that one (a
         number for every partition, or a dictionary; partitions not named are whole), or a `time`:
@@ -199,7 +199,7 @@ class Table:
         return self._scan(topic, extents, wanted).table()
 
     def iceberg(self) -> Any:
-        """Give the topic's table as pyiceberg knows it, showing everything that is in files now.
+        """Return the topic's table as pyiceberg knows it, showing everything that is in files now.
 
         Records since the last checkpoint are not in it; `log.checkpoint()` puts them there.
         """
@@ -211,7 +211,7 @@ class Table:
     # Inside
 
     def _topic(self) -> Topic:
-        """Give the topic as it is now: it may have got fields and partitions."""
+        """Return the topic as it is now: it may have got fields and partitions."""
         if self._reading.closed:
             raise ClosedError("the log is closed")
         topic = self._core.topic(self._id)
@@ -220,7 +220,7 @@ class Table:
         return topic
 
     def _now(self, topic: Topic, chosen: Collection[int] | None) -> dict[int, Partition]:
-        """Give the partitions at one point of the log: of a transaction all is seen or nothing."""
+        """Return the partitions at one point of the log: all of a transaction or none of it."""
         keys = [self._reading.key(topic, number) for number in _partitions(topic, chosen)]
         for _ in range(_LOOKS_MAX):
             applied = self._core.state.numbers["applied"]
@@ -236,7 +236,7 @@ class Table:
         return there
 
     def _weigh(self, topic: int, partition: int, start: int, until: int) -> int:
-        """Give about how many bytes of a range are in memory."""
+        """Return about how many bytes of a range are in memory."""
         memtable = self._core.memtables.get((topic, partition))
         return 0 if memtable is None else memtable.bytes_between(start, until)
 
@@ -265,7 +265,7 @@ class Table:
         return fitted(found, self._reading.empty(topic, names).schema)
 
     def _latest(self, topic: Topic, names: tuple[str, ...]) -> tuple[pa.Table, int]:
-        """Give the current records, and how many of them were removed before they were read."""
+        """Return the current records, and how many of them were removed before they were read."""
         extents = [
             Extent(number, found.low, found.end) for number, found in self._now(topic, None).items()
         ]
@@ -313,7 +313,7 @@ class Table:
                 )
 
     def _first_time(self, topic: Topic, number: int, found: Partition) -> int | None:
-        """Give the time of the first record of a partition, None if it is just being removed."""
+        """Return the time of the first record of a partition, None if it is just being removed."""
         try:
             first, _ = self._reading.read(topic, number, found.low, Bounds(1, 1), ["timestamp"])
         except OffsetOutOfRangeError:
@@ -333,7 +333,7 @@ def _names(columns: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _needed(empty: pa.Table, where: pc.Expression) -> tuple[str, ...]:
-    """Check a predicate, and give the columns it looks at: without them it has no meaning."""
+    """Check a predicate, and return the columns it looks at: without them it has no meaning."""
     checked_where(where)
     trouble = _trouble(empty, where) or by_position(where)
     if trouble is not None:
@@ -395,7 +395,7 @@ def _by_then(wanted: Selection, time_us: int) -> Selection:
 
 
 def checked_time(time: datetime | int | None) -> int:
-    """Give a time as microseconds since 1970, if that many there are."""
+    """Return a time as microseconds since 1970, if that many there are."""
     time_us = microseconds(time)
     if not -(1 << 63) <= time_us < 1 << 63:
         raise InvalidArgumentError("a time is 64 bits of microseconds", time_us=time_us)
@@ -403,7 +403,7 @@ def checked_time(time: datetime | int | None) -> int:
 
 
 def checked_key(key: object) -> bytes:
-    """Give a key as it is stored: text as UTF-8."""
+    """Return a key as it is stored: text as UTF-8."""
     try:
         if isinstance(key, str):
             return key.encode()
@@ -426,7 +426,7 @@ def _partitions(topic: Topic, chosen: Collection[int] | None) -> list[int]:
 
 
 def _points(name: str, points: Points | None, reading: Reading, topic: Topic) -> dict[int, int]:
-    """Give the offset of each partition that has a bound."""
+    """Return the offset of each partition that has a bound."""
     if points is None:
         return {}
     if not isinstance(points, Mapping):

@@ -52,7 +52,7 @@ class _HotKeys:
         self._runs: list[_Run] = []
 
     def find(self, chunks: list[Chunk], low: int, key: bytes) -> Chunk | None:
-        """Give the last row of a key in the chunks of a memtable, at `low` or above, or None."""
+        """Return the last row of a key in the chunks of a memtable, at `low` or above, or None."""
         low = max(low, chunks[0].base)
         for run in reversed(self._updated(chunks)):
             offsets = run.base + np.flatnonzero(pc.equal(run.keys, key).fill_null(fill_value=False))
@@ -62,7 +62,7 @@ class _HotKeys:
         return None
 
     def _updated(self, chunks: list[Chunk]) -> list[_Run]:
-        """Give the keys of the chunks, and perhaps of some before or behind them."""
+        """Return the keys of the chunks, and perhaps of some before or behind them."""
         first = chunks[0].base
         with self._guard:
             runs = [run for run in self._runs if run.end > first]
@@ -87,7 +87,7 @@ _NO_KEYS: Final = pa.nulls(0, pa.binary())  # `array` would import pandas
 
 
 def _row(chunks: list[Chunk], offset: int) -> Chunk:
-    """Give one row of chunks."""
+    """Return one row of chunks."""
     chunk = chunks[bisect_right(chunks, offset, key=lambda each: each.base) - 1]
     return Chunk(offset, 1, chunk.body, chunk.start + offset - chunk.base, 0)
 
@@ -110,7 +110,7 @@ class Lookup:
         self._hot: dict[Key, _HotKeys] = {}
 
     def find(self, topic: Topic, key: bytes, columns: Sequence[str]) -> pa.RecordBatch | None:
-        """Give the latest record of a key as a batch of one, `columns` among its columns."""
+        """Return the latest record of a key as a batch of one, `columns` among its columns."""
         wanted = probe(key)
         names = set(columns)
         if topic.partitions > 1:

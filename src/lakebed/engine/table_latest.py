@@ -30,7 +30,7 @@ _SCHEMA: Final = pa.schema(
 
 
 def last_of_keys(batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    """Give offset, time and key of the last record of each key of a partition, by offset.
+    """Return offset, time and key of the last record of each key of a partition, by offset.
 
     Batches have `KEY_COLUMNS`, offsets ascending. Records without a key are left out.
     """
@@ -47,7 +47,7 @@ def last_of_keys(batches: Iterable[pa.RecordBatch]) -> pa.Table:
 
 
 def current(last: Mapping[int, pa.Table]) -> dict[int, Offsets]:
-    """Give by partition the sorted offsets of the records that are the last of their keys.
+    """Return by partition the sorted offsets of the records that are the last of their keys.
 
     Of partitions that have a key in common, the one whose record is of the latest time has the
     current one, of several with that time the highest partition.

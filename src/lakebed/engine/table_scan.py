@@ -86,7 +86,7 @@ class Scan:
         """The schema of what it gives."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Give the records, in batches that are decoded ahead; none of them is empty."""
+        """Return the records, in batches that are decoded ahead; none of them is empty."""
         for batch in self._segments.decoders.in_order(self._pieces()):
             yield batch
             del batch  # its caller is done with it
@@ -94,7 +94,7 @@ class Scan:
                 raise ClosedError("the log was closed during a scan")
 
     def table(self) -> pa.Table:
-        """Give all of it at once."""
+        """Return all of it at once."""
         return pa.Table.from_batches(self.batches(), self.schema)
 
     # Where the records are
@@ -122,7 +122,7 @@ class Scan:
                 at = segment.end
 
     def _following(self, partition: int, at: int, until: int) -> int:
-        """Give the offset of the next record that is wanted, if only some are."""
+        """Return the offset of the next record that is wanted, if only some are."""
         if self._wanted.only is None:
             return at
         only = self._wanted.only.get(partition, _NONE)
@@ -162,7 +162,7 @@ class Scan:
         )
 
     def _from_memory(self, key: Key, at: int, until: int) -> tuple[int, Piece | None]:
-        """Give the next records of a memtable, and the offset behind them."""
+        """Return the next records of a memtable, and the offset behind them."""
         names = ("offset", *self._names)
         bounds = Bounds(min(_FROM_MEMORY.records, until - at), _FROM_MEMORY.bytes)
         try:
@@ -197,7 +197,7 @@ class Scan:
     # What is given of them
 
     def _shaped(self, batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
-        """Give a batch in the scan's schema, with the records and columns that are wanted."""
+        """Return a batch in the scan's schema, with the records and columns that are wanted."""
         wanted = self._wanted
         batch = fitted(batch, self._read_schema)
         if wanted.only is not None:
@@ -213,7 +213,7 @@ _NONE: Final[Offsets] = np.empty(0, np.int64)
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Give a batch in the schema that a scan began with, however old or new what was read is.
+    """Return a batch in the schema that a scan began with, however old or new what was read is.
 
     Fields that the batch lacks are null. Fields that were added after the scan began are dropped:
     no record of the scan has them.
@@ -241,7 +241,7 @@ def _narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def filtered(batch: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
-    """Give the records that satisfy a predicate, in their order."""
+    """Return the records that satisfy a predicate, in their order."""
     from pyarrow import acero  # loaded late: importing lakebed stays quick
 
     source = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
@@ -267,6 +267,6 @@ def _chosen(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 
 def _any(offsets: Offsets, first: int, last: int) -> bool:
-    """Tell whether one of the sorted offsets lies from `first` to `last`."""
+    """Return whether one of the sorted offsets lies from `first` to `last`."""
     place = int(np.searchsorted(offsets, first))
     return place < len(offsets) and int(offsets[place]) <= last

@@ -59,7 +59,7 @@ class TopicTables:
         """Since when a topic has sealed records that its table does not show."""
 
     def behind(self) -> list[Topic]:
-        """Give the topics whose tables do not show what they should, as far as is known."""
+        """Return the topics whose tables do not show what they should, as far as is known."""
         now = self._core.clock.monotonic()
         topics = []
         for topic in list(self._core.state.topics.values()):
@@ -87,7 +87,7 @@ class TopicTables:
         return synced
 
     def _is_complete(self, shape: Shape) -> bool:
-        """Tell whether no segment was sealed after the others had been uploaded."""
+        """Return whether no segment was sealed after the others had been uploaded."""
         segments = (segment for each in shape[1] for segment in each)
         return not self._stored or all(segment.place != LOCAL for segment in segments)
 
@@ -108,7 +108,7 @@ class TopicTables:
             self._shown.setdefault(topic.id, offsets)
 
     def lag(self, topic: Topic) -> Lag:
-        """Tell how far a topic's table is behind."""
+        """Return how far a topic's table is behind."""
         now = self._core.clock.monotonic()
         synced = self._synced.get(topic.id)
         known = {segment.id for segments in synced[1] for segment in segments} if synced else set()
@@ -156,7 +156,7 @@ class TopicTables:
         )
 
     def _has_sealed(self, topic: Topic) -> bool:
-        """Tell whether a topic has, or had, records in segments; if not, it needs no table yet."""
+        """Return whether a topic has, or had, records in segments; if not, it needs no table."""
         found = (self._core.partition((topic.id, each)) for each in range(topic.partitions))
         return any(each is not None and each.flushed > 0 for each in found)
 

@@ -69,7 +69,7 @@ class Tiering:
         self.moved_bytes = 0
 
     def upload(self, topic: Topic) -> int:
-        """Bring every segment of a topic into the store; give how many were not there.
+        """Bring every segment of a topic into the store; return how many were not there.
 
         One that is damaged does not keep the others here: the error is raised after them.
         """
@@ -147,7 +147,7 @@ class Tiering:
         return partition is not None and segment.id in [each.id for each in partition.segments]
 
     def move(self, topic: Topic) -> int:
-        """Remove local files of segments beyond the topic's limits; give how many."""
+        """Remove local files of segments beyond the topic's limits; return how many."""
         config = stored_config(topic.config)
         now_us = self._core.clock.time_us()
         count = 0
@@ -180,7 +180,7 @@ class Tiering:
         self.moved_bytes += segment.file_bytes
 
     def _local(self, topic: Topic) -> list[tuple[Key, list[Segment]]]:
-        """Give the segments that are not in the store, by partition."""
+        """Return the segments that are not in the store, by partition."""
         found = []
         for number in range(topic.partitions):
             partition = self._core.partition((topic.id, number))

@@ -42,7 +42,7 @@ def command_of(
     places: Places,
     time_us: int,
 ) -> CommitTogether:
-    """Check what is to be committed together, and give it as a command."""
+    """Check what is to be committed together, and return it as a command."""
     chosen = str(ProducerName(name))
     _check_whole("number", number, limits.MARKER_NUMBER_MAX)
     _check_whole("keep_ms", keep_ms, limits.MARKER_KEPT_MS_MAX)

@@ -121,7 +121,7 @@ class Topics:
             self._submit(CreateTopic(name, 1, encoded, changed, time_us))
 
     def describe(self, name: str) -> TopicInfo:
-        """Give everything about a topic but its records."""
+        """Return everything about a topic but its records."""
         return self._describe(self.find(name))
 
     def _describe(self, topic: Topic) -> TopicInfo:
@@ -182,7 +182,7 @@ class Topics:
         ]
 
     def every(self) -> list[Topic]:
-        """Give all topics, those of the log's own too, sorted by name."""
+        """Return all topics, those of the log's own too, sorted by name."""
         return sorted(self._core.state.topics.values(), key=lambda each: each.name)
 
     def find(self, name: str) -> Topic:
@@ -193,7 +193,7 @@ class Topics:
         return topic
 
     def schema(self, topic: Topic) -> pa.Schema | None:
-        """Give the newest schema; None for a raw topic."""
+        """Return the newest schema; None for a raw topic."""
         return decode_schema(topic.schemas[-1]) if topic.schemas else None
 
     def _changed_schema(self, topic: Topic, schema: pa.Schema | None) -> bytes:

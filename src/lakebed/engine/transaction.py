@@ -100,7 +100,7 @@ class Transaction(Closing):
             self._collect(record.size + _RECORD_BYTES)
 
     def _add_at_once(self, topic: str, record: Record) -> bool:
-        """Add a record if that takes no time; tell whether it was added."""
+        """Add a record if that takes no time; return whether it was added."""
         if not self._guard.acquire(blocking=False):
             return False
         try:

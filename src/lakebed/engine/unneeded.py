@@ -1,7 +1,7 @@
 """Since when files are known to be unneeded, kept in a file: grace periods outlive a process.
 
 DIR/iceberg/unneeded.json, a JSON object of times (microseconds since 1970) by location. It is a
-memory and no more: if it is lost, every grace period begins anew.
+memory and no more: if it is lost, every grace period begins again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Unneeded:
         self._saved: dict[str, int] = {}
 
     def places(self) -> list[str]:
-        """Give the locations."""
+        """Return the locations."""
         return list(self._known())
 
     def since(self, place: str, now_us: int) -> int:
-        """Give since when a file is unneeded: since now, if that is news."""
+        """Return since when a file is unneeded: since now, if that is news."""
         known = self._known()
         # A clock that was set back must not keep a file for ever.
         known[place] = min(known.get(place, now_us), now_us)
         return known[place]
 
     def forget(self, place: str) -> None:
-        """Say that a file is needed after all, or gone."""
+        """Report that a file is needed after all, or gone."""
         self._known().pop(place, None)
 
     def keep_only(self, places: Collection[str]) -> None:

@@ -62,7 +62,7 @@ class Target(NamedTuple):
 
     @property
     def raw(self) -> bool:
-        """Tell whether values are bytes."""
+        """Return whether values are bytes."""
         return not self.topic.schemas
 
 
@@ -90,7 +90,7 @@ class Writing:
 
     @property
     def in_callback(self) -> bool:
-        """Tell whether this is the committing thread, running a callback."""
+        """Return whether this is the committing thread, running a callback."""
         return self._wal.in_callback
 
     @property
@@ -221,7 +221,7 @@ class Writing:
     def _join(
         self, record: Record, rider: Waiter, own: _Gathered, future: Future[Ack] | None = None
     ) -> tuple[_Gathered, int]:
-        """Put a record into the open entry, or open `own`; give which, and the record's number."""
+        """Put a record into the open entry, or open `own`; return it and the record's index."""
         with self._gathering:
             gathered = self._open
             if gathered is None or not gathered.takes(record):
@@ -313,7 +313,7 @@ class Writing:
     # Topics
 
     def target(self, name: str) -> Target:
-        """Give a topic as writers need it; `TopicNotFoundError` if there is none."""
+        """Return a topic as writers need it; `TopicNotFoundError` if there is none."""
         state = self._core.state
         number = state.names.get(name) if isinstance(name, str) else None
         topic = None if number is None else state.topics.get(number)
@@ -431,18 +431,18 @@ class _Gathered:
         return riders if isinstance(riders, list) else list(riders)
 
     def takes(self, record: Record) -> bool:
-        """Tell whether there is room for a record; the first may be as large as it likes."""
+        """Return whether there is room for a record; the first may be as large as it likes."""
         fits = self._bytes + record.size + _RECORD_BYTES <= self._bytes_max
         return fits and len(self.records) < _GATHERED_RECORDS_MAX
 
     def add(self, record: Record) -> int:
-        """Take a record; give its number."""
+        """Take a record; return its number."""
         self.records.append(record)
         self._bytes += record.size + _RECORD_BYTES
         return len(self.records) - 1
 
     def by_topic(self) -> list[list[int]]:
-        """Give the records of each topic (and version of its schema), in the order they came."""
+        """Return the records of each topic (and version of its schema), in the order they came."""
         if len({id(record.target) for record in self.records}) == 1:
             return [list(range(len(self.records)))]
         found: dict[tuple[int, int], list[int]] = {}
@@ -452,11 +452,11 @@ class _Gathered:
         return list(found.values())
 
     def encode(self) -> list[Buffer]:
-        """Close it and give its payload."""
+        """Close it and return its payload."""
         return self._writing.encode_gathered(self)
 
     def ack(self, row: int) -> Ack:
-        """Tell where a record is, or raise what its topic was refused for."""
+        """Return where a record is, or raise what its topic was refused for."""
         number, position = self.places[row]
         acks = self._acks.get(number)
         if acks is None:
@@ -466,7 +466,7 @@ class _Gathered:
 
 
 def outcome(request: Request) -> Any:
-    """Give the result of a request that is finished, or raise what it was refused for."""
+    """Return the result of a request that is finished, or raise what it was refused for."""
     if isinstance(request.result, LakebedError):
         raise request.result
     return request.result

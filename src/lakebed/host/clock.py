@@ -10,11 +10,11 @@ class Clock(Protocol):
     """What time it is, and how much time has passed."""
 
     def time_us(self) -> int:
-        """Give microseconds since 1970, as people count time; it may jump."""
+        """Return microseconds since 1970, as people count time; it may jump."""
         ...
 
     def monotonic(self) -> float:
-        """Give seconds from an arbitrary start; it never goes back."""
+        """Return seconds from an arbitrary start; it never goes back."""
         ...
 
 
@@ -38,11 +38,11 @@ class ManualClock:
         self._wall_ahead_us = 0
 
     def time_us(self) -> int:
-        """Give the time it was set to."""
+        """Return the time it was set to."""
         return self._time_us + self._wall_ahead_us
 
     def monotonic(self) -> float:
-        """Give the same time in seconds, without the jumps of the wall clock."""
+        """Return the same time in seconds, without the jumps of the wall clock."""
         return self._time_us / 1_000_000
 
     def advance(self, seconds: float) -> None:

@@ -34,7 +34,7 @@ class Mapping(Protocol):
     """A file mapped into memory. It stays valid while it or any view of it is referenced."""
 
     def view(self, start: int, stop: int) -> memoryview:
-        """Give the bytes from `start` to `stop` without copying them."""
+        """Return the bytes from `start` to `stop` without copying them."""
         ...
 
     def release(self, start: int, stop: int) -> None:
@@ -48,11 +48,11 @@ class Readable(Protocol):
     """Bytes addressed by position: all that a scan needs of a file."""
 
     def size(self) -> int:
-        """Give the file's length in bytes."""
+        """Return the file's length in bytes."""
         ...
 
     def read_into(self, buffer: Buffer, position: int) -> int:
-        """Fill `buffer` from `position`; give the number of bytes read, 0 at the end."""
+        """Fill `buffer` from `position`; return the number of bytes read, 0 at the end."""
         ...
 
 
@@ -62,7 +62,7 @@ class File(Readable, Protocol):
     path: Path
 
     def write(self, buffer: Buffer, position: int) -> int:
-        """Write one buffer; give the number of bytes written, which may be fewer."""
+        """Write one buffer; return the number of bytes written, which may be fewer."""
         ...
 
     def write_vector(self, buffers: Sequence[Buffer], position: int) -> int:
@@ -114,11 +114,11 @@ class Lock(Protocol):
     """A held lock on a folder."""
 
     def describe(self, owner: str) -> None:
-        """Say more about who holds it."""
+        """Report more about who holds it."""
         ...
 
     def release(self) -> None:
-        """Give the lock up."""
+        """Return the lock up."""
         ...
 
 
@@ -170,7 +170,7 @@ class Disk(Protocol):
         ...
 
     def lock_owner(self, path: Path) -> str | None:
-        """Give what the owner of a lock wrote about itself, or None if nobody holds it.
+        """Return what the owner of a lock wrote about itself, or None if nobody holds it.
 
         Of a lock whose file was removed, the text is empty. Writes nothing.
         """
@@ -223,7 +223,7 @@ def read_file(disk: Disk, path: Path) -> bytes:
 
 
 def fill(file: Readable, view: memoryview, position: int) -> int:
-    """Fill `view` from `position` as far as the file goes; give the number of bytes."""
+    """Fill `view` from `position` as far as the file goes; return the number of bytes."""
     done = 0
     while done < len(view):
         count = file.read_into(view[done:], position + done)

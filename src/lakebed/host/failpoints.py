@@ -62,7 +62,7 @@ class Failpoint:
         time.sleep(action.delay_ms / 1000)
 
     def set(self, action: _Action | None) -> None:
-        """Arm or disarm; hits are counted anew."""
+        """Arm or disarm; hits are counted again."""
         self._action = action
         self._hits = 0
 

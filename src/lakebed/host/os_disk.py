@@ -34,7 +34,7 @@ class OsMapping(mmap.mmap):
     """A memory map. Views are of this very object: while one lives, so does the map."""
 
     def view(self, start: int, stop: int) -> memoryview:
-        """Give a view that holds this mapping."""
+        """Return a view that holds this mapping."""
         return memoryview(self)[start:stop]
 
     def release(self, start: int, stop: int) -> None:

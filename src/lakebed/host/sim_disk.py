@@ -4,7 +4,7 @@ What a process sees and what would survive are kept apart:
 
 * Each write, truncation or preallocation of a file is pending until that file is synced. At a power
   cut every 512 or 4096 byte sector of a pending write may have been kept, lost or filled with
-  garbage, each by itself: so writes may be torn and reordered.
+  garbage, each independently: so writes may be torn and reordered.
 * Each creation, rename and removal of a name is pending until its folder is synced. At a power cut
   a folder keeps either a prefix of its pending changes (a journalling file system) or any subset of
   them (anything else allowed).
@@ -133,7 +133,7 @@ class SimMapping:
         self._length = len(inode.seen)
 
     def view(self, start: int, stop: int) -> memoryview:
-        """Give a copy of the bytes as they are now."""
+        """Return a copy of the bytes as they are now."""
         return memoryview(bytes(self._inode.seen[start:stop]))
 
     def release(self, start: int, stop: int) -> None:
@@ -152,7 +152,7 @@ class SimFile:
         self._inode = inode
 
     def size(self) -> int:
-        """Give the length a process sees."""
+        """Return the length a process sees."""
         return len(self._inode.seen)
 
     def read_into(self, buffer: Buffer, position: int) -> int:
@@ -227,11 +227,11 @@ class SimLock:
         self._path = path
 
     def describe(self, owner: str) -> None:
-        """Say more about who holds it."""
+        """Report more about who holds it."""
         self._disk.locks[self._path] = owner
 
     def release(self) -> None:
-        """Give it up."""
+        """Return it up."""
         self._disk.locks.pop(self._path, None)
 
 
@@ -322,7 +322,7 @@ class SimDisk:
     def crash(
         self, survival: Survival, rng: random.Random, *, names_in_order: bool = True
     ) -> SimDisk:
-        """Give the disk as it is found after a power cut now; this one is not changed."""
+        """Return the disk as it is found after a power cut now; this one is not changed."""
         after = SimDisk()
         after._folders = set(self._folders)
         names = dict(self._durable)
@@ -345,7 +345,7 @@ class SimDisk:
         return [change for change in self._pending if rng.random() < 0.5]
 
     def contents(self) -> dict[Path, bytes]:
-        """Give every file's bytes, for tests that damage or compare them."""
+        """Return every file's bytes, for tests that damage or compare them."""
         return {path: bytes(inode.seen) for path, inode in self._seen.items()}
 
     def put(self, path: Path, data: bytes) -> None:

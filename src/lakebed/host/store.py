@@ -5,7 +5,7 @@
 Options have pyiceberg's names (`s3.endpoint`, `s3.access-key-id`, …), so that one set serves
 segments and Iceberg metadata. Nothing is asked of the store before the first call.
 
-A call that fails is repeated if the failure may pass by itself: time-outs, resets, throttling and
+A call that fails is repeated if the failure may pass: time-outs, resets, throttling and
 errors of the server. The pause before it doubles each time, and is shorter by a random part so that
 many clients do not return together. Refused credentials and missing buckets are not repeated.
 """
@@ -104,7 +104,7 @@ class ObjectStore:
             return StoreStats(**self._counts)
 
     def uri(self, name: str) -> str:
-        """Give the address of an object, whether or not it exists."""
+        """Return the address of an object, whether or not it exists."""
         return f"{self.location}/{_checked(name)}"
 
     def put(self, name: str, data: memoryview, *, checksum: int | None = None) -> None:
@@ -120,7 +120,7 @@ class ObjectStore:
         self._count(uploads=1, uploaded_bytes=len(data))
 
     def fetch(self, name: str, begin: Callable[[], Callable[[memoryview], object]]) -> int:
-        """Download an object in pieces; give its length.
+        """Download an object in pieces; return its length.
 
         `begin` is called for each attempt, and gives what takes the pieces from the first one on.
         What either raises ends the call.
@@ -131,19 +131,19 @@ class ObjectStore:
         return length
 
     def size(self, name: str) -> int | None:
-        """Give an object's length, or None if there is no such object."""
+        """Return an object's length, or None if there is no such object."""
         _checked(name)
         return self._repeat(lambda: self._objects.size(name))
 
     def listing(self, folder: str = "") -> Iterator[Stored]:
-        """Give the objects below a folder, which need not exist, by name."""
+        """Return the objects below a folder, which need not exist, by name."""
         folder = folder.rstrip("/")
         if folder:
             _checked(folder)
         return iter(sorted(self._repeat(lambda: self._objects.listing(folder))))
 
     def unfinished(self, folder: str = "") -> Iterator[Stored]:
-        """Give what is being written below a folder, or was left by a crash: no objects, but files.
+        """Return what is being written below a folder, or was left by a crash: files, not objects.
 
         Only a store in a folder has such files. They are removed as objects are.
         """

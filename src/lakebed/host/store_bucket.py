@@ -69,7 +69,7 @@ class Bucket:
                 yield chunk
 
     def size(self, name: str) -> int | None:
-        """Give an object's length, or None if there is none."""
+        """Return an object's length, or None if there is none."""
         with self._failures("looking up", name):
             info = self._system().get_file_info(self._path(name))
             if info.is_file:
@@ -91,7 +91,7 @@ class Bucket:
         return [self._stored(info) for info in found if info.is_file]
 
     def unfinished(self, folder: str) -> list[Stored]:  # noqa: ARG002
-        """Give nothing: parts of an upload are not seen, and a rule of the bucket clears them."""
+        """Return nothing: parts of an upload are not seen, and a rule of the bucket clears them."""
         return []
 
     def remove(self, name: str) -> bool:
@@ -112,7 +112,7 @@ class Bucket:
             raise
 
     def _check_bucket(self) -> None:
-        """Tell a missing bucket from a missing object: to the library both are the same."""
+        """Report a missing bucket from a missing object: to the library both are the same."""
         if self._seen:
             return
         bucket = self._prefix.partition("/")[0]
@@ -160,7 +160,7 @@ class Bucket:
 
 
 def with_defaults(options: Mapping[str, str]) -> dict[str, str]:
-    """Give options with what is better than pyiceberg's defaults; those that are given win."""
+    """Return options with what is better than pyiceberg's defaults; those that are given win."""
     effective = {**_S3_DEFAULTS, **options}
     if "s3.endpoint" in effective and "client.region" not in effective:
         # Without a region the library asks Amazon, whoever's the endpoint is.

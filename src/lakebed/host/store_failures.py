@@ -51,13 +51,13 @@ _KINDS: Final[dict[int, type[LakebedError]]] = {
 
 
 def secrets_of(options: Mapping[str, str]) -> list[str]:
-    """Give the values that no message may repeat, the longest first."""
+    """Return the values that no message may repeat, the longest first."""
     found = {text for name, text in options.items() if _SECRET.search(name) and len(text) > 1}
     return sorted(found, key=len, reverse=True)
 
 
 def kind_of(error: OSError) -> type[LakebedError]:
-    """Say which of our errors a failure of the store is."""
+    """Return which of our errors a failure of the store is."""
     if error.errno in _KINDS:
         return _KINDS[error.errno]
     text = _failure(str(error))
@@ -91,7 +91,7 @@ def translated(doing: str, uri: str, secrets: list[str]) -> Iterator[None]:
 
 
 def store_failure(error: OSError, doing: str, table: str) -> LakebedError | None:
-    """Give our error for a failure of the store while a table was used; None for any other."""
+    """Return our error for a failure of the store while a table was used; None for any other."""
     if not any(mark in str(error) for mark in _MARKS):
         return None
     kind = kind_of(error)

@@ -60,7 +60,7 @@ class Folder:
                 yield chunk
 
     def size(self, name: str) -> int | None:
-        """Give an object's length, or None if there is none."""
+        """Return an object's length, or None if there is none."""
         with self._failures("looking up", name):
             self._check_root()
             try:

@@ -1,4 +1,4 @@
-"""How often the S3 library repeats a request by itself, before the store's own attempts begin anew.
+"""How often the S3 library retries a request before the store's own attempts.
 
 Once: a part of a large upload that fails need not cost the parts before it, and an endpoint that is
 dead is found out soon. It is named in the option `s3.retry-strategy-impl`, hence imported late.

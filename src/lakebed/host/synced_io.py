@@ -28,7 +28,7 @@ class SyncedFileIO(PyArrowFileIO):
     """pyiceberg's own, but for what is written to a local disk."""
 
     def new_output(self, location: str) -> PyArrowFile:
-        """Give a file to write."""
+        """Return a file to write."""
         made = super().new_output(location)
         scheme, netloc, path = self.parse_location(location, self.properties)
         if scheme != "file":

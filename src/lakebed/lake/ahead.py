@@ -41,7 +41,7 @@ class Decoders:
         self._closed = False
 
     def in_order(self, pieces: Iterator[Piece]) -> Iterator[pa.RecordBatch]:
-        """Give every piece's batch, empty ones left out, while those that follow are decoded.
+        """Return every piece's batch, empty ones left out, while those that follow are decoded.
 
         A caller that stops early leaves nothing running: what was not begun is cancelled.
         """
@@ -99,7 +99,7 @@ def _decoded(decode: Callable[[], pa.RecordBatch]) -> Future[pa.RecordBatch]:
 
 
 def _size(future: Future[pa.RecordBatch], about: int) -> int:
-    """Give what a row group takes: exactly once it is decoded, about before."""
+    """Return what a row group takes: exactly once it is decoded, about before."""
     if not future.done() or future.cancelled() or future.exception() is not None:
         return about
     return int(future.result().nbytes)

@@ -52,7 +52,7 @@ class RowGroupCache:
             return CacheStats(self._hits, self._misses, self._bytes)
 
     def get(self, key: Key, names: Sequence[str], decode: Decode) -> Columns:
-        """Give the named columns of a row group, decoding those that are not there."""
+        """Return the named columns of a row group, decoding those that are not there."""
         with self._guard:
             group = self._groups.setdefault(key, _Group())
             self._groups.move_to_end(key)

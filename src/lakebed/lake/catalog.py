@@ -1,6 +1,6 @@
 """The catalog of the tables: SQLite inside the log's folder, or any that pyiceberg knows.
 
-Our own can be made anew at any time, because the log has everything that it says. So a damaged one
+Our own can be made again at any time, because the log has everything that it says. So a damaged one
 is put aside as `catalog.db.damaged`, and an empty one takes its place.
 """
 
@@ -42,7 +42,7 @@ class Catalog:
         self._connected: Any = None
 
     def properties(self) -> dict[str, str]:
-        """Give what pyiceberg needs to connect, secrets included."""
+        """Return what pyiceberg needs to connect, secrets included."""
         from lakebed.host.store_bucket import with_defaults
         from lakebed.host.synced_io import IMPLEMENTATION
 
@@ -103,7 +103,7 @@ class Catalog:
             self._disk.sync_folder(self._folder)
 
     def load(self, name: str) -> Any:
-        """Give a table, or None."""
+        """Return a table, or None."""
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
@@ -137,7 +137,7 @@ class Catalog:
             return
 
     def names(self) -> list[str]:
-        """Give the names of the tables in our namespace."""
+        """Return the names of the tables in our namespace."""
         return sorted(found[-1] for found in self._connection().list_tables(self._levels))
 
     def close(self) -> None:

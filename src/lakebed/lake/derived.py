@@ -131,7 +131,7 @@ class DerivedTables:
         self._swaps.hint(table)
 
     def drop(self, name: str) -> bool:
-        """Let the catalog forget a table, and readers without one; give whether it was there.
+        """Let the catalog forget a table, and readers without one; return whether it was there.
 
         Its files go with the next removals, after the grace period.
         """
@@ -153,7 +153,7 @@ class DerivedTables:
             return description_of(name, self._open(name))
 
     def names(self) -> list[str]:
-        """Give the names of the log's derived tables."""
+        """Return the names of the log's derived tables."""
         with self._swaps.asking("listing tables", ""):
             return [name for name in self._catalog.names() if self._is_ours(name)]
 
@@ -162,12 +162,12 @@ class DerivedTables:
         return table is not None and table.properties.get(LOG) == self._log
 
     def table(self, name: str) -> Any:
-        """Give the pyiceberg table."""
+        """Return the pyiceberg table."""
         with self._swaps.asking("loading a table", name):
             return self._open(name)
 
     def files(self, name: str, buckets: Sequence[int] | None) -> DerivedFiles:
-        """Give a table and its files, or those of some buckets, at one version."""
+        """Return a table and its files, or those of some buckets, at one version."""
         with self._swaps.asking("listing a table's files", name):
             table = self._open(name)
             found = [shown(each) for each in self._files(table).values()]
@@ -178,7 +178,7 @@ class DerivedTables:
         return DerivedFiles(description_of(name, table), tuple(found))
 
     def _open(self, name: str) -> Any:
-        """Give a table that is as the log left it."""
+        """Return a table that is as the log left it."""
         table = self._catalog.load(name)
         if table is None:
             raise TableNotFoundError("there is no such table", table=name)
@@ -206,7 +206,7 @@ class DerivedTables:
             )
 
     def _files(self, table: Any) -> dict[str, Any]:
-        """Give every file of a table's newest snapshot by its location."""
+        """Return every file of a table's newest snapshot by its location."""
         identity, head = str(table.metadata.table_uuid), table.metadata.current_snapshot_id
         known = self._live.get(identity)
         if known is not None and known[0] == head:
@@ -269,12 +269,12 @@ class DerivedTables:
         self._swaps.hint(table)
 
     def expire(self, name: str, before_us: int) -> int:
-        """Remove a table's snapshots of before a time, but for the newest; give how many."""
+        """Remove a table's snapshots of before a time, but for the newest; return how many."""
         with self._swaps.asking("expiring snapshots", name):
             return self._swaps.expire(self._open(name), before_us)
 
     def rest(self) -> None:
-        """Say that the catalog is not needed for a while."""
+        """Report that the catalog is not needed for a while."""
         self._swaps.rest()
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ def checked_change(
     positions: Positions | None,
     expected: object,
 ) -> Change:
-    """Give a commit whose parts are of the right kind, or refuse it."""
+    """Return a commit whose parts are of the right kind, or refuse it."""
     if not isinstance(writer, str) or not 0 < len(writer) <= _WRITER_CHARACTERS_MAX:
         raise InvalidArgumentError(
             f"a writer is a text of 1 to {_WRITER_CHARACTERS_MAX} characters", got=repr(writer)[:99]

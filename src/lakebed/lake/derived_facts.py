@@ -44,7 +44,7 @@ _PROPERTIES: Final = {
 
 
 def first_properties(log: str, kind: str, key: Sequence[str], buckets: int) -> dict[str, str]:
-    """Give the properties of a table that nobody has committed to."""
+    """Return the properties of a table that nobody has committed to."""
     return {
         **_PROPERTIES,
         LOG: log,
@@ -60,7 +60,7 @@ def first_properties(log: str, kind: str, key: Sequence[str], buckets: int) -> d
 def following_properties(
     now: Mapping[str, str], change: Change, own: str, snapshot: str
 ) -> dict[str, str]:
-    """Give what a commit of the name `own`, which leaves `snapshot` behind, makes of properties."""
+    """Return the properties after a commit named `own` that leaves `snapshot` behind."""
     writers = {**json.loads(now[_WRITERS]), change.writer: change.number}
     positions = json.loads(now[_POSITIONS])
     for topic, ends in (change.positions or {}).items():

@@ -32,7 +32,7 @@ DELETES_SCHEMA: Final = pa.schema(
 
 
 def described(files: list[DerivedFile], table: Any, columns: pa.Schema) -> list[Any]:
-    """Give the files as pyiceberg's data files, in their order."""
+    """Return the files as pyiceberg's data files, in their order."""
     if not files:
         return []
     with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
@@ -99,7 +99,7 @@ def _check_columns(found: Any, columns: pa.Schema, place: str) -> None:
 
 
 def _deletes_statistics(found: Any) -> dict[str, Any]:
-    """Give the first and the last file that positions are of, so that readers can skip others."""
+    """Return the first and the last file that positions are of, so that readers can skip others."""
     if found.schema.to_arrow_schema().names != DELETES_SCHEMA.names or not found.num_rows:
         raise SchemaMismatchError("not a file of deleted positions", columns=found.schema.names)
     paths = [found.row_group(number).column(0).statistics for number in range(found.num_row_groups)]
@@ -123,7 +123,7 @@ def _encoded(value: Any) -> bytes:
 
 
 def shown(data_file: Any) -> DerivedFile:
-    """Give a file of a table as its users see it."""
+    """Return a file of a table as its users see it."""
     from pyiceberg.manifest import DataFileContent
 
     return DerivedFile(

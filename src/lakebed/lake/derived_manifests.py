@@ -54,11 +54,11 @@ class ChangeFiles(_SnapshotProducer["ChangeFiles"]):
         return self._transaction.table_metadata
 
     def schema(self) -> Schema:
-        """Give the table's columns."""
+        """Return the table's columns."""
         return self._base.schema()
 
     def spec(self, spec_id: int) -> PartitionSpec:
-        """Give one of the ways in which the table is partitioned."""
+        """Return one of the ways in which the table is partitioned."""
         return self._base.specs()[spec_id]
 
     def _deleted_entries(self) -> list[ManifestEntry]:
@@ -95,7 +95,7 @@ class ChangeFiles(_SnapshotProducer["ChangeFiles"]):
         ]
 
     def _without(self, manifest: ManifestFile, gone: set[str]) -> list[ManifestFile]:
-        """Give a manifest that says of the files that go that they go; none if nobody needs it."""
+        """Return a manifest that marks the removed files as deleted; None if it is not needed."""
         entries = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
         if not entries:
             return []

@@ -44,7 +44,7 @@ _WIDER: Final = {
 
 
 def table_schema(given: pa.Schema, kind: str, key: Sequence[str], buckets: int) -> pa.Schema:
-    """Give the columns of a new table, with field ids; refuse what cannot be one."""
+    """Return the columns of a new table, with field ids; refuse what cannot be one."""
     _check_shape(given, kind, key, buckets)
     fields = [plain_field(field) for field in given]
     if kind == "history":
@@ -57,7 +57,7 @@ def table_schema(given: pa.Schema, kind: str, key: Sequence[str], buckets: int) 
 
 
 def added_columns(given: pa.Schema, have: pa.Schema) -> list[pa.Field]:
-    """Give the columns that a table lacks; refuse those that it has with another type."""
+    """Return the columns that a table lacks; refuse those that it has with another type."""
     fields = [plain_field(field) for field in given]
     for field in fields:
         if field.name in have.names and have.field(field.name).type != field.type:
@@ -125,14 +125,14 @@ def _check_key(schema: pa.Schema, key: Sequence[str]) -> None:
 
 
 def plain_field(field: pa.Field) -> pa.Field:
-    """Give a column as it is kept: nullable, of a type that all readers know, with its field id."""
+    """Return a column as stored: nullable, of a type that all readers know, with its field id."""
     number = (field.metadata or {}).get(FIELD_ID)
     kept = None if number is None else {FIELD_ID: number}
     return pa.field(field.name, _kind(field.type, field.name), metadata=kept)
 
 
 def _kind(kind: pa.DataType, name: str) -> pa.DataType:
-    """Give the type with which a column is kept."""
+    """Return the type with which a column is kept."""
     if kind in _WIDER:
         return _WIDER[kind]
     if pa.types.is_dictionary(kind):

@@ -90,7 +90,7 @@ class FetchedSegments:
 
     @contextlib.contextmanager
     def held(self, name: str, segment: Segment) -> Iterator[Path]:
-        """Give a file with the segment's exact bytes, which stays within the block."""
+        """Return a file with the segment's exact bytes, which stays within the block."""
         entry = self._enter(name)
         try:
             with entry.guard:
@@ -100,7 +100,7 @@ class FetchedSegments:
             self._leave(name, entry)
 
     def path(self, name: str, segment: Segment) -> Path:
-        """Give a file with the segment's exact bytes.
+        """Return a file with the segment's exact bytes.
 
         It may go as soon as other segments are asked for: `held` keeps it until it is opened.
         """
@@ -259,7 +259,7 @@ class FetchedSegments:
             self._count(evictions=1)
 
     def _take_oldest(self, kept: str | None) -> tuple[str, _Entry] | None:
-        """Give the entry to go next, its guard held: who wants it from now on fetches it again."""
+        """Return the next entry to evict, its guard held: later readers fetch it again."""
         with self._guard:
             found = self._oldest(kept)
             if found is not None:
@@ -346,6 +346,6 @@ def _check(disk: Disk, path: Path, segment: Segment) -> None:
 
 
 def _in_store(error: CorruptionError, uri: str) -> CorruptionError:
-    """Say of an error about a fetched file that the store's object is meant."""
+    """Report of an error about a fetched file that the store's object is meant."""
     facts = {name: fact for name, fact in error.facts.items() if name != "path"}
     return type(error)(f"in the object store: {error.message}", uri=uri, **facts)

@@ -49,7 +49,7 @@ class LakeFolder:
         """Segments whose removal waits for a hold to end."""
 
     def path(self, topic: int, partition: int, segment: int) -> Path:
-        """Give the path of a segment, whether or not it exists."""
+        """Return the path of a segment, whether or not it exists."""
         return self._topic(topic) / f"{partition}-{segment:020d}.parquet"
 
     def _topic(self, topic: int) -> Path:
@@ -120,7 +120,7 @@ class LakeFolder:
                 _log.warning("a segment goes when the log is opened next: %s", error)
 
     def listing(self) -> Iterator[SegmentName | Path]:
-        """Give every segment by its name, and the path of everything else that lies there."""
+        """Return every segment by its name, and the path of everything else that lies there."""
         for topic in self._names(self._lake):
             folder = self._lake / topic
             names = self._names_in_topic(folder) if _TOPIC.fullmatch(topic) else None

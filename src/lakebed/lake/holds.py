@@ -17,7 +17,7 @@ class Hold:
         self._names = names
 
     def covers(self, name: object) -> bool:
-        """Tell whether something must stay."""
+        """Return whether something must stay."""
         return self._names is None or name in self._names
 
 
@@ -37,10 +37,10 @@ class Holds:
             return hold
 
     def end(self, hold: Hold) -> None:
-        """Give a claim up."""
+        """Return a claim up."""
         with self.guard:
             self._holds.remove(hold)
 
     def cover(self, name: object) -> bool:
-        """Tell whether something must stay."""
+        """Return whether something must stay."""
         return any(hold.covers(name) for hold in self._holds)

@@ -18,7 +18,7 @@ makes the table foreign, and it is refused; otherwise the log carries on, and wh
 comes back. Columns or partitioning that somebody has changed make a table foreign as well.
 
 Whoever takes a foreign table over gets the log's files and no others. Where that cannot be done by
-one more snapshot, the catalog forgets the table and the log makes it anew.
+one more snapshot, the catalog forgets the table and the log makes it again.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Synced(NamedTuple):
 
     @property
     def changed(self) -> bool:
-        """Tell whether anything was done."""
+        """Return whether anything was done."""
         return self.created or self.added > 0 or self.removed > 0
 
 
@@ -123,7 +123,7 @@ class Tables:
         self.foreign_changes = 0
 
     def location(self, topic: int) -> str:
-        """Give where the table of a topic keeps its metadata."""
+        """Return where the table of a topic keeps its metadata."""
         return f"{self._location}/{topic}"
 
     # Making a table agree with the log
@@ -180,7 +180,7 @@ class Tables:
         )
 
     def _open(self, wanted: Wanted, *, take_over: bool) -> tuple[Any, bool]:
-        """Give a topic's table, making it if there is none."""
+        """Return a topic's table, making it if there is none."""
         table = self._load(wanted, take_over=take_over)
         if table is not None:
             return table, False
@@ -201,7 +201,7 @@ class Tables:
             self._catalog.drop(wanted.name)
 
     def _load(self, wanted: Wanted, *, take_over: bool) -> Any:
-        """Load a topic's table; None if there is none, or only one that may be made anew."""
+        """Load a topic's table; None if there is none, or only one that may be made again."""
         table = self._catalog.load(wanted.name)
         if table is None:
             if wanted.topic in self._known:
@@ -232,7 +232,7 @@ class Tables:
         return table
 
     def _check(self, table: Any, wanted: Wanted, *, take_over: bool) -> bool:
-        """Refuse a table that is not ours; tell whether somebody else has changed it."""
+        """Refuse a table that is not ours; return whether somebody else has changed it."""
         properties = table.properties
         if properties.get(LOG) != self._log:
             raise ForeignTableError(
@@ -304,7 +304,7 @@ class Tables:
         )
 
     def _grown(self, table: Any, wanted: Wanted) -> Any:
-        """Give the schema that the table must get, or None if it has every field."""
+        """Return the schema that the table must get, or None if it has every field."""
         from pyiceberg.io.pyarrow import pyarrow_to_schema
 
         schema = pyarrow_to_schema(wanted.columns)
@@ -353,7 +353,7 @@ class Tables:
         self._swaps.swap(change)
 
     def expire(self, name: str, before_us: int) -> int:
-        """Remove a table's snapshots of before a time, but for the newest; give how many.
+        """Remove a table's snapshots of before a time, but for the newest; return how many.
 
         One that is not ours, or that is ruined, is left as it is: the next sync says why.
         """
@@ -369,12 +369,12 @@ class Tables:
     # Looking
 
     def table(self, name: str) -> Any:
-        """Give the pyiceberg table of a topic, or None."""
+        """Return the pyiceberg table of a topic, or None."""
         with self._swaps.asking("loading a table", name):
             return self._catalog.load(name)
 
     def drop_others(self, living: Mapping[str, int], position: int) -> list[str]:
-        """Drop the tables of topics that are no more at a position; give their names.
+        """Drop the tables of topics that are no more at a position; return their names.
 
         A table that is ahead of the position, or that of another folder, is not for us to drop: it
         is that of a log whose older copy this is.
@@ -403,13 +403,13 @@ class Tables:
         return True
 
     def _is_ours(self, table: Any) -> bool:
-        """Tell whether a table is one of this log, in this folder."""
+        """Return whether a table is one of this log, in this folder."""
         if table.properties.get(LOG) != self._log:
             return False
         return str(table.location()) == self.location(number_of(table.properties, TOPIC))
 
     def rest(self) -> None:
-        """Say that the catalog is not needed for a while."""
+        """Report that the catalog is not needed for a while."""
         self._swaps.rest()
 
     def close(self) -> None:

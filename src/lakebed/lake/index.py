@@ -53,7 +53,7 @@ class RowGroup:
 
     @property
     def dense(self) -> bool:
-        """Tell whether every offset from first to last has a record."""
+        """Return whether every offset from first to last has a record."""
         return self.rows == self.last - self.first + 1
 
 
@@ -67,7 +67,7 @@ class SegmentIndex:
     row_groups: tuple[RowGroup, ...]
 
     def encode(self) -> bytes:
-        """Give the document."""
+        """Return the document."""
         return json.dumps(
             {
                 "format": FORMAT_VERSION,

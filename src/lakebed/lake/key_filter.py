@@ -96,7 +96,7 @@ def probe(key: bytes) -> Probe:
 
 
 def blocks_of(stored: bytes) -> bytes | None:
-    """Give the blocks of a filter as it stands in the file, or None if it is not understood."""
+    """Return the blocks of a filter as it stands in the file, or None if it is not understood."""
     match = _HEADER.match(stored)
     if match is None:
         return None
@@ -106,7 +106,7 @@ def blocks_of(stored: bytes) -> bytes | None:
 
 
 def may_hold(blocks: bytes, wanted: Probe) -> bool:
-    """Tell whether a key may be among those of a filter; False is certain."""
+    """Return whether a key may be among those of a filter; False is certain."""
     start = (wanted.upper * (len(blocks) // _BLOCK_BYTES) >> 32) * _BLOCK_BYTES
     block = int.from_bytes(blocks[start : start + _BLOCK_BYTES], "little")
     return block & wanted.bits == wanted.bits
@@ -131,7 +131,7 @@ _LANES: Final = (_PRIME_1 + _PRIME_2 & _MASK, _PRIME_2, 0, -_PRIME_1 & _MASK)
 
 
 def xxh64(data: bytes) -> int:
-    """Give the XXH64 hash of some bytes, with seed 0."""
+    """Return the XXH64 hash of some bytes, with seed 0."""
     length, place = len(data), 0
     hashed = _PRIME_5
     if length >= 32:

@@ -1,4 +1,4 @@
-"""How a table forgets files without keeping a trace of each for ever.
+"""How a table forgets files without keeping a trace of each forever.
 
 pyiceberg's own `overwrite` neither merges manifests nor drops those in which every file is deleted,
 so that a table whose segments come and go costs more with each swap. This one does both. It rests
@@ -30,7 +30,7 @@ class ReplaceFiles(_OverwriteFiles):
         return merging.merge_manifests(living)
 
     def _is_living(self, manifest: ManifestFile) -> bool:
-        """Tell whether it holds a file of the table, or one that this very snapshot removes."""
+        """Return whether it holds a file of the table, or one that this very snapshot removes."""
         return (
             manifest.has_added_files()
             or manifest.has_existing_files()

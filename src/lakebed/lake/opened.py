@@ -53,11 +53,11 @@ class OpenSegment:
 
     @property
     def value_type(self) -> pa.DataType:
-        """Give the type that the values had when the segment was written."""
+        """Return the type that the values had when the segment was written."""
         return self._fields["value"].type
 
     def keys(self) -> SegmentKeys:
-        """Give what is known of the keys of each row group without decoding them."""
+        """Return what is known of the keys of each row group without decoding them."""
         leaf = self.leaves.index("key")
         groups = range(len(self.index.row_groups))
         keys = SegmentKeys(self._row_group_keys(number, leaf) for number in groups)
@@ -65,7 +65,7 @@ class OpenSegment:
         return keys
 
     def chunk(self, number: int, leaf: int) -> Any:
-        """Give what the footer says of a column chunk: its statistics, its size."""
+        """Return what the footer says of a column chunk: its statistics, its size."""
         return self.metadata.row_group(number).column(leaf)
 
     def decoded_bytes(self, number: int, names: Sequence[str]) -> int:
@@ -121,7 +121,7 @@ class OpenSegment:
             raise self._undecodable(number)
 
     def _source(self) -> pq.ParquetFile:
-        """Give a reader of the library, for one call: each is for one thread at a time."""
+        """Return a reader of the library, for one call: each is for one thread at a time."""
         return pq.ParquetFile(
             pa.BufferReader(self._buffer), metadata=self.metadata, pre_buffer=False
         )
@@ -214,7 +214,7 @@ def check_size(path: Path, segment: Segment, size: int) -> None:
 
 
 def check_frame(path: Path, segment: Segment, data: memoryview) -> int:
-    """Check the leading magic and the tail; give where the tail starts."""
+    """Check the leading magic and the tail; return where the tail starts."""
     tail = segment.file_bytes - segment.tail_bytes
     if len(data) != segment.file_bytes or tail < len(MAGIC):
         check_size(path, segment, len(data))

@@ -56,22 +56,22 @@ class Places:
                 )
 
     def segment(self, topic: int, partition: int, segment: Segment) -> str:
-        """Give the location of a segment as its table knows it."""
+        """Return the location of a segment as its table knows it."""
         if self.has_store:
             return f"{self.base}/{self.object_name(topic, partition, segment)}"
         return self.local(topic, partition, segment.id)
 
     def local(self, topic: int, partition: int, segment: int) -> str:
-        """Give the location of a segment on the local disk."""
+        """Return the location of a segment on the local disk."""
         return f"{self._local}/{topic}/{partition}-{segment:020d}.parquet"
 
     def object_name(self, topic: int, partition: int, segment: Segment) -> str:
-        """Give the name of a segment in the store."""
+        """Return the name of a segment in the store."""
         checksum = f"{segment.tail_checksum:08x}"
         return f"{self._log}/segments/{topic}/{partition}-{segment.id:020d}-{checksum}.parquet"
 
     def objects(self, state: State, topic: int) -> set[str]:
-        """Give the location in the store of every segment that a topic has."""
+        """Return the location in the store of every segment that a topic has."""
         found = state.topics.get(topic)
         if found is None or not self.has_store:
             return set()
@@ -82,17 +82,17 @@ class Places:
         }
 
     def is_segment(self, location: str, topic: int) -> bool:
-        """Tell whether a location is one that a segment of the topic could have."""
+        """Return whether a location is one that a segment of the topic could have."""
         folder, _, name = location.rpartition("/")
         pattern = _STORED if self.has_store else _LOCAL
         return folder == f"{self._segments}/{topic}" and pattern.fullmatch(name) is not None
 
     def segment_of(self, name: str) -> int | None:
-        """Give the number of the segment that an object is; None if it is none."""
+        """Return the number of the segment that an object is; None if it is none."""
         match = _STORED.fullmatch(name.rpartition("/")[2])
         return int(match[2]) if match else None
 
     def topic_of(self, name: str, prefix: str) -> int | None:
-        """Give the topic that a file below `base` belongs to; None if it is not a topic's."""
+        """Return the topic that a file below `base` belongs to; None if it is not a topic's."""
         first, _, rest = name.removeprefix(prefix).partition("/")
         return int(first) if rest and first.isascii() and first.isdigit() else None

@@ -35,7 +35,7 @@ def may_match(
     schema: pa.Schema,
     names: Sequence[str],
 ) -> list[int]:
-    """Give those of some row groups that may hold a record that satisfies the predicate.
+    """Return those of some row groups that may hold a record that satisfies the predicate.
 
     `schema` is that of the reader, over which the predicate is bound; `names` are the columns in
     it.
@@ -48,7 +48,7 @@ def may_match(
 def known_of(
     opened: OpenSegment, number: int, schema: pa.Schema, names: Sequence[str]
 ) -> pc.Expression:
-    """Give an expression that is true of every record of a row group."""
+    """Return an expression that is true of every record of a row group."""
     known = _bounds(opened.index.row_groups[number])
     if "key" in names:
         leaf = opened.leaves.index("key")
@@ -79,7 +79,7 @@ def _between(field: pc.Expression, least: pa.Scalar, greatest: pa.Scalar) -> lis
 def _of_leaf(
     opened: OpenSegment, number: int, leaf: int, path: Path, kind: pa.DataType
 ) -> list[pc.Expression]:
-    """Say what the statistics of a column chunk say."""
+    """Return what the statistics of a column chunk say."""
     statistics = opened.chunk(number, leaf).statistics
     if statistics is None or types.is_floating(kind):
         return []
@@ -106,7 +106,7 @@ def _scalar(statistics: Any, name: str, kind: pa.DataType) -> pa.Scalar:
 def _leaves(
     stored: pa.DataType, wanted: pa.DataType, path: Path, offset: int
 ) -> Iterator[tuple[Path, pa.DataType, int | None]]:
-    """Give each simple field within a value as the reader sees it: its path, its type, its leaf.
+    """Return each simple field within a value as the reader sees it: its path, its type, its leaf.
 
     The leaf counts from the value's first one; None for a field that the segment lacks.
     """
@@ -141,7 +141,7 @@ def _width(kind: pa.DataType) -> int:
 def _satisfiable(
     known: Sequence[pc.Expression], predicate: pc.Expression, schema: pa.Schema
 ) -> Iterator[bool]:
-    """Tell of each expression whether a record can satisfy it and the predicate."""
+    """Return of each expression whether a record can satisfy it and the predicate."""
     # Loaded late: most logs are never asked with a predicate, and importing lakebed stays quick.
     from pyarrow import dataset, fs
 

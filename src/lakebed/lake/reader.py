@@ -90,7 +90,7 @@ class SegmentReader:
 
     @property
     def stats(self) -> CacheStats:
-        """Tell how often the cache served, and how much it holds."""
+        """Return how often the cache served, and how much it holds."""
         return self._cache.stats
 
     @_recovering
@@ -105,7 +105,7 @@ class SegmentReader:
         max_bytes: int,
         columns: Sequence[str] | None = None,
     ) -> list[pa.RecordBatch]:
-        """Give records from `offset` on, at least one if there is one, about so many at most.
+        """Return records from `offset` on, at least one if there is one, about so many at most.
 
         `max_records` is exact; `max_bytes` goes by the average size of a row group's records.
         """
@@ -136,7 +136,7 @@ class SegmentReader:
     def offset_for_time(
         self, topic: int, partition: int, segment: Segment, time_us: int
     ) -> int | None:
-        """Give the first offset whose timestamp is `time_us` or later, or None."""
+        """Return the first offset whose timestamp is `time_us` or later, or None."""
         if not segment.records or time_us > segment.time_max_us:
             return None
         opened = self._opened(topic, partition, segment)
@@ -150,7 +150,7 @@ class SegmentReader:
     def scan(
         self, topic: int, partition: int, segment: Segment, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Give every record, row group by row group; the cache is neither used nor filled."""
+        """Return every record, row group by row group; the cache is neither used nor filled."""
         names = chosen(columns)
         opened = self._opened(topic, partition, segment)
         for number in range(len(opened.index.row_groups)):
@@ -178,7 +178,7 @@ class SegmentReader:
         low: int,
         columns: Sequence[str] | None = None,
     ) -> pa.RecordBatch | None:
-        """Give the last record of a key at `low` or behind it, as a batch of one, or None.
+        """Return the last record of a key at `low` or behind it, as a batch of one, or None.
 
         Row groups that cannot hold the key are not touched. Of one that may, the keys are decoded
         and cached; if the key is there, the other columns up to its record, which are not.
@@ -198,7 +198,7 @@ class SegmentReader:
         return None
 
     def _offset(self, segment: Segment, opened: OpenSegment, number: int, row: int) -> int:
-        """Give the offset of a row of a row group."""
+        """Return the offset of a row of a row group."""
         group = opened.index.row_groups[number]
         if group.dense:
             return group.first + row
@@ -213,11 +213,11 @@ class SegmentReader:
 
     @_recovering
     def metadata(self, topic: int, partition: int, segment: Segment) -> Any:
-        """Give what the Parquet library knows of a segment's file."""
+        """Return what the Parquet library knows of a segment's file."""
         return self._opened(topic, partition, segment, keep=False).metadata
 
     def recover(self, topic: int, partition: int, segment: Segment) -> bool:
-        """Fetch a damaged segment again, if it was fetched; tell whether reading may go on."""
+        """Fetch a damaged segment again, if it was fetched; return whether reading may go on."""
         if self._remote is None or self._is_local(topic, partition, segment):
             return False
         self.forget(segment.id)
@@ -275,7 +275,7 @@ class SegmentReader:
 
     @contextlib.contextmanager
     def _file(self, topic: int, partition: int, segment: Segment) -> Iterator[Path]:
-        """Give the local file of a segment, from wherever it is, which stays within the block."""
+        """Return the local file of a segment, from wherever it is, which stays within the block."""
         if self._remote is None or self._is_local(topic, partition, segment):
             yield self._folder.path(topic, partition, segment.id)
             return
@@ -283,7 +283,7 @@ class SegmentReader:
             yield path
 
     def _is_local(self, topic: int, partition: int, segment: Segment) -> bool:
-        """Tell whether a segment is read from the local disk.
+        """Return whether a segment is read from the local disk.
 
         One that was here alone when the caller looked may have been moved since.
         """
@@ -314,7 +314,7 @@ class SegmentReader:
         names: Sequence[str],
         offset: int,
     ) -> pa.RecordBatch:
-        """Give the records of a row group from `offset` on."""
+        """Return the records of a row group from `offset` on."""
         group = opened.index.row_groups[number]
         batch = self._row_group(segment, opened, number, names)
         if offset <= group.first:
@@ -326,7 +326,7 @@ class SegmentReader:
 
 
 def _row(opened: OpenSegment, number: int, names: Sequence[str], row: int) -> pa.RecordBatch:
-    """Give one row of a row group, decoding what stands before it and little behind it."""
+    """Return one row of a row group, decoding what stands before it and little behind it."""
     for batch in opened.slices(number, names, _LOOKUP_ROWS):
         if row < batch.num_rows:
             return batch.slice(row, 1)
@@ -335,12 +335,12 @@ def _row(opened: OpenSegment, number: int, names: Sequence[str], row: int) -> pa
 
 
 def _row_group_at(opened: OpenSegment, offset: int) -> int:
-    """Give the number of the first row group that has a record at `offset` or behind it."""
+    """Return the number of the first row group that has a record at `offset` or behind it."""
     return bisect.bisect_left(opened.index.row_groups, offset, key=lambda group: group.last)
 
 
 def _fitting(rows: int, size_bytes: int, max_records: int, max_bytes: int) -> int:
-    """Give how many of so many rows may be taken; 0 if not even one fits."""
+    """Return how many of so many rows may be taken; 0 if not even one fits."""
     if size_bytes <= max_bytes:
         return min(rows, max_records)
     return min(rows, max_records, max_bytes * rows // size_bytes)

@@ -20,7 +20,7 @@ class RemoteSegments:
 
     @contextlib.contextmanager
     def held(self, topic: int, partition: int, segment: Segment) -> Iterator[Path]:
-        """Give a local file with the segment's bytes, which stays within the block."""
+        """Return a local file with the segment's bytes, which stays within the block."""
         with self.fetched.held(
             self._places.object_name(topic, partition, segment), segment
         ) as path:

@@ -23,7 +23,7 @@ _SMALL_RECORDS: Final = 512
 def row_groups(
     batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema
 ) -> Iterator[pa.Table]:
-    """Give tables of `ROW_GROUP_RECORDS` rows, the last one of fewer, in the order of the batches.
+    """Return tables of `ROW_GROUP_RECORDS` rows, the last of fewer, in the order of the batches.
 
     Those of large records have fewer rows, about `ROW_GROUP_BYTES`. No more than one such table and
     one batch is held at a time.
@@ -60,7 +60,7 @@ def _row_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _room(batch: pa.RecordBatch, position: int, row_bytes: int, rows: int, size: int) -> int:
-    """Tell how many rows of the batch still fit a row group of so many rows and bytes."""
+    """Return how many rows of the batch still fit a row group of so many rows and bytes."""
     room: int = min(
         limits.ROW_GROUP_RECORDS - rows,
         (ROW_GROUP_BYTES - size) // row_bytes,
@@ -81,7 +81,7 @@ def _table(pieces: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
 def _joined(
     batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Give batches that have records; many small ones in a row become one."""
+    """Return batches that have records; many small ones in a row become one."""
     small: list[pa.RecordBatch] = []
     size = 0
     for batch in _checked(batches, schema):

@@ -42,7 +42,7 @@ Reopen = Callable[[], OpenSegment | None]
 
 
 def between(opened: OpenSegment, start: int, until: int) -> list[int]:
-    """Give the row groups that have an offset from `start` up to, not including, `until`."""
+    """Return the row groups that have an offset from `start` up to, not including, `until`."""
     return [
         number
         for number, group in enumerate(opened.index.row_groups)
@@ -60,7 +60,7 @@ def pieces(
     shape: Shape,
     reopen: Reopen,
 ) -> Iterator[Piece]:
-    """Give row groups as pieces, cut to the offsets from `start` up to, not including, `until`."""
+    """Return row groups in pieces, cut to the offsets from `start` up to `until`, exclusive."""
     source = _Source(opened, reopen)
     for number in numbers:
         yield from _of_row_group(source, number, tuple(names), start, until, shape)
@@ -127,7 +127,7 @@ class _Source:
         return decode(self.opened)
 
     def _replaced(self, damaged: OpenSegment) -> bool:
-        """Tell whether there is another copy now; it is looked for once."""
+        """Return whether there is another copy now; it is looked for once."""
         with self._guard:
             reopen, self._reopen = self._reopen, None
             found = None if reopen is None else reopen()
@@ -153,7 +153,7 @@ class _Parts:
         """Parts that were decoded on the way to one behind them."""
 
     def at(self, row: int) -> pa.RecordBatch:
-        """Give the part that begins with a row, once."""
+        """Return the part that begins with a row, once."""
         with self._guard:
             while row not in self._waiting:
                 batch = self._source.use(self._next)

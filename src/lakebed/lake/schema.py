@@ -47,12 +47,12 @@ class Encodings(NamedTuple):
 
 
 def segment_schema(value: pa.DataType) -> pa.Schema:
-    """Give the columns of a topic whose values have this type, as readers see them."""
+    """Return the columns of a topic whose values have this type, as readers see them."""
     return pa.schema(list(zip(COLUMNS, (*_FIXED, value), strict=True)))
 
 
 def file_schema(schema: pa.Schema) -> pa.Schema:
-    """Give the schema that is written: the same columns, with field ids. Others are refused."""
+    """Return the schema that is written: the same columns, with field ids. Others are refused."""
     if tuple(schema.names) != COLUMNS:
         raise SchemaMismatchError(
             "a segment has the columns " + ", ".join(COLUMNS), found=",".join(schema.names)
@@ -71,7 +71,7 @@ def file_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def numbered_schema(values: Sequence[pa.DataType]) -> pa.Schema:
-    """Give the columns with field ids, of a topic whose value had these types in turn."""
+    """Return the columns with field ids, of a topic whose value had these types in turn."""
     ids: dict[tuple[str, ...], int] = {}
     for value in values:
         _number(ids, (), list(segment_schema(value)))
@@ -79,7 +79,7 @@ def numbered_schema(values: Sequence[pa.DataType]) -> pa.Schema:
 
 
 def numbered_fields(fields: Sequence[pa.Field]) -> pa.Schema:
-    """Give columns with the field ids that a catalog gives to a new table."""
+    """Return columns with the field ids that a catalog gives to a new table."""
     ids: dict[tuple[str, ...], int] = {}
     _number(ids, (), list(fields))
     return pa.schema([_numbered(field, ids, ()) for field in fields])
@@ -93,7 +93,7 @@ def _number(ids: dict[tuple[str, ...], int], path: tuple[str, ...], fields: list
 
 
 def _inside(kind: pa.DataType) -> list[pa.Field]:
-    """Give the fields directly within a type."""
+    """Return the fields directly within a type."""
     if pa.types.is_map(kind):
         return [kind.key_field, kind.item_field]
     return [kind.field(number) for number in range(kind.num_fields)]
@@ -106,12 +106,12 @@ def _numbered(field: pa.Field, ids: dict[tuple[str, ...], int], path: tuple[str,
 
 
 def without_ids(field: pa.Field) -> pa.Field:
-    """Give a field as it was before it got ids: what is read has the type of what was written."""
+    """Return a field as it was before it got ids: what is read has the type of what was written."""
     return _rebuilt(field, _without_id)
 
 
 def chosen(columns: Iterable[str] | None) -> tuple[str, ...]:
-    """Give the columns asked for, in their fixed order; all if none are named."""
+    """Return the columns asked for, in their fixed order; all if none are named."""
     if columns is None:
         return COLUMNS
     wanted = set(columns)
@@ -164,7 +164,7 @@ def _rebuilt(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Fiel
 
 
 def _with_inside(field: pa.Field, inside: list[pa.Field]) -> pa.Field:
-    """Give a field whose type has other fields within it."""
+    """Return a field whose type has other fields within it."""
     kind = field.type
     if pa.types.is_struct(kind):
         return field.with_type(pa.struct(inside))

@@ -30,7 +30,7 @@ class RowGroupKeys(NamedTuple):
     """Whether a record may have a key at all."""
 
     def may_hold(self, wanted: Probe) -> bool:
-        """Tell whether a key may be in the row group; False is certain."""
+        """Return whether a key may be in the row group; False is certain."""
         if not self.some:
             return False
         if self.least is not None and wanted.key < self.least:
@@ -41,7 +41,7 @@ class RowGroupKeys(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Give about how much memory it takes."""
+        """Return about how much memory it takes."""
         return _OVERHEAD_BYTES + sum(
             len(each) for each in (self.filter, self.least, self.greatest) if each is not None
         )
@@ -53,7 +53,7 @@ class SegmentKeys(tuple[RowGroupKeys, ...]):
     __slots__ = ()
 
     def candidates(self, wanted: Probe) -> list[int]:
-        """Give the row groups that may hold a key, the last one first."""
+        """Return the row groups that may hold a key, the last one first."""
         found = [number for number, group in enumerate(self) if group.may_hold(wanted)]
         found.reverse()
         return found
@@ -72,11 +72,11 @@ class KeysCache:
 
     @property
     def held_bytes(self) -> int:
-        """Tell about how much memory is taken."""
+        """Return about how much memory is taken."""
         return self._bytes
 
     def get(self, segment: int) -> SegmentKeys | None:
-        """Give the keys of a segment, if they are held."""
+        """Return the keys of a segment, if they are held."""
         return self._held.get(segment)
 
     def put(self, segment: int, keys: SegmentKeys) -> None:

@@ -48,7 +48,7 @@ class Sink:
         return length
 
     def tell(self) -> int:
-        """Give the position behind everything taken so far."""
+        """Return the position behind everything taken so far."""
         return self._written + self._gathered
 
     def flush(self) -> None:
@@ -75,7 +75,7 @@ class Sink:
         self._holding = True
 
     def held(self) -> bytes:
-        """Give what was held back."""
+        """Return what was held back."""
         return b"".join(self._pieces)
 
     def abandon(self) -> None:

@@ -151,7 +151,7 @@ class Swaps:
         self._steps.swapped.hit()
 
     def expire(self, table: Any, before_us: int) -> int:
-        """Remove a table's snapshots of before a time, but for the newest; give how many."""
+        """Remove a table's snapshots of before a time, but for the newest; return how many."""
         old = expired(table.metadata, 1, before_us)
         if old:
             change = table.transaction()
@@ -161,7 +161,7 @@ class Swaps:
         return len(old)
 
     def hint(self, table: Any) -> None:
-        """Say beside the metadata which file is the newest, for readers without a catalog."""
+        """Report beside the metadata which file is the newest, for readers without a catalog."""
         name = table.metadata_location.rpartition("/")[2].removesuffix(".metadata.json")
         place = _hint_of(table)
         if self._hints.get(place) == name:
@@ -179,7 +179,7 @@ class Swaps:
             table.io.delete(place)
 
     def rest(self) -> None:
-        """Say that the catalog is not needed for a while.
+        """Report that the catalog is not needed for a while.
 
         Our own is let go of: its file may be moved or removed by then, and a connection would go on
         with one that nobody else sees.
@@ -189,7 +189,7 @@ class Swaps:
 
 
 def is_at_head(table: Any) -> Any:
-    """Give the condition that a table's newest snapshot is the one that we have seen."""
+    """Return the condition that a table's newest snapshot is the one that we have seen."""
     from pyiceberg.table.refs import MAIN_BRANCH
     from pyiceberg.table.update import AssertRefSnapshotId
 

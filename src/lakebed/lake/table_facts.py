@@ -29,13 +29,13 @@ class Registered(NamedTuple):
 
 
 def number_of(properties: Mapping[str, str], name: str) -> int:
-    """Give a property that is a number; -1 if it is none, or was made something else."""
+    """Return a property that is a number; -1 if it is none, or was made something else."""
     text = properties.get(name, "")
     return int(text) if text.isascii() and text.isdigit() else -1
 
 
 def is_ours(snapshot: Any, properties: Mapping[str, str], log: str) -> bool:
-    """Tell whether the log made a table's newest snapshot, and nobody else."""
+    """Return whether the log made a table's newest snapshot, and nobody else."""
     summary = snapshot.summary.additional_properties if snapshot.summary else {}
     return (summary.get(LOG), summary.get(POSITION)) == (log, properties.get(POSITION))
 
@@ -62,7 +62,7 @@ def check_partitioning(table: Any, name: str) -> None:
 
 
 def fields_of(schema: Any) -> dict[int, tuple[str, str, bool]]:
-    """Give name, type and necessity of every field by its id; only leaves have a type here."""
+    """Return name, type and necessity of every field by its id; only leaves have a type here."""
     found = {}
     for number in schema.field_ids:
         field = schema.find_field(number)
@@ -72,7 +72,7 @@ def fields_of(schema: Any) -> dict[int, tuple[str, str, bool]]:
 
 
 def live_files(table: Any, *, with_deletes: bool = False) -> dict[str, Any]:
-    """Give every file of a table's newest snapshot by its location; refuse deletes, or do not."""
+    """Return every file of a table's newest snapshot by its location; refuse deletes, or do not."""
     from pyiceberg.manifest import ManifestContent
 
     snapshot = table.current_snapshot()
@@ -91,7 +91,7 @@ def live_files(table: Any, *, with_deletes: bool = False) -> dict[str, Any]:
 
 
 def needed_files(table: Any) -> set[str]:
-    """Give the location of every file that the table or one of its snapshots refers to."""
+    """Return the location of every file that the table or one of its snapshots refers to."""
     needed = {table.metadata_location}
     needed.update(each.metadata_file for each in table.metadata.metadata_log)
     needed.update(each.statistics_path for each in table.metadata.statistics)
@@ -132,7 +132,7 @@ def data_file(place: str, file: Registered, metadata: Any, schema: Any) -> Any:
 
 
 def file_statistics(found: Any, metadata: Any, schema: Any) -> Any:
-    """Give what a file's footer says of its columns, as a table of this schema keeps it."""
+    """Return what a file's footer says of its columns, as a table of this schema keeps it."""
     from pyiceberg.io.pyarrow import (
         MetricModeTypes,
         MetricsMode,
@@ -154,7 +154,7 @@ def file_statistics(found: Any, metadata: Any, schema: Any) -> Any:
 
 
 def _unbounded(metadata: Any) -> set[str]:
-    """Give the columns of which some row group does not say its least and greatest value.
+    """Return the columns of which some row group does not say its least and greatest value.
 
     The Parquet library leaves out those of values over 4 KiB.
     """
@@ -185,7 +185,7 @@ def _check_ids(metadata: Any, place: str) -> None:
 
 
 def expired(metadata: Any, kept: int, before_us: int | None = None) -> list[int]:
-    """Give the snapshots beyond the newest ones, but for those that somebody has named.
+    """Return the snapshots beyond the newest ones, but for those that somebody has named.
 
     With a time, only those of before it.
     """

@@ -36,7 +36,7 @@ def committed(change: Any) -> None:
 
 @contextlib.contextmanager
 def reading_manifests(table: Any) -> Iterator[None]:
-    """Tell a damaged file from a catalog that fails: its reader raises whatever comes to it."""
+    """Report a damaged file from a catalog that fails: its reader raises whatever comes to it."""
     try:
         yield
     except (LakebedError, OSError, MemoryError):
@@ -79,5 +79,5 @@ def _unavailable(error: Exception, doing: str, name: str) -> CatalogUnavailableE
 
 
 def reason_of(error: Exception) -> str:
-    """Give what an error says, in one line."""
+    """Return what an error says, in one line."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

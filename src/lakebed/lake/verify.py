@@ -55,7 +55,7 @@ def _check_chunks(file: File, opened: OpenSegment) -> None:
 
 
 def _checksum(file: File, start: int, length: int) -> int:
-    """Give the checksum of bytes of the file, as far as it goes."""
+    """Return the checksum of bytes of the file, as far as it goes."""
     buffer = memoryview(bytearray(min(length, limits.READ_CHUNK_BYTES)))
     checksum = done = 0
     while done < length:

@@ -2,7 +2,7 @@
 
 Order, and what each step makes survive a power cut:
 
-1. write row groups under the unfinished name, each synced by itself, so that no heap of unwritten
+1. write row groups under the unfinished name, each synced separately, so that no heap of unwritten
    pages builds up behind which the WAL's next sync would wait
 2. write the tail, sync the file: from here on a file of the final name can only be whole
 3. rename it to its final name
@@ -209,7 +209,7 @@ class _Draft:
         return start, self._sink.held()
 
     def _room(self, tail_start: int) -> bytes:
-        """Give a document as long as the index can get: every number has its most digits."""
+        """Return a document as long as the index can get: every number has its most digits."""
         longest = Chunk(tail_start, tail_start, 0xFFFFFFFF)
         groups = tuple(
             RowGroup(*facts, (longest,) * self._leaves, place)
@@ -218,7 +218,7 @@ class _Draft:
         return SegmentIndex(self._segment_id, self._base, self._end, groups).encode()
 
     def _filter_places(self, tail_start: int) -> list[tuple[int, int]]:
-        """Give first byte and length of each row group's filter."""
+        """Return first byte and length of each row group's filter."""
         places = []
         for each in self._filters:
             places.append((tail_start, len(each)) if each else (0, 0))
@@ -262,7 +262,7 @@ class _Draft:
 
 
 def _places(group: pq.RowGroupMetaData) -> Iterable[tuple[int, int]]:
-    """Give where each column chunk starts, and its length."""
+    """Return where each column chunk starts, and its length."""
     for number in range(group.num_columns):
         column = group.column(number)
         dictionary = column.dictionary_page_offset

@@ -21,7 +21,7 @@ from lakebed.types import EntryKind, HardState
 def checked_entries(
     entries: Sequence[LogEntry], *, last_index: int, last_term: int, bytes_max: int
 ) -> list[LogEntry]:
-    """Give entries that may follow `last_index` at `last_term`, with flat payloads, or refuse."""
+    """Return entries that may follow `last_index` at `last_term`, with flat payloads, or refuse."""
     checked = []
     for entry in entries:
         check_term(entry.term)
@@ -41,7 +41,7 @@ def checked_entries(
 
 
 def _flat(entry: LogEntry, bytes_max: int) -> LogEntry:
-    """Give the entry with a payload of single bytes, refusing what is none or is too large."""
+    """Return the entry with a payload of single bytes, refusing what is none or is too large."""
     try:
         view = memoryview(entry.payload).cast("B")
     except TypeError as error:
@@ -78,7 +78,7 @@ def check_range(first: int, last: int | None, bytes_max: int) -> None:
 
 
 def within(entries: Sequence[LogEntry], bytes_max: int) -> list[LogEntry]:
-    """Give the first entry, and those after it whose payloads fit `bytes_max` together."""
+    """Return the first entry, and those after it whose payloads fit `bytes_max` together."""
     taken_bytes = 0
     for number, entry in enumerate(entries):
         taken_bytes += entry.payload_bytes
@@ -88,7 +88,7 @@ def within(entries: Sequence[LogEntry], bytes_max: int) -> list[LogEntry]:
 
 
 def checked_membership(entry: LogEntry) -> Membership | None:
-    """Give what a configuration entry says, None for another; refuse one that says nothing."""
+    """Return what a configuration entry says, None for another; refuse one that says nothing."""
     if entry.kind is not EntryKind.CONFIGURATION:
         return None
     try:
@@ -113,12 +113,12 @@ def check_snapshot_follows(snapshot: Snapshot, boundary_term: int) -> None:
 
 
 def released(index: int, snapshot_index: int) -> EntryReleasedError:
-    """Say that an entry is in the snapshot."""
+    """Report that an entry is in the snapshot."""
     return EntryReleasedError("the entry was released", index=index, first_index=snapshot_index + 1)
 
 
 def not_found(index: int, last_index: int) -> EntryNotFoundError:
-    """Say that an entry is not there yet."""
+    """Report that an entry is not there yet."""
     return EntryNotFoundError("there is no such entry yet", index=index, last_index=last_index)
 
 

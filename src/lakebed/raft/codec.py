@@ -44,18 +44,18 @@ class Note:
 
 
 def encode_membership(membership: Membership) -> bytes:
-    """Give the payload of a configuration entry."""
+    """Return the payload of a configuration entry."""
     return _pack([VERSION, list(membership.voters), list(membership.learners)])
 
 
 def decode_membership(data: Buffer) -> Membership:
-    """Give the membership in a configuration entry's payload."""
+    """Return the membership in a configuration entry's payload."""
     voters, learners = _unpack(data, "a membership", 3)
     return _membership(voters, learners)
 
 
 def encode_note(note: Note) -> bytes:
-    """Give the bytes of a release mark's note."""
+    """Return the bytes of a release mark's note."""
     members = note.membership
     return _pack(
         [VERSION, note.file_bytes, note.checksum, list(members.voters), list(members.learners)]
@@ -63,7 +63,7 @@ def encode_note(note: Note) -> bytes:
 
 
 def decode_note(data: Buffer) -> Note:
-    """Give the note in a release mark."""
+    """Return the note in a release mark."""
     file_bytes, checksum, voters, learners = _unpack(data, "a snapshot's note", 5)
     return Note(
         _membership(voters, learners),
@@ -78,7 +78,7 @@ def _pack(fields: list[object]) -> bytes:
 
 
 def _unpack(data: Buffer, what: str, count: int) -> list[object]:
-    """Give the fields after the version of an array of `count`, in its one encoding."""
+    """Return the fields after the version of an array of `count`, in its one encoding."""
     view = memoryview(data)
     if view.nbytes > _BYTES_MAX:
         raise CorruptionError(f"{what} is too long", bytes=view.nbytes, bytes_max=_BYTES_MAX)

@@ -43,7 +43,7 @@ class History:
         return self._memberships[-1] if self._memberships else self.boundary.membership
 
     def term_at(self, index: int) -> int | None:
-        """Give the term at an index, None where it is not known."""
+        """Return the term at an index, None where it is not known."""
         if index == 0:
             return 0
         if index == self.boundary.index:

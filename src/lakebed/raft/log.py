@@ -67,17 +67,17 @@ class RaftLog(Protocol):
         ...
 
     def term_at(self, index: int) -> int | None:
-        """Give the term at an index: 0 at 0, the snapshot's at its own, None where unknown."""
+        """Return the term at an index: 0 at 0, the snapshot's at its own, None where unknown."""
         ...
 
     def entry(self, index: int) -> LogEntry:
-        """Give one entry, or raise that it is not there yet or no more."""
+        """Return one entry, or raise that it is not there yet or no more."""
         ...
 
     def entries(
         self, first: int, last: int | None = None, bytes_max: int = READ_BYTES_MAX
     ) -> list[LogEntry]:
-        """Give entries `first` to `last` (or to the end), in order and without a hole.
+        """Return entries `first` to `last` (or to the end), in order and without a hole.
 
         At least one, and no more than fit `bytes_max`. None right behind the end of the log.
         """
@@ -92,7 +92,7 @@ class RaftLog(Protocol):
         ...
 
     def propose(self, payload: Buffer, term: int, kind: EntryKind = EntryKind.NORMAL) -> int:
-        """Append an entry at the next index, and give that index when it is durable.
+        """Append an entry at the next index, and return that index when it is durable.
 
         Many threads that propose at a time share one sync.
         """
@@ -114,7 +114,7 @@ class RaftLog(Protocol):
         ...
 
     def snapshot(self) -> Snapshot | None:
-        """Give the last snapshot applied."""
+        """Return the last snapshot applied."""
         ...
 
     def apply_snapshot(self, snapshot: Snapshot) -> None:
@@ -127,11 +127,11 @@ class RaftLog(Protocol):
         ...
 
     def membership(self) -> Membership:
-        """Give the membership in force: the last configuration entry's, or the snapshot's."""
+        """Return the membership in force: the last configuration entry's, or the snapshot's."""
         ...
 
     def close(self) -> None:
-        """Make what was appended durable and give the log up. A second call does nothing."""
+        """Make what was appended durable and return the log up. A second call does nothing."""
         ...
 
 

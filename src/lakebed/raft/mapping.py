@@ -68,7 +68,7 @@ def runs(entries: Sequence[LogEntry]) -> Iterator[list[LogEntry]]:
 
 
 def note_of(mark: Mark) -> Note:
-    """Give what a release mark says about its snapshot."""
+    """Return what a release mark says about its snapshot."""
     try:
         return decode_note(mark.note)
     except CorruptionError as error:
@@ -78,7 +78,7 @@ def note_of(mark: Mark) -> Note:
 
 
 def boundary_of(mark: Mark) -> Boundary:
-    """Give where a release mark's snapshot ends."""
+    """Return where a release mark's snapshot ends."""
     return Boundary(mark.index, mark.term, note_of(mark).membership) if mark.index else Boundary()
 
 

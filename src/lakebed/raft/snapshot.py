@@ -52,11 +52,11 @@ class SnapshotFolder:
         self._folder = root / "snapshots"
 
     def path(self, index: int) -> Path:
-        """Give the path of the snapshot at an index."""
+        """Return the path of the snapshot at an index."""
         return self._folder / f"{index:020d}.snapshot"
 
     def write(self, index: int, data: bytes) -> int:
-        """Make a snapshot's file durable under its name; give its checksum.
+        """Make a snapshot's file durable under its name; return its checksum.
 
         What a failure leaves behind is for `remove_all_but`.
         """
@@ -104,7 +104,7 @@ class SnapshotFolder:
         self._check(index, note, position, checksum)
 
     def read(self, index: int, note: Note) -> bytes:
-        """Give a snapshot's data, verified."""
+        """Return a snapshot's data, verified."""
         with self._opened(index, note) as file:
             data = bytearray(note.file_bytes)
             have = fill(file, memoryview(data), 0)
@@ -118,7 +118,7 @@ class SnapshotFolder:
         return sorted(int(name[:20]) for name in names if _WHOLE.fullmatch(name))
 
     def load(self, index: int) -> bytes:
-        """Give the bytes of a snapshot that says itself how long it is and what its checksum is."""
+        """Return the bytes of a snapshot that states its length and checksum."""
         path = self.path(index)
         with translated("reading a snapshot", path):
             file = self._disk.open(path, Mode.READ)

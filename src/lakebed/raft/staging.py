@@ -39,7 +39,7 @@ class Group:
 
 
 def _copy(error: LakebedError) -> LakebedError:
-    """Give each waiter an error of its own: a traceback belongs to one thread."""
+    """Return each waiter an error of its own: a traceback belongs to one thread."""
     return type(error)(error.message, **error.facts)
 
 
@@ -71,7 +71,7 @@ class Staging:
         return self._open
 
     def last(self) -> Group | None:
-        """Give the group that holds the last staged entry. With the guard."""
+        """Return the group that holds the last staged entry. With the guard."""
         return self._open if self._open.entries else self._under_way
 
     @property
@@ -83,7 +83,7 @@ class Staging:
         return None
 
     def find(self, first: int, last: int) -> list[LogEntry]:
-        """Give what is staged of entries `first` to `last`. With the guard."""
+        """Return what is staged of entries `first` to `last`. With the guard."""
         found: list[LogEntry] = []
         for group in (self._under_way, self._open):
             if group is not None and group.entries:
@@ -184,7 +184,7 @@ class Staging:
 
 
 def _of_those_behind(error: LakebedError) -> LakebedError:
-    """Give the error of entries that were never handed over: they did not happen."""
+    """Return the error of entries that were never handed over: they did not happen."""
     if isinstance(error, UnknownOutcomeError):
         return PoisonedError("an earlier write or sync failed", cause=error)
     return error

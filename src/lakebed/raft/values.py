@@ -32,7 +32,7 @@ class LogEntry:
 
     @property
     def payload_bytes(self) -> int:
-        """Give the payload's length."""
+        """Return the payload's length."""
         return memoryview(self.payload).nbytes
 
 
@@ -88,5 +88,5 @@ def check_term(term: int) -> None:
 
 
 def is_u64(value: object) -> bool:
-    """Tell whether a value is a whole number that fits 64 bits."""
+    """Return whether a value is a whole number that fits 64 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64

@@ -293,7 +293,7 @@ class WalLog(Closing):
     # Life
 
     def stats(self) -> WalStats:
-        """Give the WAL's counters and picture."""
+        """Return the WAL's counters and picture."""
         return self._wal.stats()
 
     def close(self) -> None:
@@ -335,7 +335,7 @@ class WalLog(Closing):
             last[0].check(last[1])
 
     def _rewound(self) -> int:
-        """Take back from the view what was staged and dropped; give the last index synced."""
+        """Take back from the view what was staged and dropped; return the last index synced."""
         self._history.cut(self._wal.last_index)
         self._changes += 1
         return self._wal.stats().durable_index

@@ -61,7 +61,7 @@ class Limiter:
         """Whether there are refusals of which only the number will be recorded."""
 
     def admit(self, record: AuditRecord) -> list[AuditRecord]:
-        """Give what is to be recorded on account of a refusal."""
+        """Return what is to be recorded on account of a refusal."""
         now = self._clock.monotonic()
         records = self.sweep(now)
         if now - self._began >= _WINDOW_SECONDS:
@@ -87,7 +87,7 @@ class Limiter:
         return records
 
     def sweep(self, now: float | None = None) -> list[AuditRecord]:
-        """End the seconds that are over (all, if no time is given); give what they left to say."""
+        """End the seconds that are over (all without a time); return what is left to report."""
         records: list[AuditRecord] = []
         while self._windows:
             caller, window = next(iter(self._windows.items()))
@@ -101,7 +101,7 @@ class Limiter:
 
 
 def _summary(last: AuditRecord, more: int, *, several: bool) -> AuditRecord:
-    """Give the one record that stands for refusals that were only counted."""
+    """Return the one record that stands for refusals that were only counted."""
     if several:
         nobody = last._replace(principal="", token="", peer="", call="", names=())
         return nobody._replace(reason=f"and {more} more, of several callers")
@@ -140,7 +140,7 @@ class Auditor:
                 self._changed.notify_all()  # from now on the thread has to look at the clock
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Wait until everything so far is written or lost; tell whether it is."""
+        """Wait until everything so far is written or lost; return whether it is."""
         with self._changed:
             self._put(self._limiter.sweep())
             return self._changed.wait_for(
@@ -202,7 +202,7 @@ class Auditor:
             return [self._queue.popleft() for _ in range(count)]
 
     def _write(self, batch: list[AuditRecord]) -> int:
-        """Write records; give how many were lost."""
+        """Write records; return how many were lost."""
         try:
             self._append(batch)
         except LakebedError as error:
@@ -215,7 +215,7 @@ class Auditor:
         return 0
 
     def _warn(self, *, at_once: bool = False) -> None:
-        """Say how many records were lost, now and then."""
+        """Log how many records were lost, now and then."""
         now = self._clock.monotonic()
         due = at_once or self._warned is None or now - self._warned >= _WARN_SECONDS
         if self.lost > self._told and due:
@@ -224,6 +224,6 @@ class Auditor:
 
 
 def _host(peer: str) -> str:
-    """Give a peer without its port, which a caller can change at will."""
+    """Return a peer without its port, which a caller can change at will."""
     host, colon, port = peer.rpartition(":")
     return host if colon and port.isdigit() else peer

@@ -50,7 +50,7 @@ class Caller(fl.ServerMiddleware):  # type: ignore[misc]  # pyarrow ships no typ
         """When a part of its answer was last handed to gRPC."""
 
     def call_completed(self, _exception: Any) -> None:
-        """Give back what the call has held."""
+        """Return back what the call has held."""
         self.stack.close()
 
 

@@ -80,7 +80,7 @@ class Session:
 
 
 def producer_name(principal: str, name: str | None) -> str:
-    """Give the name under which the log keeps a caller's producer or transaction.
+    """Return the name under which the log keeps a caller's producer or transaction.
 
     That of a known caller bears the caller's name, so nobody else can take it over, and whose it is
     outlives the server.
@@ -149,7 +149,7 @@ _LOOKS: Final = frozenset(
 
 
 def is_administrative(call: Call) -> bool:
-    """Tell whether a call is put on record, whether it succeeds or fails."""
+    """Return whether a call is put on record, whether it succeeds or fails."""
     return call.need.action in _ADMINISTRATIVE and call.name not in _LOOKS
 
 
@@ -197,7 +197,7 @@ def _with_offsets(_log: Log, request: Any) -> Sequence[str]:
 
 
 def _with_numbered_offsets(log: Log, request: Any) -> Sequence[str]:
-    """Give the topics of a transaction's offsets; of those that do not exist the log tells."""
+    """Return the topics of a transaction's offsets; of those that do not exist the log tells."""
     known = log._core.state.topics
     numbers = {_committed_offset(each)[2] for each in request["offsets"]}
     return sorted(known[number].name for number in numbers if number in known)
@@ -269,7 +269,7 @@ def _shown_names(found: Any, may_read: Callable[[str], bool]) -> Any:
 
 
 def _describe_for_writers(session: Session, request: Any) -> Any:
-    """Give a topic as the state holds it: what a client needs to encode records for it."""
+    """Return a topic as the state holds it: what a client needs to encode records for it."""
     return tuple(session.log._topics.find(request["name"]))
 
 
@@ -368,7 +368,7 @@ def _owned(session: Session, request: Any) -> tuple[int, int]:
 
 
 def placed(written: Written) -> list[Any]:
-    """Give where the parts of a write are, as it travels: runs of each part, or its error."""
+    """Return where the parts of a write are, as it travels: runs of each part, or its error."""
     return [
         part
         if isinstance(part, LakebedError)
@@ -449,7 +449,7 @@ def _groups(session: Session, _: Any) -> Any:
 
 
 def _hello(session: Session, _: Any) -> Any:
-    """Tell who answers, and whom it sees."""
+    """Return who answers, and whom it sees."""
     wal = session.log._wal
     return {
         "protocol": VERSION,
@@ -475,7 +475,7 @@ def _plan(session: Session, request: Any) -> Any:
 
 
 def check_same(table: Table, number: Any) -> None:
-    """Refuse a table whose topic was made anew since its client looked at it."""
+    """Refuse a table whose topic was made again since its client looked at it."""
     if number is not None and number != table._id:
         raise no_topic(table.name)
 
@@ -826,7 +826,7 @@ STREAMS: Final[dict[str, Need]] = {
 
 
 def checked(call: Call, request: Any) -> dict[str, Any]:
-    """Give a request whose parameters are those of its call, or raise `ProtocolError`."""
+    """Return a request whose parameters are those of its call, or raise `ProtocolError`."""
     if not isinstance(request, dict):
         raise ProtocolError("a request is a map of parameters", call=call.name)
     unknown = sorted(map(str, request.keys() - call.parameters.keys()))

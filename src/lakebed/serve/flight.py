@@ -309,7 +309,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def _rechecked(
         self, context: Any, name: str, ticket: Ticket | None, topics: Any = ()
     ) -> Callable[[], None]:
-        """Give what looks now and then whether the client may still do this."""
+        """Return what looks now and then whether the client may still do this."""
         names = list(topics) if ticket is None else ticket.topics()
         last = time.monotonic()
 
@@ -462,7 +462,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             stream.say(_GOODBYE)
 
     def wait_idle(self, seconds: float) -> int:
-        """Wait until no call is under way; give how many are left."""
+        """Wait until no call is under way; return how many are left."""
         deadline = time.monotonic() + seconds
         with self._idle:
             while self._under_way and (left := deadline - time.monotonic()) > 0:
@@ -470,12 +470,12 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             return self._under_way
 
     def idle_seconds(self) -> float:
-        """Tell for how long no call has been under way."""
+        """Return for how long no call has been under way."""
         with self._idle:
             return 0.0 if self._under_way else time.monotonic() - self._last_call
 
     def end(self) -> bool:
-        """Close the port; tell whether every call has ended.
+        """Close the port; return whether every call has ended.
 
         Those that did not end in time keep their threads until they do.
         """

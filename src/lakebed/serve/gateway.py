@@ -87,7 +87,7 @@ def add_gateway(app: FastAPI, door: Door) -> None:
 
 
 def answer(value: object, status: int = 200) -> Response:
-    """Give a value as JSON."""
+    """Return a value as JSON."""
     return Response(_text(value), status, media_type="application/json")
 
 
@@ -122,7 +122,7 @@ def _add_topic(app: FastAPI, door: Door) -> None:
 
     @app.get("/v1/topics/{topic}", name="describe_topic")
     async def describe_topic(request: Request, topic: TopicPath) -> Response:
-        """Give partitions, schema and settings of a topic."""
+        """Return partitions, schema and settings of a topic."""
 
         async def work(_: Caller) -> Response:
             return answer(_topic(await run(log.describe_topic, topic)))
@@ -152,7 +152,7 @@ def _add_topic(app: FastAPI, door: Door) -> None:
 
     @app.get("/v1/topics/{topic}/offsets", name="offsets")
     async def offsets(request: Request, topic: TopicPath) -> Response:
-        """Tell where each partition begins and ends; the end is exclusive."""
+        """Return where each partition begins and ends; the end is exclusive."""
 
         async def work(_: Caller) -> Response:
             found = await run(log.offsets, topic)
@@ -237,7 +237,7 @@ def _add_records(app: FastAPI, door: Door) -> None:
 
 
 def _rows(log: Log, topic: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Give records as rows, each with its partition if it has named one."""
+    """Return records as rows, each with its partition if it has named one."""
     row_of = RecordReader(log._writing.target(topic))
     return [row_of(record, row=number) for number, record in enumerate(records)]
 
@@ -269,7 +269,7 @@ def _written_together(
 
 
 def _start(log: Log, topic: str, partition: int, offset: str) -> int:
-    """Give the offset that is meant, so that an answer without records can name it."""
+    """Return the offset that is meant, so that an answer without records can name it."""
     found = log._reading.topic(topic)
     return log._reading.start(found, partition, int(offset) if offset.isdigit() else offset)
 
@@ -277,7 +277,7 @@ def _start(log: Log, topic: str, partition: int, offset: str) -> int:
 async def _unless_gone(
     request: Request, stopping: asyncio.Event, reading: Coroutine[Any, Any, pa.Table]
 ) -> pa.Table | None:
-    """Wait for records; give none if the server stops, raise `GoneError` if the client goes."""
+    """Wait for records; return none if the server stops, raise `GoneError` if the client goes."""
     read = asyncio.ensure_future(reading)
     gone = asyncio.ensure_future(_gone(request))
     stop = asyncio.ensure_future(stopping.wait())
@@ -326,7 +326,7 @@ def _add_groups(app: FastAPI, door: Door) -> None:
 
     @app.get("/v1/groups/{group}", name="describe_group")
     async def describe_group(request: Request, group: GroupPath) -> Response:
-        """Give members, committed offsets and lag of a group."""
+        """Return members, committed offsets and lag of a group."""
 
         async def work(caller: Caller) -> Response:
             info = await run(log.describe_group, group)

@@ -113,24 +113,24 @@ class Ticket:
         self.given: Final[dict[str, Any]] = given
 
     def topics(self) -> Sequence[str]:
-        """Give the topics that it reads."""
+        """Return the topics that it reads."""
         if self.call == "fetch":
             return sorted({place[0] for place in self.places()})
         return [self.text("topic")]
 
     def group(self) -> str | None:
-        """Give the group in which a fetch speaks for a member."""
+        """Return the group in which a fetch speaks for a member."""
         return self.text("group") if self.given.get("member") else None
 
     def text(self, name: str) -> str:
-        """Give a parameter that is text."""
+        """Return a parameter that is text."""
         value = self.given.get(name)
         if not isinstance(value, str):
             raise ProtocolError("a ticket needs text here", call=self.call, parameter=name)
         return value
 
     def whole(self, name: str, default: int = 0) -> int:
-        """Give a parameter that is a whole number."""
+        """Return a parameter that is a whole number."""
         value = self.given.get(name, default)
         if type(value) is not int:
             raise ProtocolError(
@@ -139,7 +139,7 @@ class Ticket:
         return value
 
     def columns(self) -> list[str] | None:
-        """Give the columns that are asked for."""
+        """Return the columns that are asked for."""
         value = self.given.get("columns")
         if value is None:
             return None
@@ -150,19 +150,19 @@ class Ticket:
         return list(value)
 
     def where(self) -> pc.Expression | None:
-        """Give the predicate."""
+        """Return the predicate."""
         value = self.given.get("where")
         return None if value is None else unpack_predicate(value)
 
     def bounds(self) -> Bounds:
-        """Give how much an answer may hold: what is asked for, and not more than a server gives."""
+        """Return how much an answer may hold: what was requested, within the server's limits."""
         asked = checked_bounds(self.given.get("max_records"), self.given.get("max_bytes"))
         return Bounds(
             min(asked.records, limits.READ_RECORDS_MAX), min(asked.bytes, limits.READ_BYTES_MAX)
         )
 
     def places(self) -> list[tuple[str, int, int]]:
-        """Give the places of a fetch: topic, partition and offset of each."""
+        """Return the places of a fetch: topic, partition and offset of each."""
         value = self.given.get("places")
         shape = (str, int, int)
         if not isinstance(value, tuple) or not all(
@@ -181,7 +181,7 @@ class Gets:
         self.stopping = False
 
     def stream(self, ticket: Ticket, gone: Gone) -> tuple[pa.Schema, Iterator[Any]] | pa.Table:
-        """Give a ticket's answer: a table, or a schema and the batches that follow."""
+        """Return a ticket's answer: a table, or a schema and the batches that follow."""
         if ticket.call == "read":
             return self._read(ticket, gone)
         if ticket.call == "fetch":
@@ -208,7 +208,7 @@ class Gets:
         raise ProtocolError("there is no such stream", call=ticket.call)
 
     def _table(self, ticket: Ticket) -> Table:
-        """Give the table of a ticket, if its topic is the one that the client means."""
+        """Return the table of a ticket, if its topic is the one that the client means."""
         table = self._log.table(ticket.text("topic"))
         check_same(table, ticket.given.get("id"))
         return table
@@ -255,7 +255,7 @@ class Gets:
                 return
 
     def _fetch(self, ticket: Ticket, gone: Gone) -> pa.Table:
-        """Give a consumer's next records, or at least where it is."""
+        """Return a consumer's next records, or at least where it is."""
         places = ticket.places()
         consumer = self._consumer(ticket, places)
         group, member = ticket.given.get("group"), ticket.given.get("member")

@@ -100,7 +100,7 @@ class Guard:
     def authenticate(
         self, token: str | None, *, certificate: str = "", peer: str = ""
     ) -> Principal:
-        """Say who is calling, or raise `UnauthenticatedError`.
+        """Return who is calling, or raise `UnauthenticatedError`.
 
         A token that is shown has to be valid, whatever else would do without it.
         """
@@ -175,7 +175,7 @@ class Guard:
         )
 
     def permits(self, principal: Principal, need: Need, name: str) -> bool:
-        """Tell whether a principal may do something on a name; nothing is audited."""
+        """Return whether a principal may do something on a name; nothing is audited."""
         if self._access.open:
             return _open_refused("", need, (name,)) is None
         return _refused(self._permissions(principal), principal.name, "", need, (name,)) is None
@@ -208,7 +208,7 @@ class Guard:
         return 0 if self._auditor is None else self._auditor.lost
 
     def flush(self, timeout_seconds: float = 10.0) -> bool:
-        """Wait until the audit is written so far; tell whether it is."""
+        """Wait until the audit is written so far; return whether it is."""
         return self._auditor is None or self._auditor.flush(timeout_seconds)
 
     def close(self, timeout_seconds: float = 10.0) -> None:
@@ -252,7 +252,7 @@ class Guard:
 def _refused(
     permissions: Permissions, principal: str, call: str, need: Need, names: Sequence[str]
 ) -> str | None:
-    """Give the first name that is refused, empty for all of them; None if everything may pass."""
+    """Return the first name that is refused, empty for all of them; None if everything may pass."""
     if need.on == "log" or not names:
         everywhere = permissions.permits_everywhere(principal, need.action)
         return None if everywhere else ""
@@ -267,7 +267,7 @@ def _refused(
 
 
 def _open_refused(call: str, need: Need, names: Sequence[str]) -> str | None:
-    """Give the first name that is refused even while everybody may do everything."""
+    """Return the first name that is refused even while everybody may do everything."""
     for name in names if need.on == "topic" else ():
         if is_internal(name) and not _internal_allowed(call, need):
             return _cut(name)
@@ -275,7 +275,7 @@ def _open_refused(call: str, need: Need, names: Sequence[str]) -> str | None:
 
 
 def _internal_allowed(call: str, need: Need) -> bool:
-    """Tell whether administrators may do this to a topic of the log's own."""
+    """Return whether administrators may do this to a topic of the log's own."""
     return need.action is Action.READ or (need.action is Action.MANAGE and call in _INTERNAL_CALLS)
 
 
@@ -290,6 +290,6 @@ def _each_of(
 
 
 def _cut(text: str, most: int = _TEXT_MAX) -> str:
-    """Give a text as the audit and error messages show it: short, and valid Unicode."""
+    """Return a text as the audit and error messages show it: short, and valid Unicode."""
     plain = text.encode("utf8", "replace").decode()
     return plain if len(plain) <= most else f"{plain[:most]}..."

@@ -227,7 +227,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> InvalidArgumentError
 
 
 def tls_context(config: ServeConfig) -> ssl.SSLContext | None:
-    """Give what HTTP shows and asks for, or say why the certificates cannot be used."""
+    """Return what HTTP shows and asks for, or say why the certificates cannot be used."""
     if not config.tls_cert:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

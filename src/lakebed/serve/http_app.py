@@ -59,7 +59,7 @@ def _add_health(app: FastAPI, door: Door, ready: ReadyState) -> None:
 
     @app.get("/health/ready", name="ready")
     async def is_ready() -> Response:
-        """Tell whether the log can be used; 503 and the reason if not."""
+        """Return whether the log can be used; 503 and the reason if not."""
         if door.stopping.is_set():
             found, reason = False, "the server is stopping"
         else:
@@ -68,7 +68,7 @@ def _add_health(app: FastAPI, door: Door, ready: ReadyState) -> None:
 
     @app.get("/metrics", name="metrics")
     async def metrics(request: Request) -> Response:
-        """Give every counter as Prometheus text."""
+        """Return every counter as Prometheus text."""
 
         async def work(_: Caller) -> Response:
             text = await door.threads.run(door.meters.render, door.log)
@@ -91,7 +91,7 @@ class _Invalid:
         self._door = door
 
     async def __call__(self, request: Request, error: Any) -> Response:
-        """Give the answer; like any other only to those who are known."""
+        """Return the answer; like any other only to those who are known."""
 
         async def work(_: Caller) -> Response:
             first = error.errors()[0]
@@ -108,7 +108,7 @@ class _Unrouted:
         self._app = app
 
     async def __call__(self, request: Request, error: Any) -> Response:
-        """Give the answer: 404, or 405 with the methods that there are."""
+        """Return the answer: 404, or 405 with the methods that there are."""
         allowed = sorted(self._methods(request.scope))
         if error.status_code == 405 and allowed:
             headers = {"Allow": ", ".join(allowed)}

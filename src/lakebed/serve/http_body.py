@@ -41,7 +41,7 @@ class GoneError(Exception):
 
 
 def announced(request: Request) -> int | None:
-    """Give how long a body says it is; None if it comes in chunks."""
+    """Return how long a body says it is; None if it comes in chunks."""
     if "transfer-encoding" in request.headers:
         return None
     given = request.headers.get("content-length", "0")
@@ -115,7 +115,7 @@ def check_json_type(request: Request) -> None:
 
 
 def parsed(body: bytes) -> Any:
-    """Give the value of a JSON text; what other readers may take otherwise is refused."""
+    """Return the value of a JSON text; what other readers may take otherwise is refused."""
     check_values(body)
     try:
         text = body.decode()

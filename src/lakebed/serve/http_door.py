@@ -115,11 +115,11 @@ class Caller:
         self._door.guard.check(self.principal, self.call, NEEDS[call], names)
 
     def may_read(self, topic: str) -> bool:
-        """Tell whether the caller may read a topic."""
+        """Return whether the caller may read a topic."""
         return self._door.guard.permits(self.principal, NEEDS["read"], topic)
 
     def permitted(self, names: Sequence[str]) -> list[str]:
-        """Give those names on which the call may be made."""
+        """Return those names on which the call may be made."""
         need, guard = NEEDS[self.call], self._door.guard
         return [name for name in names if guard.permits(self.principal, need, name)]
 
@@ -141,7 +141,7 @@ class Caller:
     async def body(
         self, model: type[Model], bytes_max: int = limits.JSON_CALL_BYTES_MAX
     ) -> tuple[Any, Model]:
-        """Give the JSON body, as it came and as the model has checked it."""
+        """Return the JSON body, as it came and as the model has checked it."""
         check_json_type(self._request)
         door = self._door
         body = await read_body(
@@ -227,7 +227,7 @@ class Door:
             )
 
     def authenticate(self, request: Request) -> Principal:
-        """Say who is calling, or raise `UnauthenticatedError`."""
+        """Return who is calling, or raise `UnauthenticatedError`."""
         given = request.headers.get("authorization")
         token = None
         if given is not None:

@@ -77,12 +77,12 @@ class Refused(Exception):  # noqa: N818  # it carries an error, and is none itse
 
 
 def status_of(error: LakebedError) -> int:
-    """Give the status of an error."""
+    """Return the status of an error."""
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
 
 
 def body_of(error: LakebedError) -> dict[str, Any]:
-    """Give an error as plain data."""
+    """Return an error as plain data."""
     return {
         "code": error.code,
         "message": without_paths(error.message),
@@ -95,7 +95,7 @@ def body_of(error: LakebedError) -> dict[str, Any]:
 def problem(
     error: LakebedError, *, status: int | None = None, headers: dict[str, str] | None = None
 ) -> Response:
-    """Give the answer that tells of an error."""
+    """Return the answer that tells of an error."""
     chosen = status_of(error) if status is None else status
     return Response(
         json.dumps(body_of(error), separators=(",", ":")),
@@ -106,12 +106,12 @@ def problem(
 
 
 def refusal(refused: Refused) -> Response:
-    """Give the answer that tells of an error with a status of its own."""
+    """Return the answer that tells of an error with a status of its own."""
     return problem(refused.error, status=refused.status, headers=refused.headers)
 
 
 def _hints(error: LakebedError, status: int) -> dict[str, str]:
-    """Give the headers that say how to do better."""
+    """Return the headers that say how to do better."""
     if status == 401:
         return {"WWW-Authenticate": "Bearer"}
     if status in (429, 503):

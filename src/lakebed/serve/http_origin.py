@@ -49,7 +49,7 @@ def check_origin(
 
 
 def _is_ours(given: str, config: ServeConfig) -> bool:
-    """Tell whether a host, with a port or without, is this machine or the one that is set."""
+    """Return whether a host, with a port or without, is this machine or the one that is set."""
     found = _HOST.fullmatch(given)
     name = "" if found is None else found[1].strip("[]").lower()
     if name in ("localhost", config.host.lower()):
@@ -59,7 +59,7 @@ def _is_ours(given: str, config: ServeConfig) -> bool:
 
 
 def _any_host(config: ServeConfig) -> bool:
-    """Tell whether the server is meant for everybody, under whatever name."""
+    """Return whether the server is meant for everybody, under whatever name."""
     address = _address(config.host)
     return config.insecure and address is not None and address.is_unspecified
 

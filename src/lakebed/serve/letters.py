@@ -50,7 +50,7 @@ class Slot:
         self.answer: Any = None
 
     def done(self) -> bool:
-        """Say no: it is told once."""
+        """Return False: it is told once."""
         return False
 
     def set_result(self, ack: Ack) -> None:

@@ -109,7 +109,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _facts(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, Any]:
-    """Give what a record says besides its message: extra fields, an error's code, a traceback."""
+    """Return what a record says besides its message: extra fields, an error's code, a traceback."""
     facts = {name: value for name, value in vars(record).items() if name not in _USUAL}
     error = _error(record)
     if error is not None:

@@ -139,7 +139,7 @@ class Meters:
             self._http_events[event] = self._http_events.get(event, 0) + 1
 
     def render(self, log: Log) -> str:
-        """Tell everything, the log's own counters included, as Prometheus text."""
+        """Return everything, the log's own counters included, as Prometheus text."""
         text = _Text()
         self._own(text)
         _tell_stats(text, log)
@@ -237,7 +237,7 @@ class _Text:
             self._lines.append(f"{name}_count{_labels(labels)} {below[-1]}")
 
     def whole(self) -> str:
-        """Give the text."""
+        """Return the text."""
         return "\n".join(self._lines) + "\n"
 
     def _head(self, name: str, kind: str, meaning: str) -> None:
@@ -258,7 +258,7 @@ def _escaped(text: str) -> str:
 
 
 def _tell_stats(text: _Text, log: Log) -> None:
-    """Tell every number of `Log.stats`, and the words of it that say what log this is."""
+    """Return every number of `Log.stats`, and the words of it that say what log this is."""
     found = log.stats()
     _tell_cleanup(text, found.cleanup_failures)
     stats = found.as_dict()
@@ -290,7 +290,7 @@ def _tell_stats(text: _Text, log: Log) -> None:
 
 
 def _tell_cleanup(text: _Text, failures: Sequence[CleanupFailure]) -> None:
-    """Tell which topics could not be cleaned up; those without a failure have no series."""
+    """Return which topics could not be cleaned up; those without a failure have no series."""
     shown = failures[:SERIES_MAX]
     text.family(
         "lakebed_topic_cleanup_failures_total",
@@ -307,7 +307,7 @@ def _tell_cleanup(text: _Text, failures: Sequence[CleanupFailure]) -> None:
 
 
 def _numbers(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Give every number of nested tables, under the names of its tables and its own."""
+    """Return every number of nested tables, under the names of its tables and its own."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _numbers(f"{prefix}{name}_", value)
@@ -372,7 +372,7 @@ def _tell_rows(
     labels: Sequence[str],
     rows: Sequence[Row],
 ) -> None:
-    """Tell series by all their labels, or summed over the last ones if they are too many."""
+    """Return series by all their labels, or summed over the last ones if they are too many."""
     while len(rows) > SERIES_MAX:
         labels = labels[:-1]
         rows = _summed(rows, len(labels))

@@ -71,7 +71,7 @@ _UNGUARDED: Final = ("live", "ready")
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """Give the document of an application."""
+    """Return the document of an application."""
     found: dict[str, Any] = get_openapi(
         title="Lakebed",
         version=__version__,

@@ -198,7 +198,7 @@ def _literal(rest: list[Any]) -> pc.Expression:
 
 
 def _type(text: Any) -> pa.DataType:
-    """Give the type of a name, if it is one that predicates have."""
+    """Return the type of a name, if it is one that predicates have."""
     if not isinstance(text, str) or len(text) > _TYPE_CHARS_MAX:
         _refuse("a type of the predicate is not a name")
     found = _INTEGERS.get(text) or _PLAIN.get(text) or _TIMES.get(text)
@@ -215,7 +215,7 @@ def _type(text: Any) -> pa.DataType:
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Give values as an array, none of which is converted from another type."""
+    """Return values as an array, none of which is converted from another type."""
     expected = _expected(kind)
     for value in values:
         if value is not None and type(value) not in expected:
@@ -257,7 +257,7 @@ def _decimal(text: str | None) -> Decimal | None:
 
 
 def pack_predicate(where: pc.Expression) -> Any:
-    """Give a predicate as the tree that a server takes, or raise `InvalidArgumentError`."""
+    """Return a predicate as the tree that a server takes, or raise `InvalidArgumentError`."""
     (buffer,) = where.__reduce__()[1]
     with pa.ipc.open_file(buffer) as reader:
         batch = reader.get_batch(0)
@@ -287,7 +287,7 @@ class _Reader:
         self._items = iter(_metadata(batch.schema))
 
     def tree(self) -> Any:
-        """Give the tree."""
+        """Return the tree."""
         # A frame is a call that has not ended: its function, its nodes, the number of its options.
         frames: list[tuple[str, list[Any], list[int]]] = [("", [], [])]
         for key, text in self._items:
@@ -359,7 +359,7 @@ def _cast(options: pa.StructArray) -> tuple[str, bool]:
 
 
 def _checked(kind: pa.DataType) -> pa.DataType:
-    """Give a type, if it is one that a server takes."""
+    """Return a type, if it is one that a server takes."""
     try:
         if _type(str(kind)) == kind:
             return kind
@@ -369,7 +369,7 @@ def _checked(kind: pa.DataType) -> pa.DataType:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Give values as they travel."""
+    """Return values as they travel."""
     kind = _checked(column.type)
     if pa.types.is_temporal(kind):
         column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
@@ -388,7 +388,7 @@ def _untaken(function: str, **facts: Any) -> InvalidArgumentError:
 
 
 def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
-    """Give the items of a schema's metadata in order, of which pyarrow shows one for each key.
+    """Return the items of a schema's metadata in order, of which pyarrow shows one for each key.
 
     They are read as the C data interface has them: a count, then the length and the bytes of each.
     """

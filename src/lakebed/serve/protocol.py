@@ -97,7 +97,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def pack(value: Any) -> bytes:
-    """Give a value as bytes."""
+    """Return a value as bytes."""
     try:
         packed: bytes = msgpack.packb(value, default=_extension)
     except (TypeError, ValueError, OverflowError) as error:
@@ -124,12 +124,12 @@ def _extension(value: Any) -> Any:
 
 
 def unpack(data: Any) -> Any:
-    """Give the value of bytes from outside; anything wrong is a `ProtocolError`."""
+    """Return the value of bytes from outside; anything wrong is a `ProtocolError`."""
     return _unpacked(_bounded(data), 0)
 
 
 def unpack_request(data: Any, items_max: int = REQUEST_ITEMS_MAX) -> Any:
-    """Give the value of a request, ticket or put message; only answers have reports and errors.
+    """Return the value of a request, ticket or put message; only answers have reports and errors.
 
     No list or map of it has more than `items_max` items.
     """
@@ -216,7 +216,7 @@ def _classes(kind: type[LakebedError]) -> Iterator[type[LakebedError]]:
 
 
 def pack_error(error: LakebedError) -> bytes:
-    """Give an error as bytes: its code, its message, its facts, none of them long.
+    """Return an error as bytes: its code, its message, its facts, none of them long.
 
     What a client sent may be a fact; an error travels in headers, which have little room.
     """
@@ -232,7 +232,7 @@ def pack_error(error: LakebedError) -> bytes:
 
 
 def cut(text: str) -> str:
-    """Give a text as an error may carry it: not long, and valid Unicode."""
+    """Return a text as an error may carry it: not long, and valid Unicode."""
     data = text.encode("utf8", "replace")
     return data.decode() if len(data) <= _FACT_BYTES_MAX else f"{_head(data)}..."
 
@@ -242,7 +242,7 @@ def _head(data: bytes) -> str:
 
 
 def unpack_error(data: bytes) -> LakebedError:
-    """Give the error of bytes; one of a code that is not known here keeps its message."""
+    """Return the error of bytes; one of a code that is not known here keeps its message."""
     try:
         given = msgpack.unpackb(data)
         code, message, facts = given["code"], str(given["message"]), dict(given["facts"])

@@ -93,7 +93,7 @@ class AckPool:
                 threading.Thread(target=self._run, name="lakebed-acks", daemon=True).start()
 
     def _needs_thread(self) -> bool:
-        """Tell whether every thread there is waits for a client that does not read."""
+        """Return whether every thread there is waits for a client that does not read."""
         now = time.monotonic()
         stuck = sum(now - since > _STUCK_SECONDS for since in self._writing.values())
         return self._threads - stuck < 1
@@ -182,7 +182,7 @@ class PutStream:
         answered.add_done_callback(lambda future: self._answer(number, future, stack))
 
     def _is_full(self) -> bool:
-        """Tell whether too much is under way, or too many answers wait for the client to read."""
+        """Return whether too much is under way, or too many answers wait for the client to read."""
         return self._under_way >= UNDER_WAY_MAX or len(self._acks) >= _ANSWERS_MAX
 
     def _message(self, metadata: Any) -> tuple[int, str, Any]:
@@ -297,7 +297,7 @@ class PutStream:
     # Answers
 
     def _answer(self, number: int, future: Future[Any], stack: ExitStack) -> None:
-        """Say what came of a request; called by the committing thread."""
+        """Send the outcome of a request; called by the committing thread."""
         stack.close()
         error = future.exception()
         if error is None:
@@ -338,7 +338,7 @@ class PutStream:
 
 
 def _bare(error: LakebedError) -> LakebedError:
-    """Give an error without what it came from, which would keep its batch in memory."""
+    """Return an error without what it came from, which would keep its batch in memory."""
     error.__traceback__ = error.__cause__ = error.__context__ = None
     return error
 
@@ -348,7 +348,7 @@ def _same(result: Any) -> Any:
 
 
 def _runs(result: Any) -> Any:
-    """Give a result as it travels."""
+    """Return a result as it travels."""
     if isinstance(result, Written):
         return placed(result)[0]
     if result is None or isinstance(result, int):

@@ -6,7 +6,7 @@ import os
 
 
 def quieten() -> None:
-    """Have gRPC write nothing by itself, unless the environment says `GRPC_VERBOSITY`.
+    """Keep gRPC from writing to stderr, unless the environment sets `GRPC_VERBOSITY`.
 
     It looks there when it is used first, so this comes before the first client or server.
     """

@@ -46,7 +46,7 @@ class _Bucket:
         self._at = now
 
     def wait(self, now: float) -> float:
-        """Give how many seconds it is empty for."""
+        """Return how many seconds it is empty for."""
         self._fill(now)
         missing = 1.0 - self._level
         # Whoever waits as long as it was told finds 1 there, give or take what floats lose.
@@ -58,7 +58,7 @@ class _Bucket:
             self._level -= amount
 
     def full(self, now: float) -> bool:
-        """Tell whether nothing was taken for long enough."""
+        """Return whether nothing was taken for long enough."""
         self._fill(now)
         return self._level >= self._rate
 
@@ -197,7 +197,7 @@ class Quotas:
             self._changed.notify_all()
 
     def _has_room(self, name: str, nbytes: int, little: int = 0) -> bool:
-        """Tell whether so many bytes fit; they always do while there are but a `little` others."""
+        """Return whether so many bytes fit; they do while others hold but a `little`."""
         own, config = self._bytes.get(name, 0), self._config
         return (own <= little or own + nbytes <= config.principal_inflight_bytes_max) and (
             self._bytes_all <= little or self._bytes_all + nbytes <= config.inflight_bytes_max
@@ -210,7 +210,7 @@ class Quotas:
         return bool(config.principal_requests_per_second or config.principal_bytes_per_second)
 
     def _rate_wait(self, name: str, now: float) -> float:
-        """Give how many seconds a principal has to wait for its rates."""
+        """Return how many seconds a principal has to wait for its rates."""
         if not self.limits_rates:
             return 0.0
         return max(bucket.wait(now) for bucket in self._buckets(name, now))

@@ -32,7 +32,7 @@ class _Limit:
         self._untold = 0
 
     def may_tell(self) -> bool:
-        """Tell whether the next line may be written."""
+        """Return whether the next line may be written."""
         with self._guard:
             second = int(monotonic())
             if second != self._second:

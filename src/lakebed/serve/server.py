@@ -206,7 +206,7 @@ class Server(Closing):
             self._guard.close()
 
     def idle_seconds(self) -> float:
-        """Tell for how long no call has been under way."""
+        """Return for how long no call has been under way."""
         return 0.0 if self._flight is None else self._flight.idle_seconds()
 
     def close(self) -> None:
@@ -217,7 +217,7 @@ class Server(Closing):
         return self if self._flight is not None else self.start()
 
     def _ready(self) -> tuple[bool, str]:
-        """Tell whether calls are served, and why not."""
+        """Return whether calls are served, and why not."""
         if self._flight is None or self._flight.stopping:
             return False, "the server is stopping"
         broken = self.log._core.broken or self.log._wal.stats().poisoned
@@ -300,7 +300,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def reachable(host: str) -> str:
-    """Give a host as it stands in a URL: one that means every address is called localhost."""
+    """Return a host as it stands in a URL: one that means every address is called localhost."""
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(host).is_unspecified:
             return "localhost"

@@ -22,7 +22,7 @@ _held: Final[dict[int, set[str]]] = {}
 
 
 def hold(url: str) -> bool:
-    """Keep whoever serves a URL awake from now on; tell whether it answers."""
+    """Keep whoever serves a URL awake from now on; return whether it answers."""
     with _guard:
         if url in _held.get(os.getpid(), ()):
             return True
@@ -51,7 +51,7 @@ def _call(urls: set[str]) -> None:
 
 
 def _answers(url: str) -> bool:
-    """Tell whether a server answers, be it with a refusal."""
+    """Return whether a server answers, be it with a refusal."""
     connection = Connection(url, ClientConfig(retry_ms=0))
     try:
         connection.hello()

@@ -22,13 +22,13 @@ _CONNECT_SECONDS: Final = 5.0
 
 
 def reachable(target: Target) -> Target:
-    """Give a target whose log is a URL, which every process of the application can use."""
+    """Return a target whose log is a URL, which every process of the application can use."""
     url = url_of(target.log)
     return Target(url, target.client, target.folder if url == target.log else target.log)
 
 
 def connected(target: Target, *, patient: bool = False) -> RemoteLog:
-    """Give this process's connection to a log.
+    """Return this process's connection to a log.
 
     A folder is looked at each time: whoever serves it may be another one than before. A process
     that was forked makes its own connection. Whoever works on a log that the application has

@@ -24,7 +24,7 @@ _BRIDGE: Final = "An error occurred while calling"
 
 
 def error_in(said: str, **facts: object) -> LakebedError | None:
-    """Give the error of the log that a text of Spark's speaks of; None if it speaks of none."""
+    """Return the error of the log that a text of Spark's speaks of; None if it speaks of none."""
     found = _OURS.findall(said)
     if not found:
         return None
@@ -35,7 +35,7 @@ def error_in(said: str, **facts: object) -> LakebedError | None:
 
 
 def raised_in(said: str) -> str | None:
-    """Give the error that a Python function raised; None if a text of Spark's shows none."""
+    """Return the error that a Python function raised; None if a text of Spark's shows none."""
     raised = _PYTHONS.findall(said)
     if raised and "Traceback (most recent call last)" in said:
         return ": ".join(raised[-1])
@@ -43,7 +43,7 @@ def raised_in(said: str) -> str | None:
 
 
 def cause_in(said: str) -> str:
-    """Give the error that a Python function raised; if there is none, what Spark says first."""
+    """Return the error that a Python function raised; if there is none, what Spark says first."""
     raised = raised_in(said)
     if raised is not None:
         return raised

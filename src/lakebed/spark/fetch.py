@@ -46,7 +46,7 @@ class Fetch:
         self._fail_on_data_loss = fail_on_data_loss
 
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Give the records of a piece, in the order of their offsets."""
+        """Return the records of a piece, in the order of their offsets."""
         fitter = Fitter(self._schema, piece.topic)
         for batch in self._records(piece):
             if batch.num_rows:
@@ -63,7 +63,7 @@ class Fetch:
             yield from self._from_owner(piece, at, piece.until)
 
     def _from_file(self, piece: Piece, file: SealedFile) -> Iterator[pa.RecordBatch]:
-        """Give the records of a file; what of it cannot be had from here comes from the owner."""
+        """Return the records of a file; what of it cannot be had from here comes from the owner."""
         at = file.start
         try:
             with SealedSegment(file.location) as found:
@@ -118,12 +118,12 @@ class Fetch:
 
 
 def _after(batch: pa.RecordBatch, at: int) -> int:
-    """Give the offset behind a batch's last one."""
+    """Return the offset behind a batch's last one."""
     return batch.column(_OFFSET)[-1].as_py() + 1 if batch.num_rows else at
 
 
 def data_loss(topic: str, partition: int, start: int, until: int, **facts: object) -> DataLossError:
-    """Give the error that says which records are gone."""
+    """Return the error that says which records are gone."""
     return DataLossError(
         "records that are to be read are gone",
         topic=topic,
@@ -137,7 +137,7 @@ def data_loss(topic: str, partition: int, start: int, until: int, **facts: objec
 def _wanted(
     file: SealedSegment, wanted: SealedFile, columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Give the records of a file whose offsets are wanted."""
+    """Return the records of a file whose offsets are wanted."""
     for group in file.within(wanted.start, wanted.until):
         for batch in file.batches(group, columns):
             if wanted.whole:

@@ -46,14 +46,14 @@ def read(
     headers: bool = False,
     client: ClientConfig | None = None,
 ) -> DataFrame:
-    """Give a topic as a DataFrame of what it holds now, as fast as Spark reads Parquet.
+    """Return a topic as a DataFrame of what it holds now, as fast as Spark reads Parquet.
 
     The columns are those of `format("lakebed")`: partition, offset, timestamp, key, value, and
     headers if they are asked for. `start` and `until` (exclusive) bound the offsets, a number for
     every partition or a dictionary; `partitions` are those that are read, if not all. The range is
     fixed by the call: records that are written later are not part of it, however often the
     DataFrame is used. Files stay for the lake's grace time after the log has dropped them; a
-    DataFrame that is used for longer is read anew.
+    DataFrame that is used for longer is read again.
     """
     target = target_of(spark, log, client)
     connection = connected(target)
@@ -70,7 +70,7 @@ def read(
 def planned_frame(
     spark: SparkSession, target: Target, plan: ScanPlan, schema: StructType
 ) -> DataFrame:
-    """Give what a plan says as a DataFrame of a schema that has some of the topic's columns."""
+    """Return what a plan says as a DataFrame of a schema that has some of the topic's columns."""
     native = {each.location for each in plan.files if reads_natively(spark, each.location)}
     parts = [
         *_sealed(spark, [each for each in plan.files if each.location in native], schema),
@@ -97,7 +97,7 @@ def _projection(schema: StructType, columns: Sequence[str]) -> StructType:
 
 
 def reads_natively(spark: SparkSession, location: str) -> bool:
-    """Tell whether Spark itself can open files there."""
+    """Return whether Spark itself can open files there."""
     scheme = urlsplit(location).scheme
     if scheme in ("", "file"):
         return True
@@ -144,7 +144,7 @@ def parquet(spark: SparkSession, locations: list[str], schema: StructType | str)
 
 
 def _others(plan: ScanPlan, native: set[str]) -> dict[int, list[tuple[int, int]]]:
-    """Give the ranges that Spark does not read natively, by partition."""
+    """Return the ranges that Spark does not read natively, by partition."""
     ranges: dict[int, list[tuple[int, int]]] = {}
     rest: list[SealedFile | HotRange] = [each for each in plan.files if each.location not in native]
     for each in [*rest, *plan.hot]:
@@ -186,7 +186,7 @@ def _hot(
 def target_options(
     target: Target, topic: str, *, headers: bool | None = None
 ) -> list[tuple[str, Any]]:
-    """Give the options of `format("lakebed")` that name a topic of a log."""
+    """Return the options of `format("lakebed")` that name a topic of a log."""
     given = [("log", target.folder or target.log), ("topic", topic)]
     if headers is not None:
         given.append(("includeHeaders", str(headers).lower()))

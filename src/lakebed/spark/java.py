@@ -27,7 +27,7 @@ _SECONDS: Final = 120
 
 
 def check_java() -> int:
-    """Give the version of the Java that Spark will use, or raise `JavaMissingError`."""
+    """Return the version of the Java that Spark will use, or raise `JavaMissingError`."""
     program = _program()
     if program is None:
         raise JavaMissingError("Spark needs Java, and there is none", needed=f"{JAVA_MIN}+")
@@ -42,7 +42,7 @@ def check_java() -> int:
 
 
 def _program() -> str | None:
-    """Give the program that Spark's own scripts would start."""
+    """Return the program that Spark's own scripts would start."""
     home = os.environ.get("JAVA_HOME")
     if not home:
         return shutil.which("java")

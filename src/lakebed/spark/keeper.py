@@ -37,7 +37,7 @@ def keep(folder: str) -> None:
 
 
 def _fall_silent() -> None:
-    """Say nothing more: whoever started this does not read it any more."""
+    """Report nothing more: whoever started this does not read it any more."""
     with Path(os.devnull).open("wb") as nothing:
         os.dup2(nothing.fileno(), 2)
 

@@ -27,7 +27,7 @@ _own: Final[list[Path]] = []
 
 
 def place_of(log: Log | str | os.PathLike[str]) -> str:
-    """Give what a log is called as long as the application lives, after it was reached once.
+    """Return what a log is called as long as the application lives, after it was reached once.
 
     That is the URL of one that is served; of a folder its path, since its keeper may change.
     """
@@ -57,7 +57,7 @@ def name(place: str) -> None:
 
 
 def named() -> str | None:
-    """Give the log that the application has named, or the environment; None if there is none."""
+    """Return the log that the application has named, or the environment; None if there is none."""
     file = os.environ.get(FILE_VARIABLE)
     if file is not None:
         with contextlib.suppress(FileNotFoundError):

@@ -5,7 +5,7 @@
 `offsets` are the next ones to be read, by topic and partition. `ids` tell a topic from a later one
 of the same name. `group` is the consumer group that shows how far the query is; it is chosen once,
 at the query's first start, and holds compaction back from what the query may read again. Spark
-compares these documents as text: keys are sorted, and nothing is in them that changes by itself.
+compares these documents as text: keys are sorted, and they contain nothing that changes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Position:
     offsets: Offsets
 
     def document(self) -> dict[str, Any]:
-        """Give it as Spark keeps it."""
+        """Return it as Spark keeps it."""
         return {
             "group": self.group,
             "ids": {topic: self.ids[topic] for topic in sorted(self.ids)},

@@ -217,7 +217,7 @@ class _Chosen:
         return int(value)
 
     def time_us(self, name: str) -> int | None:
-        """Give a time in microseconds; it is given in milliseconds, or as ISO 8601."""
+        """Return a time in microseconds; it is given in milliseconds, or as ISO 8601."""
         from datetime import UTC, datetime, timedelta
 
         value = self.text(name)

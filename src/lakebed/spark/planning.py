@@ -62,7 +62,7 @@ def pieces(plan: ScanPlan, topic_id: int, ranges: Mapping[int, tuple[int, int]])
 
 
 def shares(found: Sequence[Piece], *, at_least: int, cores: int) -> list[tuple[Piece, ...]]:
-    """Give each task its pieces: as few tasks as keep the cores busy, and no less than wanted."""
+    """Return each task its pieces: as few tasks as keep the cores busy, and no less than wanted."""
     records = sum(piece.records for piece in found)
     if not records:
         return []
@@ -90,7 +90,7 @@ def _evenly(found: Sequence[Piece], count: int) -> list[tuple[Piece, ...]]:
 
 
 def _share_bytes(file: SealedFile) -> int:
-    """Give about how much of a file is read, if only some of its offsets are wanted."""
+    """Return about how much of a file is read, if only some of its offsets are wanted."""
     return max(1, file.bytes * (file.until - file.start) // max(1, file.records))
 
 

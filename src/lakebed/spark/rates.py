@@ -27,7 +27,7 @@ def limited(
     records_max: int | None,
     bytes_max: int | None,
 ) -> Ends:
-    """Give ends within a limit; at least one record is read if there is one."""
+    """Return ends within a limit; at least one record is read if there is one."""
     waiting = {
         (topic.name, number): count
         for topic in topics
@@ -81,7 +81,7 @@ def shared(
 
 
 def _bytes(log: RemoteLog, topic: Found, starts: Offsets, ends: Ends) -> int:
-    """Tell about how many bytes a range has: of files as they lie, of the rest as in memory."""
+    """Return about how many bytes a range has: of files as they lie, of the rest as in memory."""
     plan: ScanPlan = log.table(topic.name).plan(
         start={number: starts.get(topic.name, {}).get(number, 0) for number in topic.bounds},
         until={number: ends[topic.name][number] for number in topic.bounds},

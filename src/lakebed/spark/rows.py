@@ -74,7 +74,7 @@ class Rows:
                 )
 
     def _partition_of(self, names: list[str]) -> str | None:
-        """Give the column that says the partition; one that is a field of the value is none."""
+        """Return the column that says the partition; one that is a field of the value is none."""
         if _PARTITION not in names:
             return None
         topic = self._options.topic
@@ -87,7 +87,7 @@ class Rows:
         self._table(topic, pa.RecordBatch.from_pylist([], schema=schema))
 
     def write(self, transaction: Transaction, batch: pa.RecordBatch) -> int:
-        """Add a batch to a transaction; give how many records there are in it."""
+        """Add a batch to a transaction; return how many records there are in it."""
         for topic, rows in self._of_topics(batch):
             table = self._table(topic, rows)
             if self._partition is None:
@@ -123,7 +123,7 @@ class Rows:
             yield str(TopicName(name)), batch if chosen is None else batch.filter(chosen)
 
     def _table(self, topic: str, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Give rows with the columns that a log takes."""
+        """Return rows with the columns that a log takes."""
         kind = self._type(topic)
         columns: dict[str, Any] = {_VALUE: self._value(topic, kind, rows)}
         key = self._options.key_column or (_KEY if _KEY in rows.schema.names else None)
@@ -200,7 +200,7 @@ def _fit(value: Any, kind: pa.DataType, topic: str) -> Any:
 
 
 def _unknown(given: pa.DataType, kind: pa.DataType, path: str) -> str | None:
-    """Give the first field, at any depth, that a type has and another has not."""
+    """Return the first field, at any depth, that a type has and another has not."""
     if pt.is_struct(given) and pt.is_struct(kind):
         types = {field.name: field.type for field in kind}
         for field in given:
@@ -217,7 +217,7 @@ def _unknown(given: pa.DataType, kind: pa.DataType, path: str) -> str | None:
 
 
 def _bytes(column: Any, name: str) -> Any:
-    """Give a column as bytes: text as UTF-8, numbers as their digits."""
+    """Return a column as bytes: text as UTF-8, numbers as their digits."""
     kind = column.type
     if pt.is_binary(kind) or pt.is_large_binary(kind):
         return column
@@ -231,7 +231,7 @@ def _bytes(column: Any, name: str) -> Any:
 
 
 def _grouped(column: Any) -> Iterator[tuple[Any, Any]]:
-    """Give each value of a column, and which rows have it; None if all of them do."""
+    """Return each value of a column, and which rows have it; None if all of them do."""
     values = pc.unique(column)
     if len(values) == 1:
         yield values[0].as_py(), None

@@ -57,12 +57,12 @@ class SealedSegment:
         self._file.close()
 
     def within(self, start: int, until: int) -> list[int]:
-        """Give the numbers of the row groups that may hold offsets of a range."""
+        """Return the numbers of the row groups that may hold offsets of a range."""
         groups = enumerate(self.index.row_groups)
         return [number for number, each in groups if each.first < until and each.last >= start]
 
     def batches(self, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Give columns of a row group."""
+        """Return columns of a row group."""
         self._check(group, columns)
         yield from self._file.iter_batches(
             _BATCH_ROWS, row_groups=[group], columns=list(columns), use_threads=False

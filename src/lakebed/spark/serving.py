@@ -46,7 +46,7 @@ _guard: Final = threading.Lock()
 
 
 def url_of(log: Log | str | os.PathLike[str]) -> str:
-    """Give the URL under which a log is served, serving it if nobody does."""
+    """Return the URL under which a log is served, serving it if nobody does."""
     from lakebed.client.log import RemoteLog
     from lakebed.engine.log import Log
 
@@ -79,7 +79,7 @@ def _detach(log: Log) -> None:
 
 
 def _kept(folder: Path) -> str:
-    """Give the URL of a folder's owner; if it has none, start a keeper."""
+    """Return the URL of a folder's owner; if it has none, start a keeper."""
     if not folder.is_dir():
         raise InvalidArgumentError("there is no log in this folder", log=folder)
     begun = time.monotonic()
@@ -110,7 +110,7 @@ def _not_served(folder: Path, owner: dict[str, object]) -> LockedError:
 
 
 def _leave(keeper: subprocess.Popen[bytes] | None) -> None:
-    """Let a keeper live on by itself."""
+    """Detach a keeper, so that it outlives this process."""
     for ended in [each for each in _keepers if each.poll() is not None]:
         _keepers.remove(ended)
     if keeper is not None:

@@ -71,7 +71,7 @@ def session(
     conf: Mapping[str, str] | None = None,
     silent: bool = False,
 ) -> SparkSession:
-    """Give a Spark session, the running one if there is one.
+    """Return a Spark session, the running one if there is one.
 
     `log` is what `format("lakebed")` reads and writes when its options name none: an open log,
     which is then served on this machine for Spark's processes, a folder or a URL. Without a
@@ -99,7 +99,7 @@ def session(
 
 
 def active() -> SparkSession | None:
-    """Give the session that runs in this process, if there is one."""
+    """Return the session that runs in this process, if there is one."""
     check_packages("spark", "pyspark")
     from pyspark.sql import SparkSession
 
@@ -111,13 +111,13 @@ def target_of(
     log: Log | str | os.PathLike[str] | None,
     client: ClientConfig | None = None,
 ) -> Target:
-    """Give how Spark's processes reach the log that is meant: the one given, or the session's."""
+    """Return how Spark's processes reach the log that is meant: the one given, or the session's."""
     place = _known(spark) if log is None else naming.place_of(log)
     return reachable(Target(place, client or ClientConfig()))
 
 
 def log_of(spark: SparkSession, log: Log | str | os.PathLike[str] | None) -> str:
-    """Give the URL of the log that is meant: the one given, or the session's."""
+    """Return the URL of the log that is meant: the one given, or the session's."""
     return url_of(_known(spark) if log is None else log)
 
 
@@ -171,7 +171,7 @@ def _muted() -> Iterator[None]:
 
 
 def _sizes() -> dict[str, str]:
-    """Give sizes that fit one machine: Spark's own are made for a cluster."""
+    """Return sizes that fit one machine: Spark's own are made for a cluster."""
     cores = os.cpu_count() or 1
     return {"spark.sql.shuffle.partitions": str(max(2, cores)), "spark.driver.memory": "2g"}
 

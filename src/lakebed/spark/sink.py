@@ -126,7 +126,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _for_tasks(options: SinkOptions) -> SinkOptions:
-    """Give options that every process of the application can use."""
+    """Return options that every process of the application can use."""
     import dataclasses
 
     return dataclasses.replace(options, target=reachable(options.target))
@@ -200,7 +200,7 @@ def _abort(options: SinkOptions, messages: Sequence[Any]) -> None:
 
 
 def _named(messages: Sequence[Any]) -> list[tuple[int, int]]:
-    """Give the transactions of the tasks that finished, in the order of the tasks."""
+    """Return the transactions of the tasks that finished, in the order of the tasks."""
     return [
         each.transaction
         for each in messages

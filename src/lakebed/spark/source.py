@@ -41,11 +41,11 @@ class LakebedSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give what it is called in `format(...)`."""
+        """Return what it is called in `format(...)`."""
         return "lakebed"
 
     def schema(self) -> StructType:
-        """Give the columns of the topics."""
+        """Return the columns of the topics."""
         options = source_options(self.options)
         return schema_of(connected(options.target), options)
 

@@ -15,7 +15,7 @@ from lakebed.host.table_files import TableFiles
 
 
 def table_files(derived: Any) -> TableFiles:
-    """Give what reads and writes the files of a log's derived tables, on any machine."""
+    """Return what reads and writes the files of a log's derived tables, on any machine."""
     lake = with_environment(LogConfig(), os.environ).lake
     return TableFiles(derived.store_options or resolved(lake.store_options))
 

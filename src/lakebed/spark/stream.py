@@ -75,7 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Offsets
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's
-        """Say where a query begins that has never run."""
+        """Return where a query begins that has never run."""
         options = self._options
         log = self._log()
         check_projection(self._schema, schema_of(log, options))
@@ -95,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Position(group, {each.name: each.id for each in topics}, starts).document()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's
-        """Say how much a micro-batch reads."""
+        """Return how much a micro-batch reads."""
         most = self._options.max_offsets
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
@@ -107,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def latestOffset(self, start: Any, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's
-        """Say where the next micro-batch ends."""
+        """Return where the next micro-batch ends."""
         before = position(start)
         log = self._log()
         topics = find(log, self._options, missing=before.ids)
@@ -122,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Position(begun.group, ids, ends).document()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # Spark's
-        """Say where the topics end, for the query's progress."""
+        """Return where the topics end, for the query's progress."""
         topics = find(self._log(), self._options, missing=self._names())
         ends = {
             topic.name: {number: end for number, (_, end) in topic.bounds.items()}
@@ -173,11 +173,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return connected(self._options.target, patient=True)
 
     def _names(self) -> Container[str | None]:
-        """Give the names of the topics, where it does no harm that one of them is gone."""
+        """Return the names of the topics, where it does no harm that one of them is gone."""
         return (self._options.topic, *self._options.subscribe)
 
     def _ends(self, begun: Position, topics: list[Found]) -> dict[str, dict[int, int]]:
-        """Give the ends there are now, never before where the batch begins."""
+        """Return the ends there are now, never before where the batch begins."""
         ends: dict[str, dict[int, int]] = {
             name: dict(offsets) for name, offsets in begun.offsets.items()
         }
@@ -191,9 +191,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _living(self, begun: Position, topics: list[Found]) -> Position:
-        """Give a position without the topics that are gone, or are others of the same name.
+        """Return a position without the topics that are gone, or are others of the same name.
 
-        That they are gone is an error, unless the options allow it; one that was made anew is then
+        That they are gone is an error, unless the options allow it; one that was made again is then
         read from its beginning.
         """
         now = {topic.name: topic.id for topic in topics}
@@ -214,7 +214,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _reached(self, begun: Position, topics: list[Found]) -> Position:
-        """Give a position that is not beyond the ends of the topics.
+        """Return a position that is not beyond the ends of the topics.
 
         One that is was reached in a log that had more: it was restored from an older backup. What
         is written there now has not been read, whatever its offset.
@@ -233,7 +233,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Position(begun.group, begun.ids, offsets)
 
     def _of(self, log: RemoteLog, last: Position) -> list[Found]:
-        """Give the topics of a batch as they are now."""
+        """Return the topics of a batch as they are now."""
         topics = find(log, self._options, missing=last.ids)
         living = self._living(last, topics)
         return [each for each in topics if each.name in living.offsets]

@@ -38,7 +38,7 @@ class Found:
 def find(
     log: RemoteLog, options: SourceOptions, *, missing: Container[str | None] = ()
 ) -> list[Found]:
-    """Give the topics that the options name, as they are now, in the order of their names.
+    """Return the topics that the options name, as they are now, in the order of their names.
 
     A pattern may fit none, or more later on; a topic that is named has to be there, unless the
     caller looks itself which of those in `missing` are gone.
@@ -59,7 +59,7 @@ def find(
 
 
 def schema_of(log: RemoteLog, options: SourceOptions) -> StructType:
-    """Give the columns of the topics that the options name: those of readers, as Spark's types."""
+    """Return the columns of the topics that the options name, in Spark's types."""
     topics = find(log, options)
     if not topics:
         raise TopicNotFoundError(
@@ -91,7 +91,7 @@ def schema_of(log: RemoteLog, options: SourceOptions) -> StructType:
 def resolved(
     log: RemoteLog, topic: Found, wanted: Start, time_us: int | None, *, otherwise: str
 ) -> dict[int, int]:
-    """Give the offset of each partition that a start or an end means.
+    """Return the offset of each partition that a start or an end means.
 
     `otherwise` is meant where offsets are given for some partitions and not for this one.
     """
@@ -123,7 +123,7 @@ def resolved(
 
 
 def named(topic: Found, starting: Start, ending: Start) -> Found:
-    """Give a topic with the partitions that are read: all, or those that two dictionaries name.
+    """Return a topic with the partitions that are read: all, or those that two dictionaries name.
 
     So a range that is bounded on both sides stays what it is when partitions are added.
     """
@@ -169,7 +169,7 @@ def check_reached(topic: Found, starts: Mapping[int, int]) -> None:
 def bounded(
     topic: Found, starts: Mapping[int, int], ends: Mapping[int, int], *, fail_on_data_loss: bool
 ) -> dict[int, tuple[int, int]]:
-    """Give the ranges that are there of those wanted; what is gone is an error, unless allowed."""
+    """Return the wanted ranges that exist; a missing one is an error, unless allowed."""
     ranges = {}
     for number, (low, end) in topic.bounds.items():
         start, until = starts[number], min(ends[number], end)

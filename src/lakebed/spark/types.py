@@ -35,7 +35,7 @@ _WIDER: Final = {
 
 
 def spark_schema(schema: pa.Schema, *, topic: bool, headers: bool) -> StructType:
-    """Give a topic's columns as Spark's, with the topic's name or without, with headers or not."""
+    """Return a topic's columns in Spark's types, with or without the topic's name and headers."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     fields = [StructField(TOPIC, StringType(), nullable=False)] if topic else []
@@ -60,7 +60,7 @@ def _spark_type(kind: pa.DataType, name: str) -> DataType:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """Give a type without what only Arrow knows: as Spark can have it."""
+    """Return a type without what only Arrow knows: as Spark can have it."""
     if pt.is_dictionary(kind):
         return plain(kind.value_type)
     if pt.is_fixed_size_binary(kind):
@@ -77,14 +77,14 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Give what Spark expects batches of a schema to be."""
+    """Return what Spark expects batches of a schema to be."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def read_columns(schema: StructType) -> list[str]:
-    """Give which of a topic's columns a projection needs."""
+    """Return which of a topic's columns a projection needs."""
     return [name for name in schema.fieldNames() if name != TOPIC]
 
 
@@ -109,7 +109,7 @@ def check_projection(wanted: StructType, whole: StructType) -> None:
 
 
 def _covers(has: DataType, wanted: DataType) -> bool:
-    """Tell whether a type can be read as another: the same, or a struct with some of its fields."""
+    """Return whether a type can be read as another: the same, or a struct of some of its fields."""
     from pyspark.sql.types import StructType
 
     if isinstance(has, StructType) and isinstance(wanted, StructType):
@@ -129,7 +129,7 @@ class Fitter:
         self._topic = topic
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Give a batch in Spark's schema; a field that it does not have is null."""
+        """Return a batch in Spark's schema; a field that it does not have is null."""
         columns = [self._column(batch, field) for field in self._schema]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -140,7 +140,7 @@ class Fitter:
 
 
 def fitted(column: Any, kind: pa.DataType) -> Any:
-    """Give a column as another type of the same meaning; structs by the names of their fields."""
+    """Return a column as another type of the same meaning; structs by the names of their fields."""
     if column.type.equals(kind):
         return column
     if pt.is_struct(kind) and pt.is_struct(column.type):
@@ -166,7 +166,7 @@ def _fitted_struct(column: Any, kind: pa.DataType) -> pa.StructArray:
 
 
 def _child(column: pa.StructArray, name: str) -> pa.Array:
-    """Give a field of a struct column, for the rows that the column has."""
+    """Return a field of a struct column, for the rows that the column has."""
     import pyarrow.compute as pc
 
     return pc.struct_field(column, name)

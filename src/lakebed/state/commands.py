@@ -169,7 +169,7 @@ class CommitOffsets(NamedTuple):
 
 
 class ChangeGroup(NamedTuple):
-    """Say who holds which partition from now on: (topic, partition, member). Result: generation."""
+    """Assign partitions to members: (topic, partition, member). Result: generation."""
 
     group: str
     owners: tuple[tuple[int, int, str], ...]
@@ -209,7 +209,7 @@ class ReplaceSegments(NamedTuple):
 
 
 class PlaceSegments(NamedTuple):
-    """Say that files of segments are in another place now: (topic, partition, segment, place).
+    """Report that files of segments are in another place now: (topic, partition, segment, place).
 
     Result: how many of them are part of the log still.
     """
@@ -337,7 +337,7 @@ NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 
 
 def encode(command: Command, bodies: Sequence[Buffer] = ()) -> list[Buffer]:
-    """Give a command as the parts of an entry's payload; bodies are not copied."""
+    """Return a command as the parts of an entry's payload; bodies are not copied."""
     envelope = msgpack.packb(command)
     head = _HEAD.pack(VERSION, NUMBERS[type(command)], 0, len(envelope))
     parts: list[Buffer] = [head + envelope + _PADDING[(len(head) + len(envelope)) & 63]]
@@ -350,7 +350,7 @@ def encode(command: Command, bodies: Sequence[Buffer] = ()) -> list[Buffer]:
 
 
 def decode(payload: memoryview) -> tuple[Command, list[memoryview]]:
-    """Give the command of an entry and its bodies, which are views."""
+    """Return the command of an entry and its bodies, which are views."""
     if len(payload) < _HEAD.size:
         raise CorruptionError("an entry is too short for a command", bytes=len(payload))
     version, number, _, length = _HEAD.unpack_from(payload)
@@ -371,7 +371,7 @@ def decode(payload: memoryview) -> tuple[Command, list[memoryview]]:
 
 
 def parts_of(command: Command) -> tuple[Part, ...]:
-    """Give the parts whose bodies an entry holds."""
+    """Return the parts whose bodies an entry holds."""
     if isinstance(command, ProducerWrite):
         return (command.part,)
     if isinstance(command, Write | TransactionWrite | CommitTransaction):

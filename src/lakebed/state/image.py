@@ -98,7 +98,7 @@ class State:
 
 
 def encode_state(state: State) -> bytes:
-    """Give a state as bytes: equal states give equal bytes."""
+    """Return a state as bytes: equal states give equal bytes."""
     document = {
         "topics": [state.topics[key] for key in sorted(state.topics)],
         "partitions": [[*key, *state.partitions[key]] for key in sorted(state.partitions)],
@@ -119,7 +119,7 @@ def encode_state(state: State) -> bytes:
 
 
 def decode_state(data: bytes, source: object) -> State:
-    """Give the state of a snapshot's bytes; `source` names them in an error."""
+    """Return the state of a snapshot's bytes; `source` names them in an error."""
     version, document = _document(data, source)
     try:
         if version < _ACCESS_VERSION:

@@ -215,7 +215,7 @@ class _Ends:
         self.ends: dict[tuple[int, int], int] = {}
 
     def place(self, part: Part, index: int, number: int) -> tuple[Placed, ...]:
-        """Give each run of a part its offsets."""
+        """Return each run of a part its offsets."""
         topic = _topic(self._state, part.topic)
         if part.schema and part.schema > len(topic.schemas):
             raise SchemaChangeError("the topic has no such schema", topic=topic.name)
@@ -233,7 +233,7 @@ class _Ends:
         return tuple(placed)
 
     def changes(self) -> list[Change]:
-        """Give the changes of the partitions."""
+        """Return the changes of the partitions."""
         partitions = self._state.partitions
         return [
             (partitions, key, partitions[key]._replace(end=end)) for key, end in self.ends.items()
@@ -270,7 +270,7 @@ def _producer_write(state: State, index: int, command: commands.ProducerWrite) -
 
 
 def _repeated(state: State, command: commands.ProducerWrite) -> tuple[Placed, ...] | None:
-    """Give where a batch is that was written before; None if it is the next one."""
+    """Return where a batch is that was written before; None if it is the next one."""
     if len(command.sequences) != len(command.part.runs):
         raise InvalidArgumentError("every run needs its sequence number")
     found: list[Placed] = []
@@ -357,7 +357,7 @@ def _commit(state: State, index: int, command: commands.CommitTransaction) -> De
 def _with_offsets(
     state: State, command: commands.CommitTransaction | commands.CommitTogether, ends: _Ends
 ) -> list[Change]:
-    """Give the changes of the consumer offsets that commit with transactions."""
+    """Return the changes of the consumer offsets that commit with transactions."""
     changes: list[Change] = []
     groups = {group: _owners(state, group) for group, *_ in command.offsets}
     for group, member, topic, partition, offset in command.offsets:
@@ -389,7 +389,7 @@ def _commit_together(state: State, _index: int, command: commands.CommitTogether
 
 
 def _named(state: State, command: commands.CommitTogether, number: int, epoch: int) -> Transaction:
-    """Give an open transaction of the one who commits: nobody else's name says what counts."""
+    """Return an open transaction of the one who commits: nobody else's name says what counts."""
     transaction = _open(state, number, epoch, command.time_us)
     if state.producers[number].owner != owner_of(command.name):
         raise FencedError("the transaction belongs to somebody else", producer=number)
@@ -439,7 +439,7 @@ def _ended(state: State, transaction: Transaction, outcome: str, time_us: int) -
 
 
 def _open(state: State, number: int, epoch: int, time_us: int) -> Transaction:
-    """Give an open transaction that this epoch may still write to."""
+    """Return an open transaction that this epoch may still write to."""
     producer = _producer(state, number, epoch, transactional=True)
     transaction = state.transactions.get(number)
     if transaction is None:

@@ -89,7 +89,7 @@ class Permissions:
         return extended
 
     def permits(self, principal: str, action: Action, name: str) -> bool:
-        """Tell whether a principal may do an action on a name."""
+        """Return whether a principal may do an action on a name."""
         keys = [(role, action.value) for role in self._roles.get(principal, ())]
         if any(_fits(self._denials.get(key, ()), name) for key in keys):
             return False
@@ -98,13 +98,13 @@ class Permissions:
         )
 
     def permits_everywhere(self, principal: str, action: Action) -> bool:
-        """Tell whether a principal may do an action on every name, and on what has none."""
+        """Return whether a principal may do an action on every name, and on what has none."""
         keys = [(role, action.value) for role in self._roles.get(principal, ())]
         denied = any(key in self._denials for key in keys)
         return not denied and any(key in self._everywhere for key in keys)
 
     def permits_somewhere(self, principal: str, action: Action) -> bool:
-        """Tell whether there is any name on which a principal may do an action.
+        """Return whether there is any name on which a principal may do an action.
 
         A denial counts only if it is for every name.
         """
@@ -114,12 +114,12 @@ class Permissions:
         return any(key in self._everywhere or key in self._patterns for key in keys)
 
     def administrators(self) -> set[str]:
-        """Give the principals that may look after access itself."""
+        """Return the principals that may look after access itself."""
         return {each for each in self._roles if self.permits_everywhere(each, Action.ADMIN)}
 
 
 def is_open(state: State) -> bool:
-    """Tell whether a log knows nobody yet, so that everybody may do everything.
+    """Return whether a log knows nobody yet, so that everybody may do everything.
 
     A token counts even when it is revoked: revoking the last one opens nothing.
     """

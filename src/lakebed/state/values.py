@@ -88,7 +88,7 @@ class Producer(NamedTuple):
 
 
 def owner_of(name: str) -> str:
-    """Tell whose a name of a producer, a transaction or a marker is; empty for nobody's."""
+    """Return whose a name of a producer, a transaction or a marker is; empty for nobody's."""
     return name.rpartition("/")[0]
 
 
@@ -180,9 +180,9 @@ class Token(NamedTuple):
     """0: not revoked."""
 
     def ended_us(self) -> int:
-        """Give when it stopped or will stop to be valid; 0 if never."""
+        """Return when it stopped or will stop to be valid; 0 if never."""
         return min((each for each in (self.expires_us, self.revoked_us) if each), default=0)
 
     def valid_at(self, time_us: int) -> bool:
-        """Tell whether it is neither revoked nor expired."""
+        """Return whether it is neither revoked nor expired."""
         return not self.revoked_us and (not self.expires_us or time_us < self.expires_us)

@@ -29,7 +29,7 @@ def assign(
     partitions: Mapping[str, int],
     held: Mapping[str, Collection[TopicPartition]],
 ) -> Assignment:
-    """Give every partition of each topic that somebody subscribes to, to one of its subscribers.
+    """Return every partition of each topic that somebody subscribes to, to one of its subscribers.
 
     `members` has the topics of each member, `partitions` the number of partitions of each topic
     that exists, and `held` what members read now. Holdings that are no longer possible are ignored.
@@ -69,7 +69,7 @@ def _ranges(members: Mapping[str, Collection[str]], partitions: Mapping[str, int
 def _subscribers(
     members: Mapping[str, Collection[str]], partitions: Mapping[str, int]
 ) -> dict[str, list[str]]:
-    """Give the subscribers of each topic that exists and has any; both in order of their names."""
+    """Return the subscribers of each topic that exists and has any; both sorted by name."""
     found: dict[str, list[str]] = {topic: [] for topic in sorted(partitions)}
     for member in sorted(members):
         for topic in set(members[member]):
@@ -137,7 +137,7 @@ class _Balance:
                     self._load[member] += 1
 
     def place_the_rest(self) -> None:
-        """Give what nobody has to the least loaded subscribers, the least choice first."""
+        """Return what nobody has to the least loaded subscribers, the least choice first."""
         for pool in sorted(set(self._pools.values()), key=_choice):
             for topic in pool.topics:
                 for number in range(self._partitions[topic]):
@@ -160,7 +160,7 @@ class _Balance:
                 heapq.heappush(most_loaded, (-self._load[member], member))
 
     def result(self) -> Assignment:
-        """Give what each member has."""
+        """Return what each member has."""
         return {
             member: frozenset(each for some in owned.values() for each in some)
             for member, owned in self._owned.items()
@@ -171,7 +171,7 @@ class _Balance:
         self._placed.add(partition)
 
     def _least(self, pool: _Pool) -> str:
-        """Give the least loaded subscriber of a pool.
+        """Return the least loaded subscriber of a pool.
 
         The heap learns late of loads that grew: an entry too low is corrected when it comes up.
         Loads that shrink are entered at once, so an entry too high has a better one beside it.
@@ -188,7 +188,7 @@ class _Balance:
                 heapq.heappop(heap)
 
     def _pass_on(self, giver: str) -> str | None:
-        """Relieve the most loaded member of one partition; give who has one more for it.
+        """Relieve the most loaded member of one partition; return who has one more for it.
 
         If nobody can take one, then neither from anybody that the search met: all of them have at
         most one less than the most loaded, and what they own is shared with nobody else. They are
@@ -213,7 +213,7 @@ class _Balance:
         return None
 
     def _reach(self, edge: Iterable[str], seen: set[_Pool]) -> dict[_Pool, str]:
-        """Give the pools not seen yet of which one of these members has a partition, with it."""
+        """Return the pools not seen yet of which one of these members has a partition, with it."""
         reached: dict[_Pool, str] = {}
         for member in edge:
             for pool, owned in self._owned[member].items():
@@ -225,7 +225,7 @@ class _Balance:
     def _best_taker(
         self, reached: Mapping[_Pool, str], load_max: int
     ) -> tuple[str, str, _Pool] | None:
-        """Give the least loaded who may take one, from whom, and of which pool."""
+        """Return the least loaded who may take one, from whom, and of which pool."""
         best: tuple[str, str, _Pool] | None = None
         for pool, member in reached.items():
             taker = self._least(pool)

@@ -21,20 +21,20 @@ from lakebed.topic.times import check_array
 
 
 def mismatch(column: str, expected: object, got: object, **facts: object) -> SchemaMismatchError:
-    """Say which column is not what the topic expects."""
+    """Return which column is not what the topic expects."""
     return SchemaMismatchError(
         "a column does not fit the topic", column=column, expected=expected, got=got, **facts
     )
 
 
 def constant_timestamps(time_us: int, rows: int) -> pa.Array:
-    """Give the same time for each row."""
+    """Return the same time for each row."""
     times = np.full(rows, time_us, np.int64)
     return pa.Array.from_buffers(TIMESTAMP, rows, [None, pa.py_buffer(times)], 0)
 
 
 def timestamp_column(array: pa.Array, now_us: int) -> pa.Array:
-    """Give timestamps in microseconds, UTC; what has no zone is UTC, and what is null is now."""
+    """Return timestamps in microseconds, UTC; what has no zone is UTC, and what is null is now."""
     kind = array.type
     if types.is_null(kind):
         return constant_timestamps(now_us, len(array))
@@ -51,7 +51,7 @@ def timestamp_column(array: pa.Array, now_us: int) -> pa.Array:
 
 
 def binary_column(array: pa.Array, column: str, room: Room) -> pa.Array:
-    """Give the bytes of a key or raw value; text is its UTF-8 encoding."""
+    """Return the bytes of a key or raw value; text is its UTF-8 encoding."""
     kind = array.type
     if kind == pa.binary():
         return array
@@ -65,7 +65,7 @@ def binary_column(array: pa.Array, column: str, room: Room) -> pa.Array:
 
 
 def headers_column(array: pa.Array, room: Room) -> pa.Array:
-    """Give the headers as a map of text to bytes."""
+    """Return the headers as a map of text to bytes."""
     kind = array.type
     if kind == HEADERS:
         return array
@@ -81,7 +81,7 @@ def headers_column(array: pa.Array, room: Room) -> pa.Array:
 
 
 def typed_column(array: pa.Array, kind: pa.DataType, room: Room, path: str = "value") -> pa.Array:
-    """Give the values of a typed topic, the fields of structs matched by name."""
+    """Return the values of a typed topic, the fields of structs matched by name."""
     got = array.type
     if got == kind:
         return array
@@ -133,7 +133,7 @@ def _child(
 
 
 def _same_content(got: pa.DataType, kind: pa.DataType) -> bool:
-    """Tell whether one type holds what the other does, so that a cast loses nothing."""
+    """Return whether one type holds what the other does, so that a cast loses nothing."""
     if got == kind or (_is_text(got) and _is_text(kind)) or (_is_bytes(got) and _is_bytes(kind)):
         return True
     if types.is_timestamp(got) and types.is_timestamp(kind):

@@ -62,12 +62,12 @@ class LastOfKeys:
 
     @property
     def size_bytes(self) -> int:
-        """Give how much memory is held, without what joining takes."""
+        """Return how much memory is held, without what joining takes."""
         held = [self._known, *self._keyless]
         return self._fresh_bytes + sum(int(each.nbytes) for each in held)
 
     def take(self) -> tuple[pa.Table, Offsets]:
-        """Give `key` and `mark` of each key's last record, and offsets without a key; begin anew.
+        """Return `key` and `mark` of each key's last record, and offsets without a key; reset.
 
         The mark is twice the offset, and one more for a tombstone that goes.
         """
@@ -83,14 +83,14 @@ class LastOfKeys:
 
 
 def with_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Give records with what is asked of a value only: whether there is one."""
+    """Return records with what is asked of a value only: whether there is one."""
     names = ["offset", "timestamp", "key"]
     columns = [*(batch.column(name) for name in names), batch.column("value").is_null()]
     return pa.RecordBatch.from_arrays(columns, [*names, "tombstone"])
 
 
 def surviving(batches: Iterable[pa.RecordBatch], tombstone_before_us: int) -> Offsets:
-    """Give the offsets of the records that stay, sorted. Batches are as for `LastOfKeys`."""
+    """Return the offsets of the records that stay, sorted. Batches are as for `LastOfKeys`."""
     held = LastOfKeys(tombstone_before_us)
     for batch in batches:
         held.add(batch)
@@ -100,7 +100,7 @@ def surviving(batches: Iterable[pa.RecordBatch], tombstone_before_us: int) -> Of
 
 
 def keep(batch: pa.RecordBatch, survivors: Offsets) -> pa.RecordBatch:
-    """Give the rows of a batch whose `offset` is among the survivors, in their order."""
+    """Return the rows of a batch whose `offset` is among the survivors, in their order."""
     offsets = _numbers(batch["offset"])
     places = np.searchsorted(survivors, offsets)
     found = places < len(survivors)
@@ -115,7 +115,7 @@ _NO_OFFSETS: Final = np.zeros(0, np.int64)
 
 
 def _marked(batch: pa.RecordBatch, oldest_us: int) -> pa.RecordBatch:
-    """Give key and mark of records that have a key.
+    """Return key and mark of records that have a key.
 
     The greatest mark of a key is that of its last record, and says in one number whether it goes.
     """
@@ -153,7 +153,7 @@ def _same_kind(keys: Sequence[pa.Array]) -> pa.ChunkedArray:
 
 
 def _numbers(column: Any) -> Offsets:
-    """Give a column of whole numbers or timestamps as 64-bit numbers."""
+    """Return a column of whole numbers or timestamps as 64-bit numbers."""
     whole = column.cast(pa.int64())
     numbers: Offsets = np.asarray(whole, dtype=np.int64)
     return numbers

@@ -41,7 +41,7 @@ class RecordTexts:
         self._convert = to_json(value) or (lambda each: each)
 
     def __call__(self, table: pa.Table) -> list[str]:
-        """Give the JSON text of each record."""
+        """Return the JSON text of each record."""
         topic = _quoted(table.schema.metadata[b"topic"].decode())
         rows = zip(
             table.column("partition").to_pylist(),
@@ -66,7 +66,7 @@ class RecordTexts:
 
 
 def _bytes_json(column: pa.ChunkedArray) -> list[str]:
-    """Give bytes as JSON: all of them at once if they are text."""
+    """Return bytes as JSON: all of them at once if they are text."""
     if column.null_count == len(column):
         return ["null"] * len(column)
     try:
@@ -100,7 +100,7 @@ class RecordRows:
         self._headers = headers or {}
 
     def __call__(self, given: Any) -> dict[str, Any]:
-        """Give the row of a JSON object."""
+        """Return the row of a JSON object."""
         if not isinstance(given, dict):
             raise UnfitError("not a JSON object")
         for name in given.keys() - _IGNORED:
@@ -127,13 +127,13 @@ TROUBLE: Final = (ValueError, TypeError, OverflowError, RecursionError)
 
 
 def reason(error: Exception) -> str:
-    """Say why a JSON text is no record."""
+    """Return why a JSON text is no record."""
     why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
     return f"not JSON: {why}" if isinstance(error, json.JSONDecodeError) else why
 
 
 def by_partition(rows: list[dict[str, Any]]) -> dict[int | None, list[int]]:
-    """Give which rows go to each partition that is named, and to none; names none in them."""
+    """Return which rows go to each partition that is named, and to none; names none in them."""
     found: dict[int | None, list[int]] = {}
     for number, row in enumerate(rows):
         found.setdefault(row.pop("partition", None), []).append(number)

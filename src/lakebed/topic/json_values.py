@@ -31,7 +31,7 @@ _FLOATS: Final = {"NaN", "Infinity", "-Infinity"}
 _TROUBLE: Final = (ValueError, TypeError, OverflowError, InvalidOperation, binascii.Error)
 
 compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-"""Give JSON without a byte too many."""
+"""Return JSON without a byte too many."""
 
 
 class UnfitError(ValueError):
@@ -42,7 +42,7 @@ class UnfitError(ValueError):
 
 
 def shown_bytes(value: bytes | None) -> object:
-    """Give bytes as text if they are text."""
+    """Return bytes as text if they are text."""
     if value is None:
         return None
     try:
@@ -65,7 +65,7 @@ def _time_out(kind: pa.DataType) -> Converter:
 
 
 def shown_time(value: datetime) -> str:
-    """Give a time in UTC, or one without a time zone as it is."""
+    """Return a time in UTC, or one without a time zone as it is."""
     text = value.strftime("%Y-%m-%dT%H:%M:%S.%f").rjust(26, "0")  # also before the year 1000
     return text if value.tzinfo is None else text + "Z"
 
@@ -214,7 +214,7 @@ def _naive(value: datetime) -> datetime:
 
 
 def _placed(convert: Converter, path: str) -> Converter:
-    """Say where it was that a value did not fit."""
+    """Return where it was that a value did not fit."""
 
     def checked(value: Any) -> Any:
         if value is None:

@@ -52,7 +52,7 @@ class Membership:
         self._members: dict[str, _Member] = {}
         self._owners: dict[TopicPartition, str] = {}
         self._target: Assignment | None = None
-        """None when it must be computed anew: of a crowd that joins, only the last one costs."""
+        """None when it must be computed again: of a crowd that joins, only the last one costs."""
 
     def join(
         self,
@@ -83,7 +83,7 @@ class Membership:
         self._remove([member])
 
     def expire(self, now: float) -> list[str]:
-        """Expel those that were silent for longer than their session; give who they were."""
+        """Expel those that were silent for longer than their session; return who they were."""
         silent = sorted(
             name
             for name, member in self._members.items()
@@ -102,7 +102,7 @@ class Membership:
     def heartbeat(
         self, member: str, now: float, held: Collection[TopicPartition]
     ) -> frozenset[TopicPartition]:
-        """Hear what a member still holds, and give what it may hold from now on.
+        """Hear what a member still holds, and return what it may hold from now on.
 
         What it holds and is not in the answer it must give up: finish with it, then name it no
         more. A member that was silent for longer than its session, but is not expelled yet, goes on
@@ -128,11 +128,11 @@ class Membership:
         return allowed
 
     def owner(self, partition: TopicPartition) -> str | None:
-        """Give who holds a partition right now."""
+        """Return who holds a partition right now."""
         return self._owners.get(partition)
 
     def owners(self) -> dict[TopicPartition, str]:
-        """Give who holds what right now, which alone may commit offsets of it."""
+        """Return who holds what right now, which alone may commit offsets of it."""
         return dict(self._owners)
 
     @property
@@ -147,7 +147,7 @@ class Membership:
         return all(member.held == targets[name] for name, member in self._members.items())
 
     def describe(self) -> dict[str, object]:
-        """Give everything there is to know, as plain data."""
+        """Return everything there is to know, as plain data."""
         targets = self._targets()
         return {
             "generation": self.generation,

@@ -45,7 +45,7 @@ def normalize(
     record_bytes_max: int,
     batch_bytes_max: int = limits.ENTRY_BYTES_MAX,
 ) -> pa.RecordBatch:
-    """Give what a caller wants to write as one storage batch, checked in every respect.
+    """Return what a caller wants to write as one storage batch, checked in every respect.
 
     `data` is an Arrow table or record batch, or a list or tuple of rows. A row is a dictionary with
     `value` and, if wanted, `key`, `headers` and `timestamp`; for a raw topic also plain bytes or
@@ -75,7 +75,7 @@ def from_columns(
     value_type: pa.DataType,
     record_bytes_max: int,
 ) -> pa.RecordBatch:
-    """Give records that were collected in lists as one storage batch.
+    """Return records that were collected in lists as one storage batch.
 
     `keys` or `headers` None means that no record has any; a single timestamp is that of all.
     """
@@ -97,7 +97,7 @@ def _assembled(
     value: pa.Array,
     record_bytes_max: int,
 ) -> pa.RecordBatch:
-    """Give the columns as a batch, after refusing what no storage batch may hold."""
+    """Return the columns as a batch, after refusing what no storage batch may hold."""
     arrays = [
         timestamp,
         _nulls(_BINARY, len(value)) if key is None else key,
@@ -236,14 +236,14 @@ def _check_sizes(arrays: list[pa.Array], record_bytes_max: int) -> None:
 
 
 def serialize(batch: pa.RecordBatch) -> pa.Buffer:
-    """Give the batch as one IPC message; of a slice, only the slice's bytes."""
+    """Return the batch as one IPC message; of a slice, only the slice's bytes."""
     return batch.serialize()
 
 
 def deserialize(
     buffer: Buffer | pa.Buffer, schema: pa.Schema, *, full: bool = False
 ) -> pa.RecordBatch:
-    """Give the batch of a message without copying it; anything else is a `CorruptionError`.
+    """Return the batch of a message without copying it; anything else is a `CorruptionError`.
 
     The structure is always checked. `full` also looks at every value, for messages that no checksum
     of ours has covered.
@@ -257,7 +257,7 @@ def deserialize(
 
 
 def with_position(batch: pa.RecordBatch, partition: int, base: int) -> pa.RecordBatch:
-    """Give a storage batch as its readers see it, its first record at offset `base`."""
+    """Return a storage batch as its readers see it, its first record at offset `base`."""
     count = batch.num_rows
     partitions = pa.py_buffer(np.full(count, partition, np.int32))
     offsets = pa.py_buffer(np.arange(base, base + count, dtype=np.int64))
@@ -271,6 +271,6 @@ def with_position(batch: pa.RecordBatch, partition: int, base: int) -> pa.Record
 
 
 def payload_bytes(batch: pa.RecordBatch) -> int:
-    """Give about how much memory the batch takes; of a slice, the slice's share."""
+    """Return about how much memory the batch takes; of a slice, the slice's share."""
     size: int = batch.nbytes
     return size

@@ -23,7 +23,7 @@ More would rewrite equal flushes a little less often, and leave many more segmen
 def plan_retention(
     segments: Sequence[Segment], config: TopicConfig, *, low: int, now_us: int
 ) -> int:
-    """Give the new low watermark: the end of the last segment that is to go, or `low` as it is.
+    """Return the new low watermark: the end of the last segment that is to go, or `low` as it is.
 
     Segments go whole, the oldest first, up to the first that is neither too old nor beyond the
     size. A segment is too old when its newest record is; it is beyond the size when the others have
@@ -51,7 +51,7 @@ def _beyond_size(bytes_without: int, config: TopicConfig) -> bool:
 
 
 def plan_local(segments: Sequence[Segment], config: TopicConfig, *, now_us: int) -> list[Segment]:
-    """Give the segments whose local files are to go, because the store has them: oldest first.
+    """Return the segments whose local files are to go, because the store has them: oldest first.
 
     Those older than `local_ms`, and those without which the others have `local_bytes` still.
     """
@@ -70,7 +70,7 @@ def plan_local(segments: Sequence[Segment], config: TopicConfig, *, now_us: int)
 
 
 def plan_merge(segments: Sequence[Segment], config: TopicConfig) -> list[list[Segment]]:
-    """Give runs of neighbours, each to be merged into one segment, none in two runs.
+    """Return runs of neighbours, each to be merged into one segment, none in two runs.
 
     A run has at least MERGE_SEGMENTS_MIN segments without a gap between their offsets, each smaller
     than `segment_bytes` divided by that number, together no larger than `segment_bytes`, and at
@@ -96,7 +96,7 @@ def plan_merge(segments: Sequence[Segment], config: TopicConfig) -> list[list[Se
 
 
 def _small_neighbours(segments: Sequence[Segment], bytes_max: int) -> Iterator[list[Segment]]:
-    """Give the longest runs of segments below a size, without a gap between them."""
+    """Return the longest runs of segments below a size, without a gap between them."""
     run: list[Segment] = []
     for segment in segments:
         # One that is in the store alone stays as it is: merging would bring it back.
@@ -110,7 +110,7 @@ def _small_neighbours(segments: Sequence[Segment], bytes_max: int) -> Iterator[l
 
 
 def _merge_end(run: Sequence[Segment], start: int, bytes_max: int) -> int:
-    """Give where the longest merge that begins at `start` ends, or `start` if there is none."""
+    """Return where the longest merge that begins at `start` ends, or `start` if there is none."""
     end = start
     total = largest = 0
     for place in range(start, len(run)):
@@ -133,7 +133,7 @@ def plan_compaction(
     hold: int | None = None,
     force: bool = False,
 ) -> list[Segment]:
-    """Give the segments of a compaction by key: all that may be compacted yet, or none.
+    """Return the segments of a compaction by key: all that may be compacted yet, or none.
 
     A compaction begins when, of all their bytes, the share of segments that hold offsets at or
     above `compacted_to`, where the last one ended, has reached `compact_dirty_percent`; with
@@ -153,7 +153,7 @@ def plan_compaction(
 def compactable(
     segments: Sequence[Segment], config: TopicConfig, *, now_us: int, hold: int | None
 ) -> list[Segment]:
-    """Give the segments from the first on that are old enough and that no group holds.
+    """Return the segments from the first on that are old enough and that no group holds.
 
     Those behind one that has to wait wait too: compaction sees a partition from its beginning.
     """
@@ -170,7 +170,7 @@ def compactable(
 def compaction_hold(
     committed: Iterable[Committed], config: TopicConfig, *, now_us: int
 ) -> int | None:
-    """Give the offset from which on groups hold a partition, None if nobody does.
+    """Return the offset from which on groups hold a partition, None if nobody does.
 
     It is the lowest that a group has committed, of the groups that committed lately.
     """
@@ -181,13 +181,13 @@ def compaction_hold(
 
 
 def dirty_bytes(segments: Sequence[Segment], compacted_to: int) -> tuple[int, int]:
-    """Give the bytes of the segments that are new since the last compaction, and of all."""
+    """Return the bytes of the segments that are new since the last compaction, and of all."""
     new = (segment.file_bytes for segment in segments if segment.end > compacted_to)
     return sum(new), sum(segment.file_bytes for segment in segments)
 
 
 def is_compacted(config: TopicConfig) -> bool:
-    """Tell whether newer records of a key replace older ones."""
+    """Return whether newer records of a key replace older ones."""
     return "compact" in _cleanups(config)
 
 

@@ -116,12 +116,12 @@ def split(
 
 
 def _narrow(partitions: npt.NDArray[np.int32], count: int) -> npt.NDArray[Any]:
-    """Give the partitions in the smallest type: numpy sorts up to 16 bits by radix."""
+    """Return the partitions in the smallest type: numpy sorts up to 16 bits by radix."""
     return partitions.astype(np.min_scalar_type(count))
 
 
 def partitions_of(keys: pa.Array, count: int) -> npt.NDArray[np.int32]:
-    """Give each key's partition of `count`, and -1 where there is no key."""
+    """Return each key's partition of `count`, and -1 where there is no key."""
     partitions = (murmur2(keys) & _POSITIVE) % np.int32(count)
     if keys.null_count:
         partitions[keys.is_null().to_numpy(zero_copy_only=False)] = -1
@@ -168,7 +168,7 @@ def _fold_long(h: int, words: _Words) -> int:
 
 
 def _bytes_of(keys: pa.Array) -> tuple[_Words, _Ints]:
-    """Copy the keys' bytes, with zeros behind them, and give where each begins and the last ends.
+    """Copy the keys' bytes, with zeros behind them, and return where each begins and the last ends.
 
     The zeros let every key be read in whole words, and the copy begins on a word's boundary.
     """
@@ -197,7 +197,7 @@ def _hash_all(data: _Words, offsets: _Ints) -> _Words:
 
 
 def _fold_words(hashes: _Words, reader: _Reader, words: _Ints) -> npt.NDArray[np.intp]:
-    """Mix each key's whole words into its hash, and give the rows left out because they are long.
+    """Mix each key's whole words into its hash, and return the rows left out because they are long.
 
     A key that is through goes along with its hash held still, until half of them are; then the
     others go on alone.
@@ -256,7 +256,7 @@ class _Reader:
         self._high = np.empty_like(self._low)
 
     def next_unmixed(self) -> _Words:
-        """Give each key's next word, valid until the next call; behind the data, the last word."""
+        """Return each key's next word, valid until the next call; after the data, the last word."""
         self._at += 1
         word, self._low = self._low, self._high
         self._data.take(self._at, out=self._low, mode="clip")
@@ -269,14 +269,14 @@ class _Reader:
         return word
 
     def next(self) -> _Words:
-        """Give each key's next word, ready to be mixed into its hash."""
+        """Return each key's next word, ready to be mixed into its hash."""
         word = self.next_unmixed()
         word *= _FACTOR
         _mix_shifted(word, 24)
         return word
 
     def only(self, rows: npt.NDArray[np.intp]) -> _Reader:
-        """Give a reader that goes on with some of the keys."""
+        """Return a reader that goes on with some of the keys."""
         reader = object.__new__(_Reader)
         reader._data = self._data
         reader._right, reader._left = self._right[rows], self._left[rows]

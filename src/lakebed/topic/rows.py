@@ -92,7 +92,7 @@ def _micros(time: Any, now_us: int) -> int:
 
 
 def array(values: Sequence[Any], kind: pa.DataType, column: str) -> pa.Array:
-    """Give an array of this type, or say which row does not fit it."""
+    """Return an array of this type, or say which row does not fit it."""
     if len(values) == 1 and kind == _BINARY and type(values[0]) is bytes:
         return _one_binary(values[0])
     try:
@@ -105,7 +105,7 @@ def array(values: Sequence[Any], kind: pa.DataType, column: str) -> pa.Array:
 
 
 def _one_binary(value: bytes) -> pa.Array:
-    """Give an array of one value, for the producer of single records; the value is not copied."""
+    """Return an array of one value, for the producer of single records; the value is not copied."""
     if len(value) > limits.RECORD_BYTES_MAX:
         raise RecordTooLargeError(
             "a record is too large", row=0, bytes=len(value), bytes_max=limits.RECORD_BYTES_MAX
@@ -124,7 +124,7 @@ def _offender(values: Sequence[Any], kind: pa.DataType, column: str, error: Exce
 
 
 def headers_array(headers: Sequence[Any]) -> pa.Array:
-    """Give the headers of each record, each a dictionary or None."""
+    """Return the headers of each record, each a dictionary or None."""
     for row, header in enumerate(headers):
         if header is not None and not isinstance(header, dict):
             expected = "a dictionary of text to bytes"
@@ -134,7 +134,7 @@ def headers_array(headers: Sequence[Any]) -> pa.Array:
 
 
 def value_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Give the values of a raw topic (bytes or text) or of a typed one (dictionaries)."""
+    """Return the values of a raw topic (bytes or text) or of a typed one (dictionaries)."""
     if types.is_struct(kind):
         _check(values, kind, "value")
     return array(values, kind, "value")
@@ -199,7 +199,7 @@ def _check_struct(values: Sequence[Any], kind: pa.StructType, path: str) -> None
 
 @functools.lru_cache(maxsize=1024)
 def _fields_of(kind: pa.StructType) -> tuple[frozenset[str], list[pa.Field]]:
-    """Give the names of a struct's fields, and those fields whose values have to be looked at."""
+    """Return the names of a struct's fields, and those fields whose values have to be looked at."""
     names = frozenset(field.name for field in kind)
     return names, [field for field in kind if _is_careful(field.type)]
 

@@ -74,7 +74,7 @@ _INSTEAD: Final = (
 
 
 def check_schema(schema: pa.Schema) -> pa.Schema:
-    """Give a typed topic's schema in its normal form, or refuse it."""
+    """Return a typed topic's schema in its normal form, or refuse it."""
     if not isinstance(schema, pa.Schema):
         raise InvalidArgumentError(
             "a topic's schema is a pyarrow.Schema, or None for a raw topic",
@@ -201,7 +201,7 @@ def _shown(field: object) -> str:
 
 
 def encode_schema(schema: pa.Schema) -> bytes:
-    """Give a checked schema's bytes: equal schemas have equal bytes."""
+    """Return a checked schema's bytes: equal schemas have equal bytes."""
     data: bytes = schema.serialize().to_pybytes()
     if len(data) > limits.SCHEMA_BYTES_MAX:
         raise InvalidArgumentError(
@@ -211,7 +211,7 @@ def encode_schema(schema: pa.Schema) -> bytes:
 
 
 def decode_schema(data: bytes) -> pa.Schema:
-    """Give the schema that was encoded; anything else is a `CorruptionError`."""
+    """Return the schema that was encoded; anything else is a `CorruptionError`."""
     if len(data) > limits.SCHEMA_BYTES_MAX:
         raise CorruptionError(
             "a schema is too large", bytes=len(data), bytes_max=limits.SCHEMA_BYTES_MAX
@@ -223,13 +223,13 @@ def decode_schema(data: bytes) -> pa.Schema:
 
 
 def value_type(schema: pa.Schema | None) -> pa.DataType:
-    """Give the type of the column `value`: binary for a raw topic, a struct for a typed one."""
+    """Return the type of the column `value`: binary for a raw topic, a struct for a typed one."""
     return pa.binary() if schema is None else pa.struct(list(schema))
 
 
 @functools.lru_cache(maxsize=1024)
 def storage_schema(value_type: pa.DataType) -> pa.Schema:
-    """Give the columns of a batch as it is written."""
+    """Return the columns of a batch as it is written."""
     return pa.schema(
         [
             pa.field("timestamp", TIMESTAMP, nullable=False),
@@ -242,7 +242,7 @@ def storage_schema(value_type: pa.DataType) -> pa.Schema:
 
 @functools.lru_cache(maxsize=1024)
 def reader_schema(value_type: pa.DataType) -> pa.Schema:
-    """Give the columns of a batch as a reader gets it."""
+    """Return the columns of a batch as a reader gets it."""
     stored = storage_schema(value_type)
     return pa.schema(
         [
@@ -254,7 +254,7 @@ def reader_schema(value_type: pa.DataType) -> pa.Schema:
 
 
 def evolve(batch: pa.RecordBatch, value_type: pa.DataType) -> pa.RecordBatch:
-    """Give the batch with the value's type as it is now: fields added since are null.
+    """Return the batch with the value's type as it is now: fields added since are null.
 
     What was there is not copied. A batch without the column `value` is given back as it is.
     """

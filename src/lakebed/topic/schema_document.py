@@ -48,7 +48,7 @@ class _Wrong(Exception):  # noqa: N818  # it never leaves this module
 
 
 def schema_of(document: Any, **source: object) -> pa.Schema:
-    """Give the schema of a document; what is wrong is told with its source and the field."""
+    """Return the schema of a document; what is wrong is told with its source and the field."""
     try:
         return check_schema(_schema(document))
     except _Wrong as wrong:
@@ -123,7 +123,7 @@ def _simple(text: str, path: str) -> pa.DataType:
 
 
 def schema_document(schema: pa.Schema) -> dict[str, object]:
-    """Give a schema in the form in which it can be given."""
+    """Return a schema in the form in which it can be given."""
     return {"fields": [_field_document(field) for field in schema]}
 
 
@@ -132,7 +132,7 @@ def _field_document(field: pa.Field) -> dict[str, object]:
 
 
 def type_document(kind: pa.DataType) -> object:
-    """Give a type in the form in which it can be given."""
+    """Return a type in the form in which it can be given."""
     if kind in _NAMES:
         return _NAMES[kind]
     if types.is_decimal(kind):

@@ -17,12 +17,12 @@ _Numbers = npt.NDArray[np.int64]
 
 
 def bytes_bound(array: pa.Array) -> int:
-    """Give a number of bytes that all rows together do not exceed; quick, whatever the length."""
+    """Return a number of bytes that all rows together do not exceed; quick, whatever the length."""
     return sum(buffer.size for buffer in array.buffers() if buffer is not None)
 
 
 def record_bytes(columns: list[pa.Array]) -> _Numbers:
-    """Give the bytes of each record, whose parts stand in these columns."""
+    """Return the bytes of each record, whose parts stand in these columns."""
     total: _Numbers = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         if column.null_count < len(column):
@@ -31,12 +31,12 @@ def record_bytes(columns: list[pa.Array]) -> _Numbers:
 
 
 def counts(array: pa.Array) -> npt.NDArray[np.int32]:
-    """Give how many elements each list or map has."""
+    """Return how many elements each list or map has."""
     return np.diff(_offsets(array))
 
 
 def _positions(array: pa.Array) -> _Numbers | npt.NDArray[np.int32]:
-    """Give for each row how many bytes stand before it, and at last those of all."""
+    """Return for each row how many bytes stand before it, and at last those of all."""
     kind = array.type
     if types.is_string(kind) or types.is_binary(kind):
         return _offsets(array)

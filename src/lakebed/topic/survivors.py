@@ -44,7 +44,7 @@ class Survivors:
         return cls(bits, base, end)
 
     def count(self) -> int:
-        """Give how many survive."""
+        """Return how many survive."""
         starts = range(0, len(self._bits), _COUNT_BYTES)
         return sum(
             int(np.unpackbits(self._bits[at : at + _COUNT_BYTES]).sum(dtype=np.int64))
@@ -52,13 +52,13 @@ class Survivors:
         )
 
     def chosen(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
-        """Tell of each offset, all of them within the range, whether it survives."""
+        """Return of each offset, all of them within the range, whether it survives."""
         places = offsets - self.base
         found: npt.NDArray[np.bool_] = (self._bits[places >> 3] >> (places & 7) & 1).astype(bool)
         return found
 
     def between(self, start: int, until: int) -> int:
-        """Give how many survive of a part of the range."""
+        """Return how many survive of a part of the range."""
         first, last = start - self.base, until - self.base
         if first >= last:
             return 0
@@ -69,7 +69,7 @@ class Survivors:
 
 
 def pack_survivors(offsets: Offsets, *, base: int, end: int) -> bytes:
-    """Give offsets from `base` up to, not including, `end` as survivors travel, in any order."""
+    """Return offsets from `base` up to, not including, `end` as survivors travel, in any order."""
     if len(offsets) and not base <= int(offsets.min()) <= int(offsets.max()) < end:
         raise InvalidArgumentError("survivors are outside of the range", base=base, end=end)
     flags = np.zeros(end - base, dtype=bool)
@@ -92,7 +92,7 @@ def _size(base: int, end: int) -> int:
 
 
 def _decompressed(packed: bytes, size: int) -> Any:
-    """Give exactly `size` bytes; of what would be more, one more is unpacked and no further."""
+    """Return exactly `size` bytes; of what would be more, one more is unpacked and no further."""
     checked_survivors(packed)
     try:
         with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:

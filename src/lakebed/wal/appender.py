@@ -174,7 +174,7 @@ class Appender:
         return tail._replace(synced=tail.position)
 
     def has_room(self, tail: Tail, span_bytes: int) -> bool:
-        """Tell whether frames of this size and the end block fit the active file."""
+        """Return whether frames of this size and the end block fit the active file."""
         return tail.position + span_bytes + len(END_BLOCK) <= tail.size
 
     def rotate(self, tail: Tail, span_bytes: int) -> Tail:
@@ -256,7 +256,7 @@ class Appender:
 def _after(
     request: Request, index: int, term: int, hard_state: HardState, mark: Mark
 ) -> tuple[int, int, HardState, Mark]:
-    """Give index, term, hard state and mark after a frame that is not an entry."""
+    """Return index, term, hard state and mark after a frame that is not an entry."""
     kind, value = request.kind, request.content
     if isinstance(value, HardState):
         request.index = index
@@ -272,7 +272,7 @@ def _after(
 
 
 def _carried(hard_state: HardState, mark: Mark) -> list[Request]:
-    """Give the frames that each file repeats, so that the files before it can go."""
+    """Return the frames that each file repeats, so that the files before it can go."""
     carried = []
     if hard_state != HardState():
         carried.append(hard_state_request(hard_state))

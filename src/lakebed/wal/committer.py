@@ -100,7 +100,7 @@ class Committer:
         self._thread: threading.Thread | None = None
 
     def call(self, *requests: Request) -> int:
-        """Commit requests in one group and wait for them; give the last one's index."""
+        """Commit requests in one group and wait for them; return the last one's index."""
         self.check_not_in_callback()
         lead: object | None = None
         request = requests[-1]
@@ -140,7 +140,7 @@ class Committer:
             raise rider.error
 
     def holds(self, request: Request) -> bool:
-        """Tell whether a request was taken, for whoever was interrupted while handing it over."""
+        """Return whether a request was taken, for whoever was interrupted while handing it over."""
         with self._mutex:
             taken = (*self._queue, *self._group, *self._finished)
             return request.done or any(each is request for each in taken)
@@ -189,7 +189,7 @@ class Committer:
         request.join()
 
     def wait_for(self, index: int, timeout: float | None) -> bool:
-        """Wait until the log has reached `index`, or was closed; tell whether it has."""
+        """Wait until the log has reached `index`, or was closed; return whether it has."""
         self.check_not_in_callback()
         with self._mutex:
             self._watchers += 1
@@ -219,7 +219,7 @@ class Committer:
 
     @property
     def queue_is_full(self) -> bool:
-        """Tell whether the next request waits for space."""
+        """Return whether the next request waits for space."""
         return self._queued_bytes > limits.QUEUE_BYTES_MAX and self._refusal is None
 
     def _admit(self, requests: tuple[Request, ...]) -> None:
@@ -236,7 +236,7 @@ class Committer:
 
     @property
     def in_callback(self) -> bool:
-        """Tell whether this thread is running a future's callback within a commit."""
+        """Return whether this thread is running a future's callback within a commit."""
         return self._finishing == threading.get_ident()
 
     def check_not_in_callback(self) -> None:
@@ -366,7 +366,7 @@ class Committer:
                 self._finishing = 0
 
     def _split(self) -> tuple[list[Request], list[Request], int]:
-        """Give the next group, what stays queued, and its bytes."""
+        """Return the next group, what stays queued, and its bytes."""
         queue = self._queue
         if self._queued_bytes <= limits.GROUP_BYTES_MAX and len(queue) <= limits.GROUP_FRAMES_MAX:
             return queue, [], 0

@@ -1,4 +1,4 @@
-"""Writing a log anew, frame by frame, with indexes, terms and times as they were.
+"""Writing a log again, frame by frame, with indexes, terms and times as they were.
 
 The frames are encoded and the files made by the same `Appender` that writes a log in use. Only an
 entry too large to be held in memory is written here, a piece at a time. Nothing is synced before a

@@ -116,7 +116,7 @@ class EntryMap:
         self._firsts = [extent.first for extent in self._extents]
 
     def find(self, index: int) -> Place | None:
-        """Give the nearest remembered place at or before `index`, or None if no extent holds it."""
+        """Return the nearest remembered position up to `index`, or None if no extent holds it."""
         at = bisect_right(self._firsts, index) - 1
         if at < 0 or self._extents[at].last < index:
             return None
@@ -125,12 +125,12 @@ class EntryMap:
         return Place(extent.number, extent.indexes[mark], extent.positions[mark], extent.last)
 
     def next_after(self, index: int) -> int | None:
-        """Give the first index above `index` that an extent holds."""
+        """Return the first index above `index` that an extent holds."""
         at = bisect_right(self._firsts, index)
         return self._firsts[at] if at < len(self._firsts) else None
 
     def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Give the ranges from `first` to `last` that no extent holds."""
+        """Return the ranges from `first` to `last` that no extent holds."""
         found = []
         for extent in self._extents:
             if extent.first > first:

@@ -52,7 +52,7 @@ class Forgiving:
         self._unreadable: set[int] = set()
 
     def size(self) -> int:
-        """Give the file's length when it was opened."""
+        """Return the file's length when it was opened."""
         return self._size
 
     def read_into(self, buffer: Buffer, position: int) -> int:
@@ -70,7 +70,7 @@ class Forgiving:
             return length
 
     def failed(self, start: int, end: int) -> bool:
-        """Tell whether the device failed to read any of these bytes."""
+        """Return whether the device failed to read any of these bytes."""
         return any(
             start < (at + 1) * _BLOCK_BYTES and at * _BLOCK_BYTES < end for at in self._unreadable
         )
@@ -149,7 +149,7 @@ class FileWalk:
                 yield piece
 
     def _after(self, stop: Stop) -> tuple[Piece | None, int | None]:
-        """Say what stands where a scan stopped, and where to go on, if anywhere."""
+        """Return what stands where a scan stopped, and where to go on, if anywhere."""
         position, reason = stop.position, _reason(stop)
         if stop.ending is Ending.END and self._has_end_block(position):
             if not any(True for _ in self._headers(position + 1)):
@@ -171,7 +171,7 @@ class FileWalk:
         return self._damaged(position, at, reason), at
 
     def _has_grown(self, position: int) -> bool:
-        """Tell whether a living process wrote the next frame here since the scan looked."""
+        """Return whether a living process wrote the next frame here since the scan looked."""
         header = self._header_at(position)
         if header is None or header.parent != self.link:
             return False
@@ -186,7 +186,7 @@ class FileWalk:
     def _is_torn(self, stop: Stop) -> bool:
         """Decide as `recovery.decide` does.
 
-        But what goes beyond the end of the file was cut off: a file never shrinks by itself.
+        But what goes beyond the end of the file was cut off: a file never shrinks.
         """
         cut_off = stop.ending is Ending.END and not self._has_end_block(stop.position)
         if cut_off or stop.ending in (Ending.SHORT, Ending.OUT_OF_PLACE):
@@ -201,12 +201,12 @@ class FileWalk:
         return Damaged(start, "the device cannot read it" if failed else reason, end, header)
 
     def _has_end_block(self, position: int) -> bool:
-        """Tell whether the zeros that end a file are whole, and not cut off with what followed."""
+        """Return whether the zeros that end a file are complete, not cut off."""
         whole = position + HEADER_BYTES <= self._file.size()
         return whole and not self._file.failed(position, position + HEADER_BYTES)
 
     def _is_followed(self, position: int, header: FrameHeader) -> bool:
-        """Tell whether the file goes on, or ends, where a frame of a damaged payload says."""
+        """Return whether the file goes on, or ends, where a frame of a damaged payload says."""
         end = position + header.span
         following = self._header_at(end)
         if following is not None:
@@ -221,7 +221,7 @@ class FileWalk:
         return header if header is not None and header.file_number == self._number else None
 
     def _proven_through(self, position: int) -> int:
-        """Give how far the file was synced, as the frames behind its first damage say."""
+        """Return how far the file was synced, as the frames behind its first damage say."""
         if self._proof is None:
             headers = self._headers(position + 1)
             self._proof = max((header.durable_through for _, header in headers), default=0)
@@ -237,7 +237,7 @@ class FileWalk:
         return start, None
 
     def _plausible(self, position: int, header: FrameHeader) -> bool:
-        """Tell whether a frame can have been written here.
+        """Return whether a frame can have been written here.
 
         How far a file is synced never falls and never goes beyond the frame that says it, and no
         frame stands twice. So a copy of an older frame, inside a payload whose own header is
@@ -285,7 +285,7 @@ class FoundFile:
 
     @property
     def cut_short(self) -> bool:
-        """Tell whether the file is shorter than it was made."""
+        """Return whether the file is shorter than it was made."""
         return self.header is not None and self.size_bytes < self.header.capacity_bytes
 
 

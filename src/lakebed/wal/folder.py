@@ -51,30 +51,30 @@ class Layout:
 
     @property
     def wal(self) -> Path:
-        """Give the folder of the WAL files."""
+        """Return the folder of the WAL files."""
         return self.root / "wal"
 
     @property
     def torn(self) -> Path:
-        """Give the folder of the torn tails."""
+        """Return the folder of the torn tails."""
         return self.wal / "torn"
 
     @property
     def identity(self) -> Path:
-        """Give the path of the identity file."""
+        """Return the path of the identity file."""
         return self.root / IDENTITY_NAME
 
     @property
     def lock(self) -> Path:
-        """Give the path of the lock."""
+        """Return the path of the lock."""
         return self.root / LOCK_NAME
 
     def file(self, number: int) -> Path:
-        """Give the path of a WAL file."""
+        """Return the path of a WAL file."""
         return self.wal / f"{number:020d}.wal"
 
     def spare(self, number: int) -> Path:
-        """Give the path of a spare file."""
+        """Return the path of a spare file."""
         return self.wal / f"{number:020d}.spare"
 
 
@@ -85,7 +85,7 @@ def file_numbers(disk: Disk, layout: Layout) -> list[int]:
 
 
 def is_log(disk: Disk, layout: Layout) -> bool:
-    """Tell whether the folder holds a log; an empty or half-created one does not yet."""
+    """Return whether the folder holds a log; an empty or half-created one does not yet."""
     return IDENTITY_NAME in disk.names(layout.root) or bool(file_numbers(disk, layout))
 
 
@@ -121,7 +121,7 @@ def write_identity(disk: Disk, layout: Layout, log_id: uuid.UUID, kind: str | No
 
 
 def read_identity(disk: Disk, layout: Layout) -> uuid.UUID | None:
-    """Give the log's identity, or None if its file is missing or damaged and must be rebuilt."""
+    """Return the log's identity, or None if its file is missing or damaged and must be rebuilt."""
     found = _read_identity(disk, layout)
     return None if found is None else found[0]
 
@@ -213,13 +213,13 @@ def take_lock(disk: Disk, layout: Layout) -> Lock:
 
 
 def owner_text(url: str = "") -> str:
-    """Say which process this is, and where it serves the log if it does."""
+    """Return which process this is, and where it serves the log if it does."""
     owner = {"pid": os.getpid(), "host": socket.gethostname()}
     return json.dumps({**owner, "url": url} if url else owner)
 
 
 def living_owner(disk: Disk, layout: Layout) -> dict[str, object] | None:
-    """Say which process owns the folder now, or None if none does; changes nothing."""
+    """Return which process owns the folder now, or None if none does; changes nothing."""
     text = disk.lock_owner(layout.lock)
     return None if text is None else _owner_facts(text)
 

@@ -133,12 +133,12 @@ class FrameHeader(NamedTuple):
 
     @property
     def link(self) -> int:
-        """Give what the next frame must name as its parent."""
+        """Return what the next frame must name as its parent."""
         return self.checksum << 32 | self.payload_checksum
 
     @property
     def span(self) -> int:
-        """Give the bytes the frame takes, padding included."""
+        """Return the bytes the frame takes, padding included."""
         return HEADER_BYTES + padded(self.length)
 
 
@@ -148,17 +148,17 @@ def padded(length: int) -> int:
 
 
 def padding(length: int) -> bytes:
-    """Give the zeros that follow a payload of this length."""
+    """Return the zeros that follow a payload of this length."""
     return bytes(-length & 63)
 
 
 def salt_of(log_id: uuid.UUID) -> int:
-    """Give the value that a log's header checksums start from."""
+    """Return the value that a log's header checksums start from."""
     return crc32c(log_id.bytes)
 
 
 def decode_header(data: Buffer, salt: int) -> FrameHeader | None:
-    """Give the header in these 64 bytes, or None if they are not one of this log."""
+    """Return the header in these 64 bytes, or None if they are not one of this log."""
     view = memoryview(data)
     if len(view) < HEADER_BYTES:
         return None
@@ -180,7 +180,7 @@ class FileHeader:
     time_us: int
 
     def encode(self) -> bytes:
-        """Give the 64 bytes."""
+        """Return the 64 bytes."""
         checksum = crc32c(self._pack(0)[16:], crc32c(self._pack(0)[:12]))
         return self._pack(checksum)
 
@@ -199,7 +199,7 @@ class FileHeader:
 
 
 def decode_file_header(data: bytes, name: object) -> FileHeader:
-    """Give the file header in these bytes; raise what is wrong with them, naming the file."""
+    """Return the file header in these bytes; raise what is wrong with them, naming the file."""
     if len(data) < HEADER_BYTES:
         raise CorruptionError("the file is shorter than its header", file=name, byte=len(data))
     magic, version, checksum, number, units, log_id, first_index, parent, time_us = (
@@ -219,12 +219,12 @@ def decode_file_header(data: bytes, name: object) -> FileHeader:
 
 
 def encode_hard_state(state: HardState) -> bytes:
-    """Give the payload of a hard state frame."""
+    """Return the payload of a hard state frame."""
     return _HARD_STATE.pack(state.term, state.vote is not None, state.vote or 0)
 
 
 def decode_hard_state(payload: Buffer) -> HardState:
-    """Give the hard state in a payload whose checksum was right."""
+    """Return the hard state in a payload whose checksum was right."""
     try:
         term, voted, vote = _HARD_STATE.unpack(payload)
     except struct.error as error:
@@ -233,12 +233,12 @@ def decode_hard_state(payload: Buffer) -> HardState:
 
 
 def encode_gap(first_index: int) -> bytes:
-    """Give the payload of a gap frame."""
+    """Return the payload of a gap frame."""
     return _GAP.pack(first_index)
 
 
 def decode_gap(payload: Buffer) -> int:
-    """Give the first index that a gap frame says is lost."""
+    """Return the first index that a gap frame says is lost."""
     try:
         (first_index,) = _GAP.unpack(payload)
     except struct.error as error:

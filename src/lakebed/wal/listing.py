@@ -146,7 +146,7 @@ def walk_log(disk: Disk, layout: Layout, start: int | None) -> Iterator[tuple[Fo
 
 
 def _first_with(files: list[FoundFile], start: int | None) -> int:
-    """Give the place of the last file that begins at or before an index."""
+    """Return the place of the last file that begins at or before an index."""
     if start is None:
         return 0
     begins = [

@@ -197,7 +197,7 @@ class Wal(Closing):
 
     @property
     def queue_is_full(self) -> bool:
-        """Tell whether the next entry would have to wait for space in the queue."""
+        """Return whether the next entry would have to wait for space in the queue."""
         return self._committer.queue_is_full
 
     def check_may_wait(self) -> None:
@@ -206,7 +206,7 @@ class Wal(Closing):
 
     @property
     def in_callback(self) -> bool:
-        """Tell whether this is the committing thread, running a future's callback."""
+        """Return whether this is the committing thread, running a future's callback."""
         return self._committer.in_callback
 
     def ride(self, rider: Waiter) -> None:
@@ -214,7 +214,7 @@ class Wal(Closing):
         self._committer.ride(rider)
 
     def holds(self, request: Request) -> bool:
-        """Tell whether a prepared entry was taken before `commit` or `post` was interrupted."""
+        """Return whether a prepared entry was taken before `commit` or `post` was interrupted."""
         return self._committer.holds(request)
 
     def append_many(
@@ -283,7 +283,7 @@ class Wal(Closing):
     def release(
         self, index: int, note: bytes = b"", *, term: int | None = None, reset: bool = False
     ) -> None:
-        """Say that everything up to `index` is held elsewhere, so that whole files can be freed.
+        """Report that everything up to `index` is held elsewhere, so that whole files can be freed.
 
         `note` (say, where it is held) comes back as `mark.note` after a restart. With `reset` all
         entries are void and the log goes on after `index`, which may lie beyond its end. The mark
@@ -341,13 +341,13 @@ class Wal(Closing):
         return self._committer.tail.mark
 
     def gaps(self) -> list[tuple[int, int]]:
-        """Give first and last index of each hole, if the log was salvaged from a damaged one."""
+        """Return first and last index of each hole, if the log was salvaged from a damaged one."""
         tail = self._committer.tail
         with self._guard:
             return self._entries.gaps(tail.mark.index + 1, tail.last_index)
 
     def entry(self, index: int) -> Entry:
-        """Give one entry."""
+        """Return one entry."""
         entries = self.read(index, max_entries=1)
         if not entries:
             raise EntryNotFoundError(
@@ -358,7 +358,7 @@ class Wal(Closing):
     def read(
         self, index: int, *, max_entries: int = 1000, max_bytes: int = 16 * limits.MIB
     ) -> list[Entry]:
-        """Give entries from `index` on, at least one, at most so many.
+        """Return entries from `index` on, at least one, at most so many.
 
         An empty list at the end of the log.
         """
@@ -430,7 +430,7 @@ class Wal(Closing):
     # Life
 
     def stats(self) -> WalStats:
-        """Give counters and a picture of the log."""
+        """Return counters and a picture of the log."""
         tail, counters = self._committer.tail, self._opened.counters
         count, size_bytes = self._reclaimer.totals()
         return WalStats(
@@ -448,7 +448,7 @@ class Wal(Closing):
         )
 
     def announce(self, url: str) -> None:
-        """Say in the lock where this log is served: others who open the folder connect there."""
+        """Report in the lock where this log is served: others who open the folder connect there."""
         with translated("writing the lock", self._opened.layout.lock):
             self._opened.lock.describe(owner_text(url))
 
@@ -495,7 +495,7 @@ class Wal(Closing):
         return entry_request(payload, flags=flags, term=term, bytes_max=self.config.entry_bytes_max)
 
     def _term_at(self, index: int) -> int:
-        """Give the term of an entry that exists or was the last one released."""
+        """Return the term of an entry that exists or was the last one released."""
         tail = self._committer.tail
         if index == tail.last_index:
             return tail.last_term

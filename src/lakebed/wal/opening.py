@@ -234,7 +234,7 @@ class _Opening:
 
 
 def _sealed(files: list[FileReport]) -> list[Sealed]:
-    """Give every file but the last: each ended where the next one's first index says."""
+    """Return every file but the last: each ended where the next one's first index says."""
     return [
         Sealed(file.number, file.size_bytes, after.header.first_index - 1)
         for file, after in pairwise(files)

@@ -51,7 +51,7 @@ class Maps:
         self._forgotten = 0
 
     def get(self, number: int) -> Mapping:
-        """Give the map of a file; one that goes away is not found any more."""
+        """Return the map of a file; one that goes away is not found any more."""
         with self._guard:
             if number <= self._forgotten:
                 # It is about to be recycled: a view of it would change under its reader.
@@ -105,7 +105,7 @@ class Reader:
         self._behind = _Behind(0, 0, 0, 0)
 
     def read(self, index: int, *, max_entries: int, max_bytes: int) -> list[Entry]:
-        """Give entries from `index` on, at least one, at most so many.
+        """Return entries from `index` on, at least one, at most so many.
 
         An empty list at the end of the log.
         """

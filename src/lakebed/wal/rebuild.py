@@ -1,4 +1,4 @@
-"""What a damaged log held, decided frame by frame, and written anew.
+"""What a damaged log held, decided frame by frame, and written again.
 
 Every frame says something about the index the log had reached when it was written. Where that is
 not the index reached so far, something between was damaged:
@@ -79,7 +79,7 @@ class Ranges:
 
 
 class Rebuild:
-    """The log as far as it has been written anew."""
+    """The log as far as it has been written again."""
 
     def __init__(self, copy: Copy) -> None:
         self.last_index = 0
@@ -99,7 +99,7 @@ class Rebuild:
         self._reached(header.first_index - 1, header.time_us)
 
     def frame(self, frame: Frame, file: Readable) -> str:
-        """Take in a frame; give what is wrong with it, if it cannot be used."""
+        """Take in a frame; return what is wrong with it, if it cannot be used."""
         fields, kind = frame.fields, frame.fields[4]
         try:
             if kind == ENTRY:

@@ -64,7 +64,7 @@ class Reclaimer:
                 self._sealed.append(Sealed(number, size_bytes, last_index))
 
     def totals(self) -> tuple[int, int]:
-        """Give count and bytes of the sealed files."""
+        """Return count and bytes of the sealed files."""
         with self._guard:
             return len(self._sealed), sum(file.size_bytes for file in self._sealed)
 

@@ -62,7 +62,7 @@ class Verdict(enum.Enum):
 
 
 def decide(ending: Ending, *, clean: bool, proven: bool, last_file: bool) -> Verdict:
-    """Give the verdict for what a file's scan stopped at.
+    """Return the verdict for what a file's scan stopped at.
 
     `clean`: nothing is missing where the scan stopped. In the last file: no frame of it stands
     behind. In another: the next file continues it.
@@ -102,7 +102,7 @@ class LogState:
     """The last frame is an idle mark."""
 
     def gaps(self) -> list[tuple[int, int]]:
-        """Give first and last index of each hole that salvage left."""
+        """Return first and last index of each hole that salvage left."""
         return self.entries.gaps(self.mark.index + 1, self.last_index)
 
 
@@ -258,7 +258,7 @@ class _Surveyor:
             result.torn_bytes = end_of_content(file, stop.position) - stop.position
 
     def _replay(self, scan: FileScan, report: FileReport, state: LogState) -> Stop | None:
-        """Apply a file's frames to the state; give the stop if one is out of its logical place."""
+        """Apply a file's frames to the state; return the stop if one is out of order."""
         run = _Run(report, state)
         since = 0
         for position, fields in scan.frames():
@@ -303,7 +303,7 @@ class _Run:
         self.next_mark = position + 65_536
 
     def other(self, fields: Fields, payload: memoryview) -> str | None:
-        """Apply a frame that is not an entry; give what is wrong with it, if anything."""
+        """Apply a frame that is not an entry; return what is wrong with it, if anything."""
         self.close()
         self.report.frames += 1
         self.state.durable_through = fields[10]
@@ -345,7 +345,7 @@ class _Run:
 
 
 def apply_mark(state: LogState, fields: Fields, payload: memoryview) -> str | None:
-    """Apply a frame that is not an entry to the state; give what is wrong with it, if anything."""
+    """Apply a frame that is not an entry to the state; return its fault, if any."""
     kind, flags, index, term = fields[4], fields[5], fields[8], fields[9]
     if index > limits.INDEX_MAX:
         return f"index {index} is beyond every log"
@@ -380,7 +380,7 @@ def _apply_release(state: LogState, mark: Mark, *, reset: bool) -> str | None:
 
 
 def _last_run(reports: list[FileReport]) -> list[FileReport]:
-    """Give the files after the last gap in the numbers.
+    """Return the files after the last gap in the numbers.
 
     What is before was released and only half removed.
     """

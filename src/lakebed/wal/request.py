@@ -86,7 +86,7 @@ class Waiter:
             self.next = None
 
     def settle(self) -> None:
-        """Tell the future, if there is one."""
+        """Settle the future, if there is one."""
         future = self.future
         if future is not None and not future.done():
             try:
@@ -99,7 +99,7 @@ class Waiter:
         self.future = None
 
     def value(self) -> object:
-        """Give what a future without an answer of its own is told."""
+        """Return what a future without an answer of its own is told."""
         return None
 
 
@@ -140,7 +140,7 @@ class Request(Waiter):
         """Settle the content; called by the leader before it writes, perhaps more than once."""
 
     def value(self) -> object:
-        """Give the index."""
+        """Return the index."""
         return self.index
 
 

@@ -120,7 +120,7 @@ class SalvageReport:
 
     @property
     def complete(self) -> bool:
-        """Tell whether nothing was lost."""
+        """Return whether nothing was lost."""
         return not self.lost and self.lost_from is None
 
 
@@ -261,7 +261,7 @@ class _Salvage:
         self._tell("copying", self.done_bytes, self.total_bytes)
 
     def _begin(self, rebuild: Rebuild, found: FoundFile) -> int | None:
-        """Take in a file's header and its place among the others; give the parent of its frames."""
+        """Check a file's header and its position among the others; return its frames' parent."""
         before = self.before.number if self.before is not None else 0
         if found.number != before + 1:
             self.link, rebuild.broken = None, True
@@ -357,7 +357,7 @@ class _Salvage:
 
 
 def _usual_size(files: list[FoundFile]) -> int:
-    """Give the size that most files of the log have, for those of the copy."""
+    """Return the size that most files of the log have, for those of the copy."""
     usual = statistics.median_high(file.size_bytes for file in files)
     units = -(-usual // CAPACITY_UNIT) * CAPACITY_UNIT
     return min(max(units, limits.FILE_BYTES_MIN), limits.FILE_BYTES_MAX)

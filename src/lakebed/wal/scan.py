@@ -197,14 +197,14 @@ _ZEROS = bytes(limits.READ_CHUNK_BYTES)
 
 
 def all_zero(buffer: bytearray, have: int) -> bool:
-    """Tell whether the first `have` bytes are zero, at the speed of memcmp."""
+    """Return whether the first `have` bytes are zero, at the speed of memcmp."""
     if have == len(buffer) == len(_ZEROS):
         return buffer == _ZEROS
     return buffer[:have] == bytes(have)
 
 
 def end_of_content(file: Readable, start: int) -> int:
-    """Give the position behind the last byte that is not zero."""
+    """Return the position behind the last byte that is not zero."""
     buffer = bytearray(limits.READ_CHUNK_BYTES)
     end, position = start, start
     while have := fill(file, memoryview(buffer), position):

@@ -88,7 +88,7 @@ class Spares:
             file.close()
 
     def take(self, bytes_min: int) -> File:
-        """Give an open file of at least `bytes_min`.
+        """Return an open file of at least `bytes_min`.
 
         The caller renames it. An `OSError` leaves nothing behind.
         """
@@ -110,11 +110,11 @@ class Spares:
             raise
 
     def first(self) -> File:
-        """Give the file a new log begins with: small, so that it is filled at once."""
+        """Return the file a new log begins with: small, so that it is filled at once."""
         return self._make(min(self._file_bytes, _FIRST_FILE_BYTES), filled=True)
 
     def want(self) -> None:
-        """Say that a file will be needed soon, so that the pool is filled up in the background."""
+        """Request a file that will be needed soon: the pool is filled in the background."""
         if not self._threaded or self._count == 0:
             return
         with self._guard:
@@ -140,7 +140,7 @@ class Spares:
         return True
 
     def fits(self, size_bytes: int) -> bool:
-        """Tell whether a file of this size can be recycled."""
+        """Return whether a file of this size can be recycled."""
         return size_bytes == self._file_bytes
 
     def fill(self) -> None:

@@ -74,5 +74,5 @@ class WalStats:
     recovery: RecoveryStats
 
     def as_dict(self) -> dict[str, object]:
-        """Give it as plain data."""
+        """Return it as plain data."""
         return asdict(self)

@@ -92,7 +92,7 @@ def _unsurveyed(
 
 
 def _index_of(disk: Disk, found: FoundLog, error: StopError) -> int | None:
-    """Give the first index at risk from what is wrong at a file and byte, if it can be known."""
+    """Return the first index at risk from what is wrong at a file and byte, if it can be known."""
     path, byte = error.facts.get("file"), error.facts.get("byte", 0)
     if not isinstance(path, Path) or not isinstance(byte, int) or found.log_id is None:
         return None
@@ -103,7 +103,7 @@ def _index_of(disk: Disk, found: FoundLog, error: StopError) -> int | None:
 
 
 def _index_at(disk: Disk, path: Path, number: int, log_id: uuid.UUID, byte: int) -> int | None:
-    """Give the index of the first entry at or behind a byte, or the one after the last entry."""
+    """Return the index of the first entry at or behind a byte, or the one after the last entry."""
     file = disk.open(path, Mode.READ)
     try:
         walk = FileWalk(
@@ -126,7 +126,7 @@ def _index_at(disk: Disk, path: Path, number: int, log_id: uuid.UUID, byte: int)
 
 
 def _missing(disk: Disk, found: Survey, error: MissingFileError) -> MissingFileError:
-    """Say which files are missing, and from which index on, if there are files before them."""
+    """Return which files are missing, and from which index on, if there are files before them."""
     before = [file for file in found.files if file.released]
     first = next(file for file in found.files if not file.released)
     numbers = (before[-1].number if before else 0) + 1, first.number - 1
@@ -142,7 +142,7 @@ def _range(first: int, last: int) -> str:
 
 
 def _end_moved(disk: Disk, found: Survey) -> bool:
-    """Tell whether a frame now stands where the survey saw the log's end: it was written since."""
+    """Return whether a frame was written since, where the survey saw the log's end."""
     last = found.files[-1]
     in_last_file = found.error is None or found.error.facts.get("file") == last.path
     if found.stop is None or not in_last_file:

@@ -34,7 +34,7 @@ _TOGETHER_OFFSETS: Final = 1 << 30
 _CALL_OFFSETS: Final = 1 << 26
 """The owner is given no more at a time, if segments allow: 8 MiB of bits."""
 _PLANS_MAX: Final = 3
-"""How often the work is planned anew because the log changed its segments meanwhile."""
+"""How often the work is planned again because the log changed its segments meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class _Run:
 
 
 def _together(parts: Sequence[PartitionCompaction]) -> Iterator[list[PartitionCompaction]]:
-    """Give partitions that one set of queries reads; a large one is alone."""
+    """Return partitions that one set of queries reads; a large one is alone."""
     taken: list[PartitionCompaction] = []
     offsets = 0
     for part in parts:
@@ -169,7 +169,7 @@ def _together(parts: Sequence[PartitionCompaction]) -> Iterator[list[PartitionCo
 
 
 def _calls(part: PartitionCompaction) -> Iterator[tuple[list[int], int, int]]:
-    """Give runs of a partition's segments that the owner rewrites one after the other."""
+    """Return runs of a partition's segments that the owner rewrites one after the other."""
     run: list[int] = []
     base = end = part.base
     for segment, file in zip(part.segments, part.files, strict=True):
@@ -182,7 +182,7 @@ def _calls(part: PartitionCompaction) -> Iterator[tuple[list[int], int, int]]:
 
 
 def _packed(bits: Bits, first: int, base: int, end: int) -> bytes:
-    """Give the bits of a range as survivors travel; `first` is the offset of the first bit."""
+    """Return the bits of a range as survivors travel; `first` is the offset of the first bit."""
     around = bits[(base - first) >> 3 : (end - first + 7) >> 3]
     flags = np.unpackbits(around, bitorder="little")
     skipped = (base - first) & 7

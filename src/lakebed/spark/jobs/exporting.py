@@ -137,7 +137,7 @@ def _frame(
 
 
 def _texts(info: TopicInfo, kind: str) -> list[Column]:
-    """Give a record's columns as text can have them."""
+    """Return a record's columns as text can have them."""
     from pyspark.sql import functions as f
 
     columns = [f.col("partition"), f.col("offset"), f.col("timestamp"), *_text("key")]
@@ -149,7 +149,7 @@ def _texts(info: TopicInfo, kind: str) -> list[Column]:
 
 
 def _text(name: str) -> list[Column]:
-    """Give bytes as text, and those that are none as base64."""
+    """Return bytes as text, and those that are none as base64."""
     from pyspark.sql import functions as f
 
     text = f.col(name).cast("string")
@@ -179,7 +179,7 @@ def _flat(frame: DataFrame, kind: str) -> DataFrame:
 
 
 def _write(frame: DataFrame, path: str, kind: str, layout: str) -> tuple[int, int]:
-    """Write files; give how many records they have, and how many were left out."""
+    """Write files; return how many records they have, and how many were left out."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 

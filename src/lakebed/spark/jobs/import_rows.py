@@ -35,7 +35,7 @@ def schema_for(
     layout: str,
     files: Sequence[Found],
 ) -> StructType:
-    """Give the columns to read: those given, those of the topic, or those that the files have."""
+    """Return the columns to read: those given, those of the topic, or those that the files have."""
     from pyspark.sql.types import StructType
 
     from lakebed.spark.types import spark_schema
@@ -54,7 +54,7 @@ def schema_for(
 
 
 def columns_of(text: str) -> StructType:
-    """Give the columns that a schema names as SQL does, or say what is wrong with it."""
+    """Return the columns that a schema names as SQL does, or say what is wrong with it."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
@@ -80,7 +80,7 @@ def _bad_schema(text: str, reason: str) -> InvalidArgumentError:
 
 
 def _of_records(schema: StructType, kind: str) -> StructType:
-    """Give the columns of files that are those of records."""
+    """Return the columns of files that are those of records."""
     from pyspark.sql.types import StructType
 
     if kind == "csv":
@@ -118,7 +118,7 @@ class Rows:
                 )
 
     def topic_schema(self) -> pa.Schema | None:
-        """Give the schema of a topic for these rows; None for a raw one."""
+        """Return the schema of a topic for these rows; None for a raw one."""
         from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import StructType
 
@@ -137,7 +137,7 @@ class Rows:
         return self._source.read(files, self._schema)
 
     def good(self, frame: DataFrame) -> DataFrame:
-        """Give the records of rows that can be read."""
+        """Return the records of rows that can be read."""
         from pyspark.sql import functions as f
 
         if self.may_be_bad:
@@ -145,7 +145,7 @@ class Rows:
         return frame.select(*self._columns())
 
     def checked(self, frame: DataFrame) -> DataFrame:
-        """Give the records of rows; one that cannot be read fails its task."""
+        """Return the records of rows; one that cannot be read fails its task."""
         from pyspark.sql import functions as f
 
         if self.may_be_bad:
@@ -156,7 +156,7 @@ class Rows:
         return frame.select(*self._columns())
 
     def bad(self, frame: DataFrame) -> DataFrame:
-        """Give the rows that cannot be read as records: their text, and the file they are in."""
+        """Return the rows that cannot be read as records: their text, and the file they are in."""
         from pyspark.sql import functions as f
 
         # Spark finds a row corrupt by the columns that a query names: here, as elsewhere, all.
@@ -184,7 +184,7 @@ class Rows:
         return columns
 
     def _key_column(self) -> Column:
-        """Give the key as bytes: text as UTF-8, anything else as it is written."""
+        """Return the key as bytes: text as UTF-8, anything else as it is written."""
         from pyspark.sql import functions as f
         from pyspark.sql.types import BinaryType
 

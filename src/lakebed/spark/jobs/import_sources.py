@@ -34,7 +34,7 @@ def source_of(
     options: dict[str, str],
     catalog: str | None,
 ) -> Source:
-    """Give what an import reads."""
+    """Return what an import reads."""
     if kind == "iceberg":
         return IcebergSource(spark, paths, catalog)
     return Source(spark, kind, paths, options)
@@ -53,7 +53,7 @@ class Source:
         self.may_be_bad = kind in ("json", "csv")
 
     def files(self) -> list[Found]:
-        """Give the files that there are now."""
+        """Return the files that there are now."""
         return found_files(self._spark, self._paths)
 
     @contextlib.contextmanager
@@ -93,7 +93,7 @@ class IcebergSource(Source):
         self._table = _table(paths[0], catalog)
 
     def files(self) -> list[Found]:
-        """Give the data files of the table."""
+        """Return the data files of the table."""
         found = []
         for task in self._table.scan().plan_files():
             if task.delete_files:
@@ -114,7 +114,7 @@ class IcebergSource(Source):
         return sorted(found, key=lambda each: each.path)
 
     def schema(self, files: Sequence[str]) -> StructType:  # noqa: ARG002  # the table knows
-        """Give the columns of the table, with the ids by which files have them."""
+        """Return the columns of the table, with the ids by which files have them."""
         from pyiceberg.io.pyarrow import schema_to_pyarrow
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -162,7 +162,7 @@ def _table(path: str, catalog: str | None) -> Any:
 
 
 def _numbered(kind: DataType, known: Any) -> Any:
-    """Give Spark's type with the ids of an Iceberg type."""
+    """Return Spark's type with the ids of an Iceberg type."""
     from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
     if isinstance(kind, StructType):

@@ -131,7 +131,7 @@ def _plan(
     topic: str,
     chunk_bytes: int,
 ) -> dict[str, Any]:
-    """Give the plan that holds, with the files that have come since."""
+    """Return the plan that holds, with the files that have come since."""
     plans = Plans(owner)
     plan = plans.get(name)
     files = source.files()
@@ -164,7 +164,7 @@ def _plan(
 
 
 def _fresh(name: str, plan: dict[str, Any], files: list[Found]) -> list[Found]:
-    """Give the files that are not part of a plan yet; one that has changed is refused."""
+    """Return the files that are not part of a plan yet; one that has changed is refused."""
     known = {path: (size, changed) for chunk in plan["chunks"] for path, size, changed in chunk}
     for each in files:
         if each.path in known and known[each.path] != (each.bytes, each.changed_ms):
@@ -258,7 +258,7 @@ class _Run:
         self.records += int(counts.get["rows"])
 
     def _blame(self, frame: DataFrame, files: list[str], error: Exception) -> None:
-        """Say how many rows cannot be read, if that is what is wrong."""
+        """Return how many rows cannot be read, if that is what is wrong."""
         if isinstance(error, LakebedError) or BAD not in str(error):
             return
         from pyspark.sql import functions as f

@@ -32,7 +32,7 @@ class Plans:
         self._log = log
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """Give the plan of a job; None if there is none."""
+        """Return the plan of a job; None if there is none."""
         try:
             found = self._log.table(TOPIC).get(name)
         except TopicNotFoundError:
@@ -43,7 +43,7 @@ class Plans:
         return plan
 
     def settle(self, name: str, wanted: dict[str, Any], *, version: int = 0) -> dict[str, Any]:
-        """Write a plan's version, unless somebody has written it before; give the one that holds.
+        """Write a plan's version, unless somebody has written it before; return the one that holds.
 
         Versions follow each other: a plan may grow, and what it had stays.
         """
@@ -63,7 +63,7 @@ class Plans:
 
 
 def job_name(job: str, name: str | None, arguments: dict[str, Any]) -> str:
-    """Give a job's name: the one given, or one that follows from what it is to do."""
+    """Return a job's name: the one given, or one that follows from what it is to do."""
     if name is not None:
         return str(ProducerName(name))
     said = json.dumps(arguments, sort_keys=True, default=str).encode()

@@ -19,7 +19,7 @@ _LOOK_SECONDS: Final = 0.2
 
 @contextlib.contextmanager
 def watched(spark: SparkSession, doing: str, progress: Progress | None) -> Iterator[None]:
-    """Tell how many tasks of the queries within the block are finished, while they run.
+    """Return how many tasks of the queries within the block are finished, while they run.
 
     Nothing is told twice. That all is done is told once, when the block has ended well: a query may
     have more tasks than Spark speaks of until then.
@@ -62,12 +62,12 @@ class _Watcher:
         self._thread.start()
 
     def end(self) -> None:
-        """Tell no more."""
+        """Report no more."""
         self._ended.set()
         self._thread.join()
 
     def tell_whole(self) -> None:
-        """Tell that all is done; nothing if Spark had no tasks to do."""
+        """Report that all is done; nothing if Spark had no tasks to do."""
         self._look()
         total = sum(count for _, count in self._seen.values())
         if total:

@@ -28,7 +28,7 @@ def chosen_ranges(
     from_time: Time | None,
     to_time: Time | None,
 ) -> Ranges:
-    """Give the offsets that are meant, as far as they are there; the end is exclusive.
+    """Return the offsets that are meant, as far as they are there; the end is exclusive.
 
     A time means the first record of that time or later. Offsets that are gone are an error, unless
     nobody asked for them.
@@ -73,7 +73,7 @@ def cut(ranges: Ranges, chunk_records: int) -> list[Ranges]:
 def as_arguments(
     start: Points | None, until: Points | None, from_time: Time | None, to_time: Time | None
 ) -> dict[str, Any]:
-    """Give what bounds a range as plain data, that is the same for the same range."""
+    """Return what bounds a range as plain data, that is the same for the same range."""
     return {
         "start": _plain(start),
         "until": _plain(until),

@@ -165,7 +165,7 @@ class _Copy:
         self.partitions = False
 
     def write(self, ranges: Ranges, name: str, number: int) -> int:
-        """Write a chunk, once; give how many records it has."""
+        """Write a chunk, once; return how many records it has."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -177,7 +177,7 @@ class _Copy:
         return int(counts.get["records"] or 0)
 
     def _frame(self, ranges: Ranges) -> DataFrame:
-        """Give a chunk's records; tasks stand in the order of offsets, and so do their records."""
+        """Return a chunk's records; tasks and records are in the order of offsets."""
         from pyspark.sql import functions as f
 
         from lakebed.spark.frames import target_options

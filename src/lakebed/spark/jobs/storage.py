@@ -26,7 +26,7 @@ class Found:
 
 
 def found_files(spark: SparkSession, paths: Sequence[str]) -> list[Found]:
-    """Give the files that paths mean, each a file, a folder or a pattern, sorted by their names."""
+    """Return the files of paths, each a file, a folder or a pattern, sorted by name."""
     found: dict[str, Found] = {}
     for path in paths:
         system, place = _opened(spark, path)
@@ -85,7 +85,7 @@ class Destination:
             )
 
     def finish(self) -> None:
-        """Give what was written its final name; what was there before goes."""
+        """Return what was written its final name; what was there before goes."""
         old = None
         if self._system.exists(self._place):
             old = self._at(self._replaced)
@@ -99,7 +99,7 @@ class Destination:
         self._system.delete(self._at(self.unfinished), True)
 
     def files(self) -> list[Found]:
-        """Give the files that it has."""
+        """Return the files that it has."""
         return found_files(self._spark, [self.path])
 
     def _at(self, path: str) -> Any:

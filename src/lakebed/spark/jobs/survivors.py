@@ -63,7 +63,7 @@ def survivors(
     parts: Iterable[PartitionCompaction],
     tombstone_before_us: int,
 ) -> dict[int, Bits]:
-    """Give the survivors of partitions, by partition: bit `i` is for the offset `base + i`.
+    """Return the survivors of partitions, by partition: bit `i` is for the offset `base + i`.
 
     Bases are those of the plan, rounded down to whole blocks.
     """
@@ -89,7 +89,7 @@ def survivors(
 
 
 def first_block(part: PartitionCompaction) -> int:
-    """Give the number of the block that a partition's first offset is in."""
+    """Return the number of the block that a partition's first offset is in."""
     return part.base >> BLOCK
 
 
@@ -115,7 +115,7 @@ def _piece(info: TopicInfo, part: PartitionCompaction, files: Sequence[SealedFil
 
 
 def _columns(info: TopicInfo) -> StructType:
-    """Give what decides on records, as it comes from the log's owner."""
+    """Return what decides on records, as it comes from the log's owner."""
     from pyspark.sql.types import BinaryType, LongType, StructField, StructType, TimestampType
 
     fields = [
@@ -159,7 +159,7 @@ class _Look:
         yield from _given(piece.partition, held)
 
     def _file(self, piece: Piece, file: SealedFile) -> Iterator[pa.RecordBatch]:
-        """Give what decides on the records of a file; one that cannot be had, from the owner.
+        """Return what decides on the records of a file; one that cannot be had, from the owner.
 
         What is given twice then does no harm: the last of a key stays the last.
         """
@@ -177,7 +177,7 @@ class _Look:
 
 
 def _decided(file: SealedSegment, group: int, before_us: int) -> Iterator[pa.RecordBatch]:
-    """Give what decides on the records of a row group: the least that is needed."""
+    """Return what decides on the records of a row group: the least that is needed."""
     old = file.index.row_groups[group].time_min_us < before_us
     if old and file.has_nulls(group, "value"):
         for batch in file.batches(group, ["offset", "timestamp", "key", "value"]):
@@ -187,7 +187,7 @@ def _decided(file: SealedSegment, group: int, before_us: int) -> Iterator[pa.Rec
 
 
 def _given(partition: int, held: LastOfKeys) -> Iterator[pa.RecordBatch]:
-    """Give away what is held, in batches that are not large."""
+    """Return away what is held, in batches that are not large."""
     last, keyless = held.take()
     rows = max(1, min(_GIVEN_ROWS, _GIVEN_BYTES * max(1, last.num_rows) // max(1, last.nbytes)))
     for batch in last.combine_chunks().to_batches(max_chunksize=rows):
@@ -257,7 +257,7 @@ class _Held:
             block[bytes_[start:until] & (_BLOCK_BYTES - 1)] |= values[start:until]
 
     def given(self) -> Iterator[pa.RecordBatch]:
-        """Give the blocks away."""
+        """Return the blocks away."""
         for (partition, number), bits in self.blocks.items():
             columns = [
                 pa.array([partition], pa.int32()),

@@ -20,7 +20,7 @@ AnyLog = Log | str | os.PathLike[str]
 
 
 def reached(spark: SparkSession, log: AnyLog) -> tuple[Log, Target]:
-    """Give the log itself, and how Spark's processes get at it."""
+    """Return the log itself, and how Spark's processes get at it."""
     client = log._connection.config if isinstance(log, RemoteLog) else ClientConfig()
     target = target_of(spark, log, client)
     return (log if isinstance(log, Log) else connected(target)), target

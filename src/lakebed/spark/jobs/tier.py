@@ -1,6 +1,6 @@
 """Tiering now: segments that are due go to the object store, and leave the local disk.
 
-A log with a store does this by itself; the job is for those who want to see it done. The owner does
+A log with a store does this itself; the job is for those who want to see it done. The owner does
 it, without Spark.
 """
 

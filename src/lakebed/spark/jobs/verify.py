@@ -1,6 +1,6 @@
 """Every segment of topics read and checked, in parallel, going on behind what is damaged.
 
-A task reads files by itself where it can get at them, by the checks of the log: sizes, checksums of
+A task reads files itself where it has access to them, by the checks of the log: sizes, checksums of
 the tail and of every column chunk, counts, offsets, timestamps. Files that it cannot get at are
 checked by the log's owner. What is merged or removed before its turn is no damage. The Iceberg
 table of each topic is compared with the log: its files, and how many records they have.
@@ -82,7 +82,7 @@ def verify(
     tables: bool = True,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Read every byte of every segment of topics, or of all; give everything that is wrong."""
+    """Read every byte of every segment of topics, or of all; return everything that is wrong."""
     owner, target = reached(spark, log)
     names = owner.topics() if topics is None else list(topics)
     segments = [
@@ -141,7 +141,7 @@ def _checked(
 def _judged(
     owner: Log, segments: list[SegmentInfo], said: list[tuple[int, str, str]]
 ) -> tuple[int, list[Damage]]:
-    """Tell damages from segments that are not part of the log any more."""
+    """Report damages from segments that are not part of the log any more."""
     there: dict[tuple[str, int], set[int]] = {}
     for number, _, _ in said:
         each = segments[number]
@@ -184,13 +184,13 @@ def _table_damages(owner: Log, topic: str) -> list[Damage]:
 
 
 def _is_ours(owner: Log, topic: str) -> bool:
-    """Tell whether the log itself changed a topic's table last."""
+    """Return whether the log itself changed a topic's table last."""
     history = owner.lake.history(topic)
     return not history or history[-1].ours
 
 
 def _compared(owner: Log, topic: str) -> tuple[tuple[int, int], tuple[int, int], TableInfo]:
-    """Give files and records of a topic's table, and of its segments."""
+    """Return files and records of a topic's table, and of its segments."""
     info = owner.lake.describe(topic)
     segments = [
         each
@@ -205,7 +205,7 @@ def _compared(owner: Log, topic: str) -> tuple[tuple[int, int], tuple[int, int],
 
 
 def _verdict(target: Target, info: SegmentInfo) -> tuple[str, str]:
-    """Give code and message of what is wrong with a segment; empty if nothing is."""
+    """Return code and message of what is wrong with a segment; empty if nothing is."""
     try:
         try:
             with _local(info.location) as path:
@@ -223,7 +223,7 @@ def _verdict(target: Target, info: SegmentInfo) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _local(location: str) -> Iterator[Path]:
-    """Give the file of a segment on this machine's disk, fetched from the store if it is there."""
+    """Return a segment's file on this machine's disk, fetched from the store if need be."""
     parts = urlsplit(location)
     if parts.scheme in ("", "file"):
         yield Path(unquote(parts.path) if "%" in parts.path else parts.path)

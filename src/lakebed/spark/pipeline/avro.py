@@ -60,7 +60,7 @@ def parsed_schema(text: str) -> Any:
 
 
 def _plain(schema: Any) -> Any:
-    """Give a schema without the logical types whose values Spark could not hold."""
+    """Return a schema without the logical types whose values Spark could not hold."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
     if not isinstance(schema, dict):
@@ -72,7 +72,7 @@ def _plain(schema: Any) -> Any:
 
 
 def arrow_fields(schema: Any) -> pa.StructType:
-    """Give the Arrow type of a parsed record's schema."""
+    """Return the Arrow type of a parsed record's schema."""
     return _Types().of(schema, "value")
 
 
@@ -133,7 +133,7 @@ class _Types:
 def decoder(
     text: str, skip_bytes: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Give a function for `mapInArrow` that adds decoded fields, and why a value has none."""
+    """Return a function for `mapInArrow` that adds decoded fields, and why a value has none."""
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = parsed_schema(text)

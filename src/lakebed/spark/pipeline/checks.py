@@ -43,13 +43,13 @@ _OF_TOPICS = (
 def read_document(
     document: Mapping[str, Any], folder: Path
 ) -> tuple[PipelineSpec | None, list[Problem]]:
-    """Give the pipeline that a document describes, and every problem; None if one is fatal."""
+    """Return the pipeline that a document describes, and every problem; None if one is fatal."""
     spec, problems = draft_document(document, folder)
     return (None if any(each.fatal for each in problems) else spec), problems
 
 
 def draft_document(document: Mapping[str, Any], folder: Path) -> tuple[PipelineSpec, list[Problem]]:
-    """Give what can be made out of a document, whatever is wrong with it, and every problem.
+    """Return what can be made out of a document, whatever is wrong with it, and every problem.
 
     What is wrong is left out of the draft, or is as if it had not been said.
     """
@@ -145,7 +145,7 @@ def _schema(fields: Fields, decode: Decoder | None, folder: Path) -> str | None:
 
 
 def _mistaken(fields: Fields, decode: Decoder | None) -> bool:
-    """Tell whether `decode` itself is wrong, so that nobody knows what goes with it."""
+    """Return whether `decode` itself is wrong, so that nobody knows what goes with it."""
     return decode is None and fields.has("decode")
 
 
@@ -359,7 +359,7 @@ def _restart(fields: Fields | None) -> Restart:
 
 
 def _settings(values: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
-    """Give settings with their whole names, whether or not these stood in quotes."""
+    """Return settings with their whole names, whether or not these stood in quotes."""
     for name, value in values.items():
         whole = f"{before}{name}"
         if isinstance(value, Mapping):
@@ -373,7 +373,7 @@ def _setting(value: object) -> str:
 
 
 def _ordered(steps: dict[str, Step], problems: list[Problem]) -> dict[str, Step]:
-    """Give the steps in an order in which each comes after its inputs.
+    """Return the steps in an order in which each comes after its inputs.
 
     Circles are a problem, and are cut, so that whatever else is wrong is found too.
     """

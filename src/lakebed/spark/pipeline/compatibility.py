@@ -28,7 +28,7 @@ _STATEFUL_FUNCTIONS: Final = ("GroupsWithState", "TransformWithState", "InPandas
 
 
 def definition(spec: PipelineSpec, flow: Flow, frame: DataFrame, spark: str) -> dict[str, Any]:
-    """Give what a flow is, as far as its checkpoint depends on it, as plain data."""
+    """Return what a flow is, as far as its checkpoint depends on it, as plain data."""
     plan = frame._jdf.queryExecution().analyzed()
     sink = flow.sink
     return {
@@ -48,7 +48,7 @@ def _target(spec: PipelineSpec, flow: Flow) -> str:
 
 
 def _nodes(plan: Any) -> Iterator[Any]:
-    """Give the streaming nodes of a plan, from the top, in the order in which Spark counts them."""
+    """Return the streaming nodes of a plan, from the top, in Spark's order."""
     if not plan.isStreaming():
         return
     yield plan
@@ -102,7 +102,7 @@ def _changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _state_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Give the state that a flow keeps; another version of Spark may word it differently."""
+    """Return the state that a flow keeps; another version of Spark may word it differently."""
     if one["spark"] == other["spark"]:
         return list(one["state"])
     return [each.partition(" ")[0] for each in one["state"]]

@@ -22,7 +22,7 @@ RECORD: Final = "__record"
 
 
 def opened(frame: DataFrame, source: Source) -> DataFrame:
-    """Give the columns `__record`, `__problem` and `__fields` for each record of a source.
+    """Return the columns `__record`, `__problem` and `__fields` for each record of a source.
 
     `__fields` is a struct; it is null for a tombstone and for a record with a problem.
     """
@@ -124,7 +124,7 @@ def _by_avro(frame: DataFrame, source: Source) -> DataFrame:
 
 
 def rows(frame: DataFrame, source: Source) -> DataFrame:
-    """Give the decoded columns of an opened source, with those of the record that it includes."""
+    """Return the decoded columns of an opened source, with those of the record that it includes."""
     from pyspark.sql import functions as f
 
     clash = [each for each in source.include if each in frame.select(f"{FIELDS}.*").columns]

@@ -24,7 +24,7 @@ REASON: Final = "__reason"
 
 
 def accepted(frame: DataFrame, source: Source) -> DataFrame:
-    """Give the rows of a source: decoded, counted, and without those that go elsewhere."""
+    """Return the rows of a source: decoded, counted, and without those that go elsewhere."""
     from pyspark.sql import functions as f
 
     records = opened(frame, source)
@@ -54,7 +54,7 @@ def accepted(frame: DataFrame, source: Source) -> DataFrame:
 
 
 def expected(frame: DataFrame, part: str, expectations: Sequence[Expectation]) -> DataFrame:
-    """Give the rows that may go on, having counted each that is not as expected."""
+    """Return the rows that may go on, having counted each that is not as expected."""
     from pyspark.sql import functions as f
 
     if not expectations:
@@ -75,14 +75,14 @@ def expected(frame: DataFrame, part: str, expectations: Sequence[Expectation]) -
 
 
 def _met(expectation: Expectation) -> Column:
-    """Give whether a row is as expected: what is null is not."""
+    """Return whether a row is as expected: what is null is not."""
     from pyspark.sql import functions as f
 
     return f.coalesce(f.expr(f"({expectation.check})").cast("boolean"), f.lit(False))
 
 
 def _raised(who: str, reason: Column, record: Column) -> Column:
-    """Give a column that fails the batch, naming who complains, why, and an example."""
+    """Return a column that fails the batch, naming who complains, why, and an example."""
     from pyspark.sql import functions as f
 
     said = f.concat_ws("|", f.lit(BEGIN + who), reason, f.concat(record, f.lit(END)))
@@ -90,7 +90,7 @@ def _raised(who: str, reason: Column, record: Column) -> Column:
 
 
 def letters_of_source(frame: DataFrame, source: Source, spec: PipelineSpec) -> DataFrame:
-    """Give the dead letters of a source: records as they were, with headers that say why."""
+    """Return the dead letters of a source: records as they were, with headers that say why."""
     from pyspark.sql import functions as f
 
     records = opened(frame, source)
@@ -114,7 +114,7 @@ def letters_of_source(frame: DataFrame, source: Source, spec: PipelineSpec) -> D
 
 
 def letters_of_step(frame: DataFrame, step: Step, spec: PipelineSpec) -> DataFrame:
-    """Give the dead letters of a step: its rows as JSON, with headers that say why."""
+    """Return the dead letters of a step: its rows as JSON, with headers that say why."""
     from pyspark.sql import functions as f
 
     reasons = [_unmet(each) for each in step.expect if each.otherwise == Otherwise.DEAD_LETTER]
@@ -125,7 +125,7 @@ def letters_of_step(frame: DataFrame, step: Step, spec: PipelineSpec) -> DataFra
 
 
 def _unmet(expectation: Expectation) -> Column:
-    """Give why a row is not as expected; null if it is."""
+    """Return why a row is not as expected; null if it is."""
     from pyspark.sql import functions as f
 
     reason = f"expectation {expectation.name}: not {expectation.check}"
@@ -133,7 +133,7 @@ def _unmet(expectation: Expectation) -> Column:
 
 
 def _letters(records: DataFrame, more: dict[str, Column]) -> DataFrame:
-    """Give records for the dead-letter topic; headers of an earlier dead letter are replaced."""
+    """Return records for the dead-letter topic; headers of an earlier dead letter are replaced."""
     from pyspark.sql import functions as f
 
     named = {"lakebed.reason": f.col(REASON), **more}
@@ -153,7 +153,7 @@ def _nothing(_name: Column, _value: Column) -> Column:
 
 
 def _as_bytes(records: DataFrame) -> Column:
-    """Give the value of a record: of a typed topic, as JSON."""
+    """Return the value of a record: of a typed topic, as JSON."""
     from pyspark.sql import functions as f
 
     if records.schema["value"].dataType.typeName() == "binary":

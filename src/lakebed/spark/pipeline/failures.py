@@ -39,7 +39,7 @@ _NETWORK: Final = re.compile(
 
 
 def failure_of(flow: str, said: str) -> LakebedError:
-    """Give the error behind a failed query."""
+    """Return the error behind a failed query."""
     bad = _BAD.search(said)
     if bad is not None:
         return _bad_record(flow, *bad.groups())
@@ -66,7 +66,7 @@ def may_pass(error: LakebedError, said: str) -> bool:
 
 
 def first_line(said: str) -> str:
-    """Give what an error of Spark says, without the plan and the trace that follow."""
+    """Return what an error of Spark says, without the plan and the trace that follow."""
     lines = [line for line in said.strip().splitlines() if line.strip()]
     return _SQLSTATE.sub("", lines[0]).rstrip(" ;") if lines else "Spark gives no reason"
 
@@ -78,7 +78,7 @@ def _bad_record(flow: str, who: str, reason: str, record: str) -> BadRecordError
 
 
 def _cause(said: str) -> str:
-    """Give the error that a Python function raised; if there is none, what Spark says first."""
+    """Return the error that a Python function raised; if there is none, what Spark says first."""
     raised = raised_in(said)
     if raised is not None:
         return raised

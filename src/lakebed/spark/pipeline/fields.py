@@ -62,16 +62,16 @@ class Fields:
         self.problems.append(Problem(path, message, fatal))
 
     def has(self, key: str) -> bool:
-        """Tell whether the key is there."""
+        """Return whether the key is there."""
         return key in self.values
 
     def raw(self, key: str) -> Any:
-        """Give a value as it is; None if there is none."""
+        """Return a value as it is; None if there is none."""
         self._asked.append(key)
         return self.values.get(key)
 
     def text(self, key: str, *, needed: bool = False) -> str | None:
-        """Give a text that is not empty."""
+        """Return a text that is not empty."""
         value = self.raw(key)
         if value is None:
             if needed:
@@ -83,7 +83,7 @@ class Fields:
         return value
 
     def topic(self, key: str) -> str | None:
-        """Give the name of a topic."""
+        """Return the name of a topic."""
         value = self.text(key)
         if value is None:
             return None
@@ -94,7 +94,7 @@ class Fields:
             return None
 
     def interval(self, key: str, *, also: str | None = None, needed: bool = False) -> str | None:
-        """Give a time such as `10 minutes`, or the one other text that is allowed."""
+        """Return a time such as `10 minutes`, or the one other text that is allowed."""
         value = self.text(key, needed=needed)
         if value is None or value == also or INTERVAL.fullmatch(value):
             return value
@@ -108,7 +108,7 @@ class Fields:
         return default if match is None else int(match[1]) * _UNIT_MS[match[2]]
 
     def choice(self, key: str, kind: type[_Choice], default: _Choice | None) -> _Choice | None:
-        """Give one of a few texts."""
+        """Return one of a few texts."""
         value = self.raw(key)
         if value is None:
             return default
@@ -119,7 +119,7 @@ class Fields:
         return default
 
     def number(self, key: str, low: int, high: int) -> int | None:
-        """Give a whole number within bounds."""
+        """Return a whole number within bounds."""
         value = self.raw(key)
         if value is None:
             return None
@@ -129,7 +129,7 @@ class Fields:
         return None
 
     def names(self, key: str) -> tuple[str, ...] | None:
-        """Give a text or a list of texts, none of them twice."""
+        """Return a text or a list of texts, none of them twice."""
         value = self.raw(key)
         if value is None:
             return None
@@ -143,7 +143,7 @@ class Fields:
         return tuple(found)
 
     def tables(self, key: str) -> dict[str, Fields]:
-        """Give the tables below a key, by name."""
+        """Return the tables below a key, by name."""
         value = self.raw(key)
         if value is None:
             return {}
@@ -156,7 +156,7 @@ class Fields:
         }
 
     def inner(self, key: str) -> Fields | None:
-        """Give the table at a key."""
+        """Return the table at a key."""
         value = self.raw(key)
         return None if value is None else Fields(value, (*self.path, key), self.problems)
 

@@ -18,7 +18,7 @@ class Node(NamedTuple):
 
 
 def nodes(spec: PipelineSpec) -> Iterator[Node]:
-    """Give the parts of a pipeline, each after those it is made from."""
+    """Return the parts of a pipeline, each after those it is made from."""
     for source in spec.sources.values():
         yield Node("source", source.name, (), _source(source))
     for step in spec.steps.values():
@@ -64,7 +64,7 @@ def _sink(sink: Sink) -> str:
 
 
 def as_text(spec: PipelineSpec) -> str:
-    """Give one line for each part."""
+    """Return one line for each part."""
     found = list(nodes(spec))
     kind, name = (max(len(each[place]) for each in found) for place in (0, 1))
     return "\n".join(
@@ -76,7 +76,7 @@ def as_text(spec: PipelineSpec) -> str:
 
 
 def as_mermaid(spec: PipelineSpec) -> str:
-    """Give a diagram as Mermaid, which GitHub and most wikis draw."""
+    """Return a diagram as Mermaid, which GitHub and most wikis draw."""
     lines = ["flowchart LR"]
     for each in nodes(spec):
         text = f"{each.name}<br/>{each.about}".replace('"', "#quot;")
@@ -100,7 +100,7 @@ def _id(node: Node) -> str:
 
 
 def as_data(spec: PipelineSpec) -> dict[str, Any]:
-    """Give the parts and what leads to what, as plain data."""
+    """Return the parts and what leads to what, as plain data."""
     found = list(nodes(spec))
     return {
         "pipeline": spec.name,

@@ -77,7 +77,7 @@ def _owner(pipeline: str) -> str:
 
 
 def _facts(text: str) -> dict[str, Any]:
-    """Give what whoever holds the lock says of itself; it may be just about to say it."""
+    """Return what whoever holds the lock says of itself; it may be just about to say it."""
     try:
         owner = json.loads(text)
         return {name: owner[name] for name in ("pipeline", "pid", "host", "since")}
@@ -86,7 +86,7 @@ def _facts(text: str) -> dict[str, Any]:
 
 
 def _warn_of_others(spec: PipelineSpec, place: Place) -> None:
-    """Say which flows may run on another machine, whose locks are not seen from here."""
+    """Return which flows may run on another machine, whose locks are not seen from here."""
     for flow in spec.flows():
         status = stored(place, flow.name)
         host = (status.owner or "").rpartition(":")[0]

@@ -15,7 +15,7 @@ KeyPath = tuple[str, ...]
 
 
 def functions_and_schemas(spec: PipelineSpec, wrong: Collection[KeyPath] = ()) -> Iterator[Problem]:
-    """Import the functions of steps and read Avro schemas; give what is wrong with them.
+    """Import the functions of steps and read Avro schemas; return what is wrong with them.
 
     The pipeline may be a draft: of keys that are known to be `wrong` nothing more is said.
     """
@@ -36,7 +36,7 @@ def functions_and_schemas(spec: PipelineSpec, wrong: Collection[KeyPath] = ()) -
 def topics_and_tables(
     spec: PipelineSpec, log: Log, wrong: Collection[KeyPath] = ()
 ) -> Iterator[Problem]:
-    """Look up what a pipeline reads and writes; give what is not there, or does not fit.
+    """Look up what a pipeline reads and writes; return what is not there, or does not fit.
 
     Of a part with mistakes of its own nobody knows yet whether it fits.
     """
@@ -58,7 +58,7 @@ def topics_and_tables(
 
 
 def sound_flows(spec: PipelineSpec, wrong: Collection[KeyPath]) -> list[Flow]:
-    """Give the flows of a draft that Spark can be asked about: no part of them is wrong."""
+    """Return the flows of a draft that Spark can be asked about: no part of them is wrong."""
     if any(each[0] in ("log", "spark") for each in wrong if each):
         return []
     doubtful = {each[:2] for each in wrong}

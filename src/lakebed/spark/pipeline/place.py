@@ -48,11 +48,11 @@ class Place:
             OsDisk().make_folder(self.folder)
 
     def of(self, flow: str) -> str:
-        """Give the place of a flow's checkpoint, for Spark."""
+        """Return the place of a flow's checkpoint, for Spark."""
         return f"{self.location.rstrip('/')}/{flow}"
 
     def read(self, flow: str, name: str) -> dict[str, Any] | None:
-        """Give one of our documents about a flow; None if there is none."""
+        """Return one of our documents about a flow; None if there is none."""
         data = self._bytes(f"{flow}/{name}")
         if data is None:
             return None
@@ -74,26 +74,26 @@ class Place:
         self._store.put(f"{flow}/{name}", memoryview(text.encode()))
 
     def begun(self, flow: str) -> bool:
-        """Tell whether the flow has begun a batch, of which there may be something written."""
+        """Return whether the flow has begun a batch, of which there may be something written."""
         return self._names(flow, "offsets") != []
 
     def holds(self, flow: str) -> bool:
-        """Tell whether there is anything of Spark's, be it what an interrupted removal left."""
+        """Return whether there is anything of Spark's, be it what an interrupted removal left."""
         return any(each.name not in _ours(flow) for each in self._listing(flow))
 
     def last_batch(self, flow: str) -> int | None:
-        """Give the number of the last batch that is done; None if there is none."""
+        """Return the number of the last batch that is done; None if there is none."""
         return max(self._names(flow, "commits"), default=None)
 
     def positions(self, flow: str, batch: int) -> list[Position]:
-        """Give how far each source of a flow was read when a batch was done."""
+        """Return how far each source of a flow was read when a batch was done."""
         data = self._bytes(f"{flow}/offsets/{batch}")
         # The first line is Spark's version of the file, the second is about the batch itself.
         lines = [] if data is None else data.decode().splitlines()[2:]
         return [position(json.loads(line)) for line in lines if line.startswith("{")]
 
     def remove(self, flow: str) -> int:
-        """Remove the checkpoint of a flow; give how many files it had.
+        """Remove the checkpoint of a flow; return how many files it had.
 
         Ours go first: what a removal leaves that is cut short is nobody's, and is not gone on from.
         """

@@ -44,14 +44,14 @@ class Planner:
         self._log = log
 
     def plan(self, flow: Flow) -> DataFrame:
-        """Give what a flow writes: rows of its sink, or dead letters."""
+        """Return what a flow writes: rows of its sink, or dead letters."""
         frames: dict[str, DataFrame] = {}
         for name in self._spec.upstream(flow.source):
             frames[name] = self._part(name, flow, frames)
         return frames[flow.source]
 
     def problems(self, flow: Flow) -> Iterator[Problem]:
-        """Give what is wrong with a flow; what is made from a part that is wrong is not judged."""
+        """Return what is wrong with a flow; what depends on a wrong part is not judged."""
         frames: dict[str, DataFrame] = {}
         for name in self._spec.upstream(flow.source):
             step = self._spec.steps.get(name)
@@ -182,7 +182,7 @@ def _check_columns(source: Source) -> None:
 
 @contextlib.contextmanager
 def _naming(path: tuple[str, ...], text: str = "") -> Iterator[None]:
-    """Tell with which key a mistake has to do that Spark, the log or a function complains about."""
+    """Return the key to blame for an error of Spark, the log or a function."""
     from pyspark.errors import PySparkException
 
     try:

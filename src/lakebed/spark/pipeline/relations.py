@@ -16,7 +16,7 @@ _NO_LETTERS: Final = (
 
 
 def check_relations(spec: PipelineSpec) -> Iterator[Problem]:
-    """Give what is wrong between parts, each of which may be right by itself."""
+    """Return what is wrong between parts, each of which may be right alone."""
     known = spec.sources.keys() | spec.steps.keys()
     if not spec.sinks:
         yield Problem(("sink",), "there is no sink: [sink.NAME] says where a step's rows go")
@@ -89,7 +89,7 @@ def _streams(spec: PipelineSpec) -> Iterator[Problem]:
 
 
 def _is_known(spec: PipelineSpec, name: str) -> bool:
-    """Tell whether all that a part is made from is there, and was said."""
+    """Return whether all that a part is made from is there, and was said."""
     return all(
         each in spec.sources or (each in spec.steps and spec.steps[each].inputs)
         for each in spec.upstream(name)

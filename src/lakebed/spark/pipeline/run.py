@@ -61,7 +61,7 @@ def running(
     available_now: bool = False,
     silent: bool = False,
 ) -> Iterator[Run]:
-    """Give a pipeline that is ready to run, in this session or in one of its own.
+    """Return a pipeline that is ready to run, in this session or in one of its own.
 
     Without one it takes the session that runs, if there is one, wherever that runs. A session of
     its own is stopped in the end; with `silent` its Java writes nothing.
@@ -89,7 +89,7 @@ def running(
 
 
 def _settings(spec: PipelineSpec) -> dict[str, str]:
-    """Give the settings of a session: stacks that long queries need, and what the pipeline says."""
+    """Return the settings of a session: stacks for long queries, and the pipeline's."""
     options = spec.spark.get(_JAVA_OPTIONS, "")
     return {**spec.spark, _JAVA_OPTIONS: f"-Xss4m {options}".strip()}
 
@@ -141,13 +141,13 @@ class Run:
         return self.statuses()
 
     def problems(self, flows: Sequence[Flow]) -> list[Problem]:
-        """Let Spark analyse flows; give what it finds wrong, each problem once."""
+        """Let Spark analyse flows; return what it finds wrong, each problem once."""
         planner = Planner(self._spec, self._spark, self._url)
         found = (each for flow in flows for each in planner.problems(flow))
         return list(dict.fromkeys(found))
 
     def statuses(self) -> list[FlowStatus]:
-        """Give how far each flow has come."""
+        """Return how far each flow has come."""
         return [each.status for each in self._flows.values()]
 
     # Starting
@@ -224,7 +224,7 @@ class Run:
         *,
         updates: bool,
     ) -> DataStreamWriter:
-        """Say what becomes of each batch of a flow."""
+        """Return what becomes of each batch of a flow."""
         sink, writer = flow.sink, str(document["writer"])
         if sink is not None and sink.table is not None:
             from lakebed.spark.pipeline.table_sink import table_writer

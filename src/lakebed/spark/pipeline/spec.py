@@ -87,7 +87,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Source:
-    """A topic that is read as it grows, or a table that is read anew for each batch."""
+    """A topic that is read as it grows, or a table that is read again for each batch."""
 
     name: str
     topic: str | None = None
@@ -189,7 +189,7 @@ class PipelineSpec:
         return chosen if "://" in chosen else str((self.folder / chosen).resolve())
 
     def upstream(self, name: str) -> Iterator[str]:
-        """Give a source or step and all that it is made from, inputs first, each once."""
+        """Return a source or step and all that it is made from, inputs first, each once."""
         seen: dict[str, None] = {}
         self._visit(name, seen)
         return iter(seen)
@@ -219,7 +219,7 @@ class PipelineSpec:
 
 
 def decodes(source: Source) -> bool:
-    """Tell whether records of a source can turn out not to be decodable."""
+    """Return whether records of a source can turn out not to be decodable."""
     return source.decode not in (None, Decoder.RAW)
 
 

@@ -32,7 +32,7 @@ _AFTER_THE_TABLES: Final = frozenset(
 
 
 def tables_of(sql: str) -> list[str]:
-    """Give the names that a query reads from, each once, in their order."""
+    """Return the names that a query reads from, each once, in their order."""
     return list(dict.fromkeys(_tables(_tokens(sql))))
 
 

@@ -66,12 +66,12 @@ class FlowStatus:
         )
 
     def document(self) -> dict[str, Any]:
-        """Give it as plain data."""
+        """Return it as plain data."""
         return asdict(self)
 
 
 def advanced(status: FlowStatus, progress: Mapping[str, Any]) -> FlowStatus:
-    """Give the status after what Spark reports of a trigger; without a batch only the lag moves."""
+    """Return the status after a trigger; without a batch only the lag changes."""
     read, ends = _positions(progress, "endOffset"), _positions(progress, "latestOffset")
     offsets = _offsets(read) or status.offsets
     status = replace(status, offsets=offsets, lag=_behind(offsets, _offsets(ends)))
@@ -90,7 +90,7 @@ def advanced(status: FlowStatus, progress: Mapping[str, Any]) -> FlowStatus:
 
 
 def added(counts: Counts, more: Counts) -> Counts:
-    """Give the sums of two sets of counts."""
+    """Return the sums of two sets of counts."""
     names = dict.fromkeys([*counts, *more])
     return {name: _sums(counts.get(name, {}), more.get(name, {})) for name in names}
 
@@ -105,7 +105,7 @@ def _positions(progress: Mapping[str, Any], name: str) -> list[Position]:
 
 
 def _offsets(positions: list[Position]) -> dict[str, dict[str, int]]:
-    """Give offsets by topic and partition; of a topic that is read twice, the lower ones."""
+    """Return offsets by topic and partition; of a topic that is read twice, the lower ones."""
     found: dict[str, dict[str, int]] = {}
     for each in positions:
         for topic, parts in each.offsets.items():
@@ -128,7 +128,7 @@ def _behind(
 
 
 def stored(place: Place, flow: str) -> FlowStatus:
-    """Give what was written about a flow after its last batch."""
+    """Return what was written about a flow after its last batch."""
     document = place.read(flow, STATUS)
     if document is None:
         return FlowStatus(flow)
@@ -137,7 +137,7 @@ def stored(place: Place, flow: str) -> FlowStatus:
 
 
 def look(spec: PipelineSpec, place: Place, log: Log | None) -> list[FlowStatus]:
-    """Tell how far each flow is from its checkpoint; with the log, how far behind that is."""
+    """Return how far each flow is from its checkpoint; with the log, how far behind that is."""
     return [_look(place, flow.name, log) for flow in spec.flows()]
 
 
@@ -159,7 +159,7 @@ def owner() -> str:
 
 
 def _is_gone(owner: str | None) -> bool:
-    """Tell whether a process of this machine does not live any more."""
+    """Return whether a process of this machine does not live any more."""
     host, _, process = (owner or "").rpartition(":")
     if host != socket.gethostname():
         return False
@@ -173,7 +173,7 @@ def _is_gone(owner: str | None) -> bool:
 
 
 def lag_of(offsets: Mapping[str, Mapping[str, int]], log: Log | None) -> int | None:
-    """Give how many records of a log are not read yet; None if nobody can tell."""
+    """Return how many records of a log are not read yet; None if nobody can tell."""
     if log is None:
         return None
     ends = {}

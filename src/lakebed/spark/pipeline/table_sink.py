@@ -69,7 +69,7 @@ def _check_columns(sink: Sink, frame: DataFrame) -> None:
 def table_writer(
     log: Log, sink: Sink, writer: str, *, stateful: bool
 ) -> Callable[[DataFrame, int], None]:
-    """Give what writes a batch of a flow into its table."""
+    """Return what writes a batch of a flow into its table."""
 
     def write(frame: DataFrame, number: int) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -96,7 +96,7 @@ def _write(log: Log, sink: Sink, writer: str, frame: DataFrame, number: int) -> 
 
 
 def _changes(frame: DataFrame, sink: Sink) -> DataFrame:
-    """Give rows as changes of their keys."""
+    """Return rows as changes of their keys."""
     from pyspark.sql import functions as f
 
     deleted = f.coalesce(f.expr(f"({sink.delete})"), f.lit(False)) if sink.delete else f.lit(False)

@@ -1,6 +1,6 @@
-"""A derived table as a Spark source that is read anew for each batch of a stream.
+"""A derived table as a Spark source that is read again for each batch of a stream.
 
-(A DataFrame of files would show for ever what the table was when the query began.) Spark plans the
+(A DataFrame of files would show forever what the table was when the query began.) Spark plans the
 tasks of a Python source once for a query, so there is one task that says nothing of files: it asks
 for them when it runs, and sees one version of the table.
 """
@@ -34,7 +34,7 @@ _ROWS: Final = 65_536
 
 
 def read_anew(spark: SparkSession, table: str, log: str) -> DataFrame:
-    """Give a derived table, as it is whenever it is looked at."""
+    """Return a derived table, as it is whenever it is looked at."""
     spark.dataSource.register(TableSource)
     return spark.read.format(FORMAT).option("log", log).option("table", table).load()
 
@@ -44,11 +44,11 @@ class TableSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give what it is called in `format(...)`."""
+        """Return what it is called in `format(...)`."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Give the table's columns, without the one that only says where a row is."""
+        """Return the table's columns, without the one that only says where a row is."""
         from pyspark.sql.pandas.types import from_arrow_type
 
         schema = StructType()

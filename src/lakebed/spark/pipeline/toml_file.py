@@ -49,26 +49,26 @@ class PipelineFile(NamedTuple):
     """The keys with mistakes that are not only worth a note."""
 
     def found(self, problem: Problem) -> Found:
-        """Give a problem its line."""
+        """Return a problem its line."""
         line = line_of(self.lines, problem.path)
         if problem.below:
             line += problem.below - 1 + self._begins_below(line)
         return Found(str(self.path), line, problem.message, problem.fatal)
 
     def _begins_below(self, line: int) -> bool:
-        """Tell whether a long text begins in the line after its key."""
+        """Return whether a long text begins in the line after its key."""
         lines = self.path.read_text("utf8").splitlines()
         return lines[line - 1].rstrip().endswith(('"""', "'''"))
 
     def checked(self) -> PipelineSpec:
-        """Give the pipeline, or refuse a file with mistakes by naming all of them."""
+        """Return the pipeline, or refuse a file with mistakes by naming all of them."""
         if self.spec is None:
             raise refusal(self.problems)
         return self.spec
 
 
 def refusal(problems: list[Found]) -> PipelineFileError:
-    """Give the error that names every mistake, each on a line of its own."""
+    """Return the error that names every mistake, each on a line of its own."""
     fatal = [str(each) for each in problems if each.fatal]
     return PipelineFileError("\n".join(fatal))
 
@@ -91,7 +91,7 @@ def read_pipeline(path: Path) -> PipelineFile:
 
 
 def checked_document(path: Path, document: Any, lines: dict[KeyPath, int]) -> PipelineFile:
-    """Check a document; give every problem with its line, in the order of the lines."""
+    """Check a document; return every problem with its line, in the order of the lines."""
     draft, problems = draft_document(document, path.parent)
     wrong = frozenset(each.path for each in problems if each.fatal)
     file = PipelineFile(path, None if wrong else draft, [], lines, draft, wrong)
@@ -107,7 +107,7 @@ def _syntax(path: Path, text: str, error: tomllib.TOMLDecodeError) -> Found:
 
 
 def line_of(lines: dict[KeyPath, int], path: KeyPath) -> int:
-    """Give the line of a key, or of the innermost table around it that has one."""
+    """Return the line of a key, or of the innermost table around it that has one."""
     for length in range(len(path), 0, -1):
         if path[:length] in lines:
             return lines[path[:length]]
@@ -115,7 +115,7 @@ def line_of(lines: dict[KeyPath, int], path: KeyPath) -> int:
 
 
 def lines_of(text: str) -> dict[KeyPath, int]:
-    """Give the line of each table and key of a document that `tomllib` has read without complaint.
+    """Return the line of each table and key of a document that `tomllib` accepts.
 
     Keys of an inline table are on the line on which they stand.
     """
@@ -160,7 +160,7 @@ class _Scanner:
         return bool(self._quotes or self._depth)
 
     def scan(self, text: str) -> list[str]:
-        """Read a line of a value; give the keys of inline tables that begin in it."""
+        """Read a line of a value; return the keys of inline tables that begin in it."""
         keys, position = [], 0
         while position < len(text):
             if self._quotes:

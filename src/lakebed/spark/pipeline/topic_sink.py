@@ -51,7 +51,7 @@ def ready_letters(log: Log, topic: str) -> None:
 
 
 def _schema(frame: DataFrame) -> pa.Schema:
-    """Give the fields of a topic that takes these rows: each of them may be null."""
+    """Return the fields of a topic that takes these rows: each of them may be null."""
     fields = arrow_schema(frame.schema)
     return pa.schema([(each.name, plain(each.type)) for each in fields])
 
@@ -78,7 +78,7 @@ def _check_fields(sink: Sink, found: pa.Schema, wanted: pa.Schema) -> None:
 
 
 def records(frame: DataFrame, sink: Sink) -> DataFrame:
-    """Give the rows of a sink as records: value, key, and what else the step says itself."""
+    """Return the rows of a sink as records: value, key, and what else the step says itself."""
     from pyspark.sql import functions as f
 
     if sink.encode == Encoder.RAW:
@@ -91,7 +91,7 @@ def records(frame: DataFrame, sink: Sink) -> DataFrame:
 
 
 def topic_writer(log: Log, url: str, topic: str, writer: str) -> Callable[[DataFrame, int], None]:
-    """Give what writes a batch of changed results: Spark's own way to a sink knows final ones only.
+    """Return a writer for batches of changed results: Spark's own sinks take final ones only.
 
     A batch that is repeated is known by the writer and its number, as that of a sink by its query.
     """
@@ -113,7 +113,7 @@ def compute(frame: DataFrame) -> None:
 
 
 def _key(frame: DataFrame, sink: Sink) -> Column:
-    """Give the key of a record: the text of its column, or of several as a JSON array."""
+    """Return the key of a record: the text of its column, or of several as a JSON array."""
     from pyspark.sql import functions as f
 
     columns = [f.col(f"`{each}`") for each in sink.key]

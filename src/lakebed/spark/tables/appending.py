@@ -61,7 +61,7 @@ def commit_files(
 ) -> TableReport:
     """Commit files with new rows, which are right whatever else has happened to the table.
 
-    A table that has changed meanwhile is no reason to write them again; one made anew is.
+    A table that has changed meanwhile is no reason to write them again; one made again is.
     """
     for _ in range(_ATTEMPTS - 1):
         try:

@@ -40,7 +40,7 @@ rows `inserted` and `deleted`, and in `location` what it `refused`."""
 REMOVED, INSERTED, GONE, REFUSED = "removed", "inserted", "deleted", "refused"
 DELETED: Final = "_deleted"
 _ABSORBED: Final = 4
-"""A file with at most so many times the rows that come is written anew with them: a bucket that
+"""A file with at most so many times the rows that come is written again with them: a bucket that
 changes often has few files, and a row is written a few times before it is in a large one."""
 ORDER: Final = "_order_"
 """With this begin the columns that say which change of a key is the latest."""
@@ -58,7 +58,7 @@ class Task:
     folded: frozenset[int]
 
     def run(self, bucket: int, changes: pa.Table) -> pa.Table:
-        """Apply the changes of a bucket; give the report."""
+        """Apply the changes of a bucket; return the report."""
         try:
             changes = keyed(changes, self.table)
         except pa.ArrowException:
@@ -76,7 +76,7 @@ class Task:
         return _report(bucket, state.finish(rows))
 
     def _refusal(self, changes: pa.Table) -> str:
-        """Say why changes cannot be applied; nothing if they can."""
+        """Return why changes cannot be applied; nothing if they can."""
         if any(changes.column(name).null_count for name in self.table.key):
             return "a change has no key"
         # Without them a version has no place among the others; the first part of the order leads.
@@ -87,7 +87,7 @@ class Task:
 
 
 def keyed(changes: pa.Table, table: DerivedTable) -> pa.Table:
-    """Give the changes with their keys in the table's own types."""
+    """Return the changes with their keys in the table's own types."""
     for name in table.key:
         index = changes.schema.get_field_index(name)
         column = changes.column(index).cast(table.schema.field(name).type)
@@ -96,7 +96,7 @@ def keyed(changes: pa.Table, table: DerivedTable) -> pa.Table:
 
 
 def deleted_positions(files: Iterable[DerivedFile], store: TableFiles) -> dict[str, Any]:
-    """Give the deleted positions of each file of a bucket, ascending."""
+    """Return the deleted positions of each file of a bucket, ascending."""
     positions: dict[str, Any] = {}
     for each in files:
         if each.content != DELETES:
@@ -112,7 +112,7 @@ def deleted_positions(files: Iterable[DerivedFile], store: TableFiles) -> dict[s
 def living_rows(
     files: Sequence[DerivedFile], store: TableFiles, schema: pa.Schema
 ) -> Iterator[pa.Table]:
-    """Give the rows of a bucket that are not deleted, file by file."""
+    """Return the rows of a bucket that are not deleted, file by file."""
     gone = deleted_positions(files, store)
     for each in files:
         if each.content == DATA:
@@ -147,7 +147,7 @@ class _Bucket:
                 self._gone[file.location] = numbers
 
     def removed_rows(self) -> pa.Table:
-        """Give the rows that were marked."""
+        """Return the rows that were marked."""
         schema = self.task.table.schema
         parts = [
             conformed(self.task.store.read(place), schema).take(pa.array(numbers))
@@ -161,7 +161,7 @@ class _Bucket:
     # Writing
 
     def finish(self, rows: pa.Table) -> list[tuple[str, str, int, int]]:
-        """Write what has changed; give what is to be told of it."""
+        """Write what has changed; return what is to be told of it."""
         removed = sum(len(each) for each in self._gone.values())
         told = [(INSERTED, "", len(rows), 0), (GONE, "", removed, 0)]
         constant = pa.array(np.full(len(rows), self.number, np.int32))
@@ -233,7 +233,7 @@ class _Bucket:
 
 
 def _joined(one: Any, other: Any) -> Any:
-    """Give the union of two ascending arrays of numbers, of which either may be missing."""
+    """Return the union of two ascending arrays of numbers, of which either may be missing."""
     if one is None or other is None:
         return np.zeros(0, np.int64) if one is other else (one if other is None else other)
     return np.union1d(one, other)

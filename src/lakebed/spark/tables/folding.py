@@ -18,7 +18,7 @@ _PART: Final = 8
 
 
 def by_bucket(files: Iterable[DerivedFile]) -> dict[int, tuple[DerivedFile, ...]]:
-    """Give the files of each bucket."""
+    """Return the files of each bucket."""
     found: dict[int, list[DerivedFile]] = {}
     for each in files:
         found.setdefault(each.bucket, []).append(each)
@@ -26,14 +26,14 @@ def by_bucket(files: Iterable[DerivedFile]) -> dict[int, tuple[DerivedFile, ...]
 
 
 def folded(files: Mapping[int, tuple[DerivedFile, ...]], buckets: int) -> frozenset[int]:
-    """Give the buckets to fold, if they change."""
+    """Return the buckets to fold, if they change."""
     due = {bucket: load for bucket, each in files.items() if (load := _load(each)) >= 1}
     most = max(1, -(-buckets // _PART))
     return frozenset(sorted(due, key=lambda bucket: (-due[bucket], bucket))[:most])
 
 
 def _load(files: tuple[DerivedFile, ...]) -> float:
-    """Give how full of old things a bucket is; from 1 on it is to be folded."""
+    """Return how full of old things a bucket is; from 1 on it is to be folded."""
     rows = sum(each.rows for each in files if each.content == DATA)
     deleted = sum(each.rows for each in files if each.content == DELETES)
     count = sum(each.content == DATA for each in files)

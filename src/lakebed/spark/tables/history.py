@@ -2,7 +2,7 @@
 
 The changes of a key, in their order, continue the version that is current. Each version ends when
 the next change begins; a deletion ends the last one and begins none. The current version of a
-changed key is removed from where it is, and written anew with its end.
+changed key is removed from where it is, and written again with its end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TIME_TYPE = pa.timestamp("us", "UTC")
 
 
 def versions(bucket: _Bucket, changes: pa.Table) -> pa.Table:
-    """Mark the current versions of changed keys, and give them and the new ones as rows."""
+    """Mark the current versions of changed keys, and return them and the new ones as rows."""
     task = bucket.task
     bucket.remove(changes, also=IS_CURRENT)
     old = bucket.removed_rows()
@@ -43,7 +43,7 @@ def _wide(schema: pa.Schema, changes: pa.Table, order: tuple[str, ...]) -> pa.Sc
 
 
 def _chained(rows: pa.Table, codes: Any) -> pa.Table:
-    """Give versions, sorted by key and order, each with its end, and without the deletions."""
+    """Return versions, sorted by key and order, each with its end, and without the deletions."""
     last = ends_key(codes)
     following = np.append(np.arange(1, len(codes)), 0)
     numbers = pa.array(following, mask=last)

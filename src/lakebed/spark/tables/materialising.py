@@ -150,7 +150,7 @@ def _found(log: Log, name: str) -> DerivedFiles | None:
 
 
 def _same(table: DerivedTable, version: int, files: tuple[DerivedFile, ...]) -> DerivedFiles:
-    """Give a table with its files, which are those of a version that must still be the present."""
+    """Return a table with its files, of a version that must still be the current one."""
     if table.version != version:
         raise TableChangedError(
             "somebody else has changed the table meanwhile",
@@ -170,7 +170,7 @@ def _table(
     buckets: int | None,
     info: TopicInfo,
 ) -> tuple[DerivedFiles, bool]:
-    """Give the table and its files, made if there is none; one of another shape is refused."""
+    """Return the table and its files, made if there is none; one of another shape is refused."""
     created = files is None
     if files is None:
         wanted = buckets or _buckets(info.records)
@@ -199,7 +199,7 @@ def _writer(info: TopicInfo) -> str:
 
 
 def _starts(table: DerivedTable, info: TopicInfo) -> dict[int, int]:
-    """Give where to go on in each partition; refuse to leave anything out."""
+    """Return where to go on in each partition; refuse to leave anything out."""
     others = [
         each
         for each in table.writers
@@ -275,7 +275,7 @@ def _run(
 
 
 def _changes(frame: DataFrame, plan: _Plan, counts: Any, kind: str) -> DataFrame:
-    """Give records as changes of the table."""
+    """Return records as changes of the table."""
     from pyspark.sql import functions as f
 
     value = f.col("value")

@@ -124,12 +124,12 @@ def apply(
 
 
 def written() -> None:
-    """Say that the files of a run are there, and not committed yet."""
+    """Report that the files of a run are there, and not committed yet."""
     _WRITTEN.hit()
 
 
 def _prepared(changes: DataFrame, table: DerivedTable) -> tuple[DataFrame, tuple[str, ...]]:
-    """Give the changes with their bucket, and the columns that order them."""
+    """Return the changes with their bucket, and the columns that order them."""
     from pyspark.sql import functions as f
 
     needed = ["_order", DELETED, *([TIME] if table.kind == "history" else [])]
@@ -149,7 +149,7 @@ def _prepared(changes: DataFrame, table: DerivedTable) -> tuple[DataFrame, tuple
 
 
 def _keys(table: DerivedTable) -> dict[str, Column]:
-    """Give the columns of the key in the table's own types: a hash differs from type to type."""
+    """Return the columns of the key in the table's own types: a hash differs from type to type."""
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_type
 
@@ -161,7 +161,7 @@ def _keys(table: DerivedTable) -> dict[str, Column]:
 
 
 def wanted_columns(table: DerivedTable) -> list[str]:
-    """Give the columns that rows of a table have when they come in."""
+    """Return the columns that rows of a table have when they come in."""
     technical = _TECHNICAL if table.kind == "history" else {BUCKET}
     return [each for each in table.schema.names if each not in technical]
 
@@ -179,7 +179,7 @@ def _check_columns(changes: DataFrame, table: DerivedTable, needed: Sequence[str
 
 
 def _ordering(changes: DataFrame) -> dict[str, Column]:
-    """Give the parts of `_order` as columns that Arrow can sort by."""
+    """Return the parts of `_order` as columns that Arrow can sort by."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 

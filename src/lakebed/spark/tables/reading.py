@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 def read_table(
     spark: SparkSession, log: Log | str | os.PathLike[str], name: str, *, technical: bool = False
 ) -> DataFrame:
-    """Give a derived table as a DataFrame of what it holds now.
+    """Return a derived table as a DataFrame of what it holds now.
 
     What is committed later is not part of it. Files stay for the lake's grace time after a commit
-    has replaced them; a DataFrame that is used for longer is read anew. With `technical` it has the
+    has replaced them; a DataFrame used for longer is read again. With `technical` it has the
     column `_bucket` too.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -51,7 +51,7 @@ def read_table(
 
 
 def opened(spark: SparkSession, log: Log | str | os.PathLike[str]) -> Log:
-    """Give the log itself: as it is, or connected to where its folder or URL is served."""
+    """Return the log itself: as it is, or connected to where its folder or URL is served."""
     from lakebed.client.config import ClientConfig
     from lakebed.engine.log import Log
     from lakebed.spark.connection import connected

@@ -18,7 +18,7 @@ Numbers = Any
 
 
 def key_codes(rows: pa.Table, key: Sequence[str]) -> Numbers:
-    """Give a number for the key of each row; the same for equal keys, and for no others."""
+    """Return a number for the key of each row; the same for equal keys, and for no others."""
     codes: Any = None
     for name in key:
         encoded = rows.column(name).combine_chunks().dictionary_encode()
@@ -43,7 +43,7 @@ class Order(NamedTuple):
 
 
 def in_order(rows: pa.Table, codes: Numbers, order: Order) -> Numbers:
-    """Give the rows' numbers, key by key, each key's rows in their order, the latest one last."""
+    """Return the rows' numbers, key by key, each key's rows in their order, the latest one last."""
     sequence = _sorted(rows, codes, order.columns)
     if not order.moved or len(codes) < 2:
         return sequence
@@ -58,7 +58,7 @@ def in_order(rows: pa.Table, codes: Numbers, order: Order) -> Numbers:
 
 
 def _sorted(rows: pa.Table, codes: Numbers, columns: Sequence[str]) -> Numbers:
-    """Give the rows' numbers by key and these columns; what has no order comes first."""
+    """Return the rows' numbers by key and these columns; what has no order comes first."""
     values = [rows.column(name).combine_chunks() for name in columns]
     ordered = values[0].is_valid().cast(pa.int8())
     ranked = pa.table([pa.array(codes), ordered, *values], names=["key", "ordered", *columns])
@@ -67,12 +67,12 @@ def _sorted(rows: pa.Table, codes: Numbers, columns: Sequence[str]) -> Numbers:
 
 
 def ends_key(codes: Numbers) -> Numbers:
-    """Tell of each row, of rows that are sorted by key, whether it is the last of its key."""
+    """Return of each row, of rows that are sorted by key, whether it is the last of its key."""
     return np.append(codes[1:] != codes[:-1], True) if len(codes) else np.zeros(0, bool)
 
 
 def latest(rows: pa.Table, key: Sequence[str], order: Order) -> pa.Table:
-    """Give the latest row of each key."""
+    """Return the latest row of each key."""
     codes = key_codes(rows, key)
     if len(codes) and codes.max() + 1 == len(codes):
         return rows  # every key once
@@ -81,7 +81,7 @@ def latest(rows: pa.Table, key: Sequence[str], order: Order) -> pa.Table:
 
 
 def found(rows: pa.Table, wanted: pa.Table, key: Sequence[str]) -> Numbers:
-    """Give the numbers of the rows that have one of the keys of `wanted`, ascending."""
+    """Return the numbers of the rows that have one of the keys of `wanted`, ascending."""
     if len(key) == 1:
         values = wanted.column(key[0]).combine_chunks()
         mask = pc.is_in(rows.column(key[0]), value_set=values)
@@ -92,7 +92,7 @@ def found(rows: pa.Table, wanted: pa.Table, key: Sequence[str]) -> Numbers:
 
 
 def without(rows: pa.Table, numbers: Numbers) -> pa.Table:
-    """Give the rows but those of these numbers."""
+    """Return the rows but those of these numbers."""
     if not len(numbers):
         return rows
     mask = np.ones(len(rows), bool)
@@ -101,7 +101,7 @@ def without(rows: pa.Table, numbers: Numbers) -> pa.Table:
 
 
 def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Give the rows with exactly these columns; those that they lack are null."""
+    """Return the rows with exactly these columns; those that they lack are null."""
     columns = [
         rows.column(field.name).cast(field.type)
         if field.name in rows.column_names
@@ -112,5 +112,5 @@ def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def sorted_by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Give the rows in the order of their keys, so that readers can skip what they do not seek."""
+    """Return the rows in the order of their keys, so that readers can skip others."""
     return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in key]))
