@@ -29,7 +29,7 @@ from lakebed.aio.remote import AsyncRemoteLog
 from lakebed.config import LogConfig, ServeConfig, WalConfig
 from lakebed.engine.access import Access
 from lakebed.engine.core import Core
-from lakebed.engine.lake import Lake
+from lakebed.iceberg.lake import Lake
 from lakebed.serve.server import Server
 from lakebed.topic.survivors import pack_survivors
 from lakebed.types import TopicPartition

@@ -31,8 +31,6 @@ from pyiceberg.types import StringType
 from sqlalchemy.exc import OperationalError
 
 from lakebed import LakeConfig, Log, LogConfig, limits
-from lakebed.engine import removal
-from lakebed.engine.lake_reports import SyncReport
 from lakebed.errors import (
     CatalogUnavailableError,
     ClosedError,
@@ -42,7 +40,9 @@ from lakebed.errors import (
     TopicNotFoundError,
 )
 from lakebed.host import ManualClock, failpoints
-from lakebed.lake import catalog as own_catalog
+from lakebed.iceberg import catalog as own_catalog
+from lakebed.iceberg import gc as removal
+from lakebed.iceberg.reports import SyncReport
 from tests.engine.support import PRICE, any_time, in_threads
 from tests.waiting import until
 

@@ -15,8 +15,6 @@ import pytest
 
 from lakebed import Log, LogConfig, WalConfig
 from lakebed.config import LakeConfig, SyncMode
-from lakebed.engine import tiering
-from lakebed.engine.lake_reports import SyncReport
 from lakebed.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -27,6 +25,8 @@ from lakebed.errors import (
 )
 from lakebed.host import SimDisk
 from lakebed.host.sim_disk import Survival
+from lakebed.iceberg import tiering
+from lakebed.iceberg.reports import SyncReport
 from lakebed.state.commands import PlaceSegments
 from lakebed.state.values import BOTH, LOCAL, STORE, Segment
 from tests.engine.support import armed, quiet, rows

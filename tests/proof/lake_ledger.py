@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lakebed import Log
-from lakebed.lake.table_facts import needed_files
+from lakebed.iceberg.table_metadata import needed_files
 from lakebed.state.values import STORE, Partition
 from tests.foreign.readers import contents, read_pyiceberg
 

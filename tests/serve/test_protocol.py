@@ -29,7 +29,7 @@ from lakebed.errors import (
     ServerUnavailableError,
 )
 from lakebed.host.table_files import TableFiles
-from lakebed.lake.derived_values import DerivedFile
+from lakebed.iceberg.derived_values import DerivedFile
 from lakebed.limits import SCHEMA_BYTES_MAX
 from lakebed.serve import protocol
 from lakebed.serve.calls import CALLS, checked

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from lakebed.aio.loop import told_in_loop
-from lakebed.engine.lake import Lake
-from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
-from lakebed.engine.removal import RemovalReport
+from lakebed.iceberg.gc import RemovalReport
+from lakebed.iceberg.lake import Lake
+from lakebed.iceberg.reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
 from lakebed.types import Progress
 
 RunSlowly = Callable[..., Awaitable[Any]]

@@ -31,7 +31,7 @@ from lakebed.cli.output import (
 )
 from lakebed.config import LakeConfig
 from lakebed.engine.checkpoint import CheckpointReport
-from lakebed.engine.lake_reports import SnapshotInfo, SyncReport, TableInfo
+from lakebed.iceberg.reports import SnapshotInfo, SyncReport, TableInfo
 
 _topic = click.argument("topic", shell_complete=complete_topic)
 

@@ -24,9 +24,9 @@ from lakebed.cli.output import (
     write_line,
 )
 from lakebed.engine.cleanup import CleanupReport
-from lakebed.engine.lake_reports import LakeStats
 from lakebed.engine.stats import LogStats
 from lakebed.errors import LakebedError
+from lakebed.iceberg.reports import LakeStats
 
 Facts = list[tuple[str, str]]
 

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.client.connection import Connection
-from lakebed.engine.derived_calls import DerivedCalls
-from lakebed.lake.derived_change import Change
-from lakebed.lake.derived_values import Committed, DerivedFiles, DerivedTable
+from lakebed.iceberg.derived_calls import DerivedCalls
+from lakebed.iceberg.derived_commit import Change
+from lakebed.iceberg.derived_values import Committed, DerivedFiles, DerivedTable
 from lakebed.types import TableName
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lakebed.client.connection import Connection
-from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
-from lakebed.engine.removal import RemovalReport
+from lakebed.iceberg.gc import RemovalReport
+from lakebed.iceberg.reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
 from lakebed.types import Progress
 
 

@@ -17,9 +17,7 @@ from lakebed.engine.budget import Budget
 from lakebed.engine.checkpoint import Checkpointer
 from lakebed.engine.cleanup import Cleanup
 from lakebed.engine.core import Core
-from lakebed.engine.derived import Derived
 from lakebed.engine.groups import Groups
-from lakebed.engine.lake import Lake, opened_store
 from lakebed.engine.maintenance import Maintenance
 from lakebed.engine.reading import Reading
 from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
@@ -33,6 +31,8 @@ from lakebed.engine.topics import Topics
 from lakebed.engine.writing import Writing
 from lakebed.errors import ClosedError, InvalidArgumentError
 from lakebed.host import Clock, Disk, OsDisk, SystemClock
+from lakebed.iceberg.derived_gc import Derived
+from lakebed.iceberg.lake import Lake, opened_store
 from lakebed.lake.fetched import FetchedSegments
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.places import Places

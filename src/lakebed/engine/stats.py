@@ -7,7 +7,7 @@ from typing import Any
 
 from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup_failures import CleanupFailure
-from lakebed.engine.lake_reports import LakeStats
+from lakebed.iceberg.reports import LakeStats
 from lakebed.wal import WalStats
 
 

@@ -23,7 +23,7 @@ from lakebed.errors import (
     LakebedError,
     ProtocolError,
 )
-from lakebed.lake.derived_values import DerivedFile
+from lakebed.iceberg.derived_values import DerivedFile
 from lakebed.serve.guard import Action, Need
 from lakebed.serve.protocol import MESSAGE_BYTES_MAX, VERSION
 from lakebed.serve.room import Room

@@ -29,15 +29,15 @@ from lakebed.engine.cleanup import CleanupReport
 from lakebed.engine.cleanup_failures import CleanupFailure
 from lakebed.engine.compaction import CompactionPlan, PartitionCompaction, RewriteReport
 from lakebed.engine.groups import GroupInfo, GroupPartition
-from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
 from lakebed.engine.plan import HotRange, ScanPlan, SealedFile
-from lakebed.engine.removal import RemovalReport
 from lakebed.engine.segments import SegmentInfo
 from lakebed.engine.stats import LogStats
 from lakebed.engine.together import CommittedTogether
 from lakebed.engine.topics import PartitionInfo, TopicInfo
 from lakebed.errors import LakebedError, ProtocolError
-from lakebed.lake.derived_values import Committed, DerivedFile, DerivedFiles, DerivedTable
+from lakebed.iceberg.derived_values import Committed, DerivedFile, DerivedFiles, DerivedTable
+from lakebed.iceberg.gc import RemovalReport
+from lakebed.iceberg.reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
 from lakebed.serve.private_paths import without_paths
 from lakebed.serve.received import check_text
 from lakebed.wal import WalStats

@@ -17,10 +17,10 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from lakebed.engine.lake_reports import TableInfo
 from lakebed.engine.segments import SegmentInfo
 from lakebed.errors import CorruptionError, InvalidArgumentError, LakebedError, MissingFileError
 from lakebed.host import OsDisk
+from lakebed.iceberg.reports import TableInfo
 from lakebed.lake.verify import verify_segment
 from lakebed.spark.connection import connected
 from lakebed.spark.failures import told

@@ -25,7 +25,7 @@ from lakebed.errors import (
     TableChangedError,
     TableNotFoundError,
 )
-from lakebed.lake.derived_values import DerivedFile, DerivedFiles, DerivedTable
+from lakebed.iceberg.derived_values import DerivedFile, DerivedFiles, DerivedTable
 from lakebed.spark.tables.bucket import DELETED
 from lakebed.spark.tables.history import TIME
 from lakebed.spark.tables.merging import apply

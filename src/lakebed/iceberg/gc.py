@@ -18,15 +18,15 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lakebed.engine.core import Core
-from lakebed.engine.unneeded import Unneeded
 from lakebed.errors import ForeignTableError, LakebedError, translated
 from lakebed.host import failpoints
 from lakebed.host.store import ObjectStore, Stored
+from lakebed.iceberg.parts import LogView
+from lakebed.iceberg.pending_deletes import Unneeded
+from lakebed.iceberg.table_metadata import needed_files
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.places import HINT_NAME, Places
 from lakebed.lake.reader import SegmentReader
-from lakebed.lake.table_facts import needed_files
 from lakebed.state.machine import Dropped
 from lakebed.state.values import Topic
 
@@ -53,7 +53,7 @@ class Removal:
 
     def __init__(
         self,
-        core: Core,
+        core: LogView,
         lake: LakeFolder,
         places: Places,
         reader: SegmentReader,

@@ -6,8 +6,8 @@ import abc
 import uuid
 from collections.abc import Sequence
 
-from lakebed.lake.derived_change import Change, checked_change
-from lakebed.lake.derived_values import Committed, DerivedFile, DerivedTable, Positions
+from lakebed.iceberg.derived_commit import Change, checked_change
+from lakebed.iceberg.derived_values import Committed, DerivedFile, DerivedTable, Positions
 from lakebed.types import TableName
 
 

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from lakebed.errors import CatalogUnavailableError, ForeignTableError, SchemaMismatchError
 from lakebed.host import failpoints
-from lakebed.lake.catalog import Catalog
+from lakebed.iceberg.catalog import Catalog
+from lakebed.iceberg.failures import ConflictError, RuinedError, committed, translated
+from lakebed.iceberg.table_metadata import expired
 from lakebed.lake.places import HINT_NAME
-from lakebed.lake.table_facts import expired
-from lakebed.lake.table_failures import ConflictError, RuinedError, committed, translated
 
 _ATTEMPTS: Final = 5
 """How often a swap is tried when somebody else was faster, or its outcome is unknown."""

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lakebed.config import stored_config
-from lakebed.engine.core import Core, Key
 from lakebed.errors import CorruptionError, LakebedError, MissingFileError, translated
 from lakebed.host import failpoints
 from lakebed.host.store import ObjectStore
+from lakebed.iceberg.parts import LogView, PartitionKey
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.opened import map_segment
 from lakebed.lake.places import Places
@@ -45,7 +45,7 @@ class Tiering:
 
     def __init__(
         self,
-        core: Core,
+        core: LogView,
         store: ObjectStore,
         places: Places,
         lake: LakeFolder,
@@ -105,7 +105,9 @@ class Tiering:
                 uri=self._store.uri(name),
             )
 
-    def _upload(self, key: Key, segments: list[Segment], damaged: list[CorruptionError]) -> int:
+    def _upload(
+        self, key: PartitionKey, segments: list[Segment], damaged: list[CorruptionError]
+    ) -> int:
         sent: list[Segment] = []
         try:
             for segment in segments:
@@ -123,11 +125,11 @@ class Tiering:
             _PLACED.hit()
         return len(sent)
 
-    def _place(self, key: Key, segments: list[Segment], place: int) -> None:
+    def _place(self, key: PartitionKey, segments: list[Segment], place: int) -> None:
         if segments:
             self._submit(PlaceSegments(tuple((*key, each.id, place) for each in segments)))
 
-    def _send(self, key: Key, segment: Segment) -> bool:
+    def _send(self, key: PartitionKey, segment: Segment) -> bool:
         """Upload a segment, unless it is no longer part of the log."""
         path = self._lake.path(*key, segment.id)
         try:
@@ -142,7 +144,7 @@ class Tiering:
         self._store.put(name, data)
         return True
 
-    def _is_there(self, key: Key, segment: Segment) -> bool:
+    def _is_there(self, key: PartitionKey, segment: Segment) -> bool:
         partition = self._core.partition(key)
         return partition is not None and segment.id in [each.id for each in partition.segments]
 
@@ -168,7 +170,7 @@ class Tiering:
             self._lake.sync(topic.id)
         return count
 
-    def _remove(self, key: Key, segment: Segment) -> None:
+    def _remove(self, key: PartitionKey, segment: Segment) -> None:
         self._reader.unmap(segment.id)
         try:
             self._lake.remove(*key, segment.id)
@@ -179,7 +181,7 @@ class Tiering:
         self.moved_segments += 1
         self.moved_bytes += segment.file_bytes
 
-    def _local(self, topic: Topic) -> list[tuple[Key, list[Segment]]]:
+    def _local(self, topic: Topic) -> list[tuple[PartitionKey, list[Segment]]]:
         """Return the segments that are not in the store, by partition."""
         found = []
         for number in range(topic.partitions):

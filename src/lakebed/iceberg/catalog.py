@@ -55,7 +55,7 @@ class Catalog:
 
     def _connection(self) -> Any:
         if self._connected is None:
-            from lakebed.lake.sqlite_catalog import load
+            from lakebed.iceberg.sqlite_catalog import load
 
             properties = self.properties()
             if self.is_own:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from lakebed.errors import ForeignTableError, SchemaMismatchError
-from lakebed.lake.table_failures import reading_manifests, translated
+from lakebed.iceberg.failures import reading_manifests, translated
 from lakebed.state.values import Segment
 
 LOG: Final = "lakebed.log"

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError, TableExistsError
-from lakebed.lake.derived_values import (
+from lakebed.iceberg.derived_values import (
     BUCKET,
     IS_CURRENT,
     KINDS,

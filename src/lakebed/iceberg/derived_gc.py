@@ -24,19 +24,19 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakebed.config import LakeConfig, resolved
-from lakebed.engine.core import Core
-from lakebed.engine.derived_calls import DerivedCalls
-from lakebed.engine.removal import RemovalReport
-from lakebed.engine.unneeded import Unneeded
 from lakebed.errors import ClosedError, ForeignTableError, InvalidArgumentError
 from lakebed.host import Disk, failpoints
 from lakebed.host.store import ObjectStore, Stored
-from lakebed.lake.catalog import Catalog
-from lakebed.lake.derived import DerivedTables
-from lakebed.lake.derived_change import Change
-from lakebed.lake.derived_values import Committed, DerivedFiles, DerivedTable
+from lakebed.iceberg.catalog import Catalog
+from lakebed.iceberg.derived_calls import DerivedCalls
+from lakebed.iceberg.derived_commit import Change
+from lakebed.iceberg.derived_table import DerivedTables
+from lakebed.iceberg.derived_values import Committed, DerivedFiles, DerivedTable
+from lakebed.iceberg.gc import RemovalReport
+from lakebed.iceberg.parts import LogView
+from lakebed.iceberg.pending_deletes import Unneeded
+from lakebed.iceberg.table_metadata import needed_files
 from lakebed.lake.places import HINT_NAME, TABLES_NAME, Places
-from lakebed.lake.table_facts import needed_files
 from lakebed.types import TableName
 
 _log = logging.getLogger("lakebed.lake")
@@ -54,7 +54,7 @@ class Derived(DerivedCalls):
     """The derived tables of one log. Any thread."""
 
     def __init__(
-        self, core: Core, config: LakeConfig, disk: Disk, folder: Path, log_id: str
+        self, core: LogView, config: LakeConfig, disk: Disk, folder: Path, log_id: str
     ) -> None:
         self._core = core
         self._config = config

@@ -19,13 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from lakebed.config import LakeConfig, resolved
-from lakebed.engine.core import Core
-from lakebed.engine.derived import Derived
-from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
-from lakebed.engine.removal import Removal, RemovalReport
-from lakebed.engine.tables import TopicTables
-from lakebed.engine.tiering import Tiering
-from lakebed.engine.unneeded import Unneeded
 from lakebed.errors import (
     CatalogUnavailableError,
     ClosedError,
@@ -38,13 +31,20 @@ from lakebed.errors import (
 )
 from lakebed.host import Disk
 from lakebed.host.store import ObjectStore
-from lakebed.lake.catalog import Catalog
+from lakebed.iceberg.catalog import Catalog
+from lakebed.iceberg.derived_gc import Derived
+from lakebed.iceberg.gc import Removal, RemovalReport
+from lakebed.iceberg.parts import LogView
+from lakebed.iceberg.pending_deletes import Unneeded
+from lakebed.iceberg.reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
+from lakebed.iceberg.table_metadata import LOG, OFFSETS, POSITION, TOPIC, is_ours, number_of
+from lakebed.iceberg.tiering import Tiering
+from lakebed.iceberg.topic_progress import TopicTables
+from lakebed.iceberg.topic_table import Tables
 from lakebed.lake.folder import LakeFolder
-from lakebed.lake.iceberg import Tables
 from lakebed.lake.places import TABLES_NAME, Places
 from lakebed.lake.reader import SegmentReader
 from lakebed.lake.remote import RemoteSegments
-from lakebed.lake.table_facts import LOG, OFFSETS, POSITION, TOPIC, is_ours, number_of
 from lakebed.state.commands import Command
 from lakebed.state.machine import Dropped
 from lakebed.state.values import LOCAL, Segment, Topic
@@ -68,7 +68,7 @@ class Lake:
 
     def __init__(
         self,
-        core: Core,
+        core: LogView,
         config: LakeConfig,
         disk: Disk,
         folder: Path,

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from lakebed.engine.core import Core
-from lakebed.lake.iceberg import Synced, Tables, Wanted
+from lakebed.iceberg.parts import LogView
+from lakebed.iceberg.table_metadata import Registered
+from lakebed.iceberg.topic_table import Synced, Tables, Wanted
 from lakebed.lake.places import Places
 from lakebed.lake.reader import SegmentReader
 from lakebed.lake.schema import numbered_schema
-from lakebed.lake.table_facts import Registered
 from lakebed.state.values import LOCAL, Partition, Segment, Topic
 
 Shape = tuple[int, tuple[tuple[Segment, ...], ...]]
@@ -37,7 +37,7 @@ class TopicTables:
 
     def __init__(
         self,
-        core: Core,
+        core: LogView,
         tables: Tables,
         places: Places,
         reader: SegmentReader,

@@ -31,9 +31,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from lakebed.errors import ForeignTableError
-from lakebed.lake.catalog import Catalog
-from lakebed.lake.swaps import PROPERTIES, Steps, Swaps
-from lakebed.lake.table_facts import (
+from lakebed.iceberg.catalog import Catalog
+from lakebed.iceberg.commit import PROPERTIES, Steps, Swaps
+from lakebed.iceberg.failures import ConflictError, RuinedError, committed
+from lakebed.iceberg.table_metadata import (
     LOG,
     OFFSETS,
     POSITION,
@@ -47,7 +48,6 @@ from lakebed.lake.table_facts import (
     live_files,
     number_of,
 )
-from lakebed.lake.table_failures import ConflictError, RuinedError, committed
 
 _log = logging.getLogger("lakebed.lake")
 
@@ -327,7 +327,7 @@ class Tables:
         """
         from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate
 
-        from lakebed.lake.manifests import replace_files
+        from lakebed.iceberg.manifests import replace_files
 
         metadata = table.metadata
         change = table.transaction()

@@ -22,9 +22,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakebed.errors import ForeignTableError, TableChangedError, TableNotFoundError
-from lakebed.lake.catalog import Catalog
-from lakebed.lake.derived_change import Change, check_files
-from lakebed.lake.derived_facts import (
+from lakebed.iceberg.catalog import Catalog
+from lakebed.iceberg.commit import Steps, Swaps, is_at_head
+from lakebed.iceberg.derived_commit import Change, check_files
+from lakebed.iceberg.derived_files import described, shown
+from lakebed.iceberg.derived_properties import (
     COMMIT,
     KIND,
     SNAPSHOT,
@@ -33,11 +35,9 @@ from lakebed.lake.derived_facts import (
     first_properties,
     following_properties,
 )
-from lakebed.lake.derived_files import described, shown
-from lakebed.lake.derived_schema import added_columns, check_made_alike, table_schema
-from lakebed.lake.derived_values import BUCKET, Committed, DerivedFiles, DerivedTable
-from lakebed.lake.swaps import Steps, Swaps, is_at_head
-from lakebed.lake.table_facts import LOG, live_files
+from lakebed.iceberg.derived_schema import added_columns, check_made_alike, table_schema
+from lakebed.iceberg.derived_values import BUCKET, Committed, DerivedFiles, DerivedTable
+from lakebed.iceberg.table_metadata import LOG, live_files
 
 _STEPS: Final = Steps.define("lake.derived")
 
@@ -252,7 +252,7 @@ class DerivedTables:
     def _swap(
         self, table: Any, change: Change, added: list[Any], removed: list[Any], own: str
     ) -> None:
-        from lakebed.lake.derived_manifests import change_files
+        from lakebed.iceberg.derived_manifests import change_files
 
         now = table.properties
         following = following_properties(now, change, own, now.get(SNAPSHOT, ""))
