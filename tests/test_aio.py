@@ -44,7 +44,7 @@ TWINS = [
     (Access, AsyncAccess),
 ]
 INSIDE: dict[type, set[str]] = {
-    Lake: {"start", "nudge", "bury", "stop", "locate"},
+    Lake: {"start", "nudge", "delete_segments", "stop", "locate"},
     Access: {"authenticate", "permissions"},
     lakebed.Consumer: {"place"},
     # Tasks that call append_batch at the same time have their batches under way together.

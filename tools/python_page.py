@@ -13,7 +13,7 @@ from lakebed.client.access import RemoteAccess
 from lakebed.client.derived import RemoteDerived
 from lakebed.client.lake import RemoteLake
 from lakebed.engine.access import Access
-from lakebed.iceberg.derived_gc import Derived
+from lakebed.iceberg.derived_table import Derived
 from lakebed.iceberg.lake import Lake
 from tools.python_names import (
     Attribute,

@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any
 
 from lakebed.aio.loop import told_in_loop
-from lakebed.iceberg.gc import RemovalReport
 from lakebed.iceberg.lake import Lake
-from lakebed.iceberg.reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
+from lakebed.iceberg.reports import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
 from lakebed.types import Progress
 
 RunSlowly = Callable[..., Awaitable[Any]]
@@ -36,7 +35,7 @@ class AsyncLake:
     ) -> SyncReport:
         """Bring tables, and the store, up to date now; of one topic, or of all.
 
-        A table that somebody else has changed is refused, unless you `take_over`: then it shows
+        A table that another writer has changed is refused, unless you `take_over`: then it shows
         exactly the log's records again. `progress` is called in the event loop.
         """
         tell = None if progress is None else told_in_loop(progress)

@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.client.connection import Connection
-from lakebed.iceberg.derived_calls import DerivedCalls
-from lakebed.iceberg.derived_commit import Change
+from lakebed.iceberg.derived_commit import Change, DerivedCalls
 from lakebed.iceberg.derived_values import Committed, DerivedFiles, DerivedTable
 from lakebed.types import TableName
 
@@ -60,7 +59,7 @@ class RemoteDerived(DerivedCalls):
         return list(self._connection.call("derived_tables"))
 
     def restore(self, name: str) -> DerivedTable:
-        """Bring a table back that somebody else has dropped, or that a lost catalog knew."""
+        """Bring a table back that another writer has dropped, or that a lost catalog knew."""
         table: DerivedTable = self._connection.call("derived_restore", name=TableName(name))
         return table
 

@@ -1,31 +1,40 @@
-"""Derived tables: Iceberg tables that jobs and pipelines make, each commit exactly once.
+"""Derived tables, `log.derived`: Iceberg tables that jobs and pipelines write, exactly once.
 
-Executors write the files; here they become part of a table, with what is known of its writers, in
-one swap of the catalog. `derived_facts.py` says what the table then says of itself.
+Spark executors write files below `place`; the owner of the log commits them, with the progress of
+their writers, in one commit of the catalog. The tables are in the log's catalog, in a namespace of
+their own (`lakebed_tables`, if the topics' is `lakebed`). `derived_properties.py` specifies what a
+table states about itself, `derived_folder.py` where its files are.
 
-A commit names its writer, a number that grows, and the version that it is based on. One whose
-number the writer has reached before is a duplicate, and nothing is done. One that is based on
-another version is refused: what it replaces may not be there any more. A newest snapshot that is
-not `lakebed.snapshot` is somebody else's: then the table is foreign, and refused.
-
-Metadata is in `{location}/metadata`, with a version hint; data in `{location}/data/{attempt}`. The
-hint goes when the log drops the table: a folder with a hint whose table the catalog does not know
-is one that somebody else dropped, or that a lost catalog knew.
+A commit names its writer, a number that grows, and the version that it is based on. A number that
+the writer has reached before is a duplicate, and nothing is done. A commit that is based on another
+version is refused: files that it replaces may have been replaced already. If the newest snapshot is
+not `lakebed.snapshot`, another writer has changed the table: it is foreign, and refused.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 
-from lakebed.errors import ForeignTableError, TableChangedError, TableNotFoundError
+from lakebed.errors import (
+    ClosedError,
+    ForeignTableError,
+    InvalidArgumentError,
+    TableChangedError,
+    TableNotFoundError,
+)
 from lakebed.iceberg.catalog import Catalog
-from lakebed.iceberg.commit import Steps, Swaps, is_at_head
-from lakebed.iceberg.derived_commit import Change, check_files
-from lakebed.iceberg.derived_files import described, shown
+from lakebed.iceberg.commit import CommitSteps, TableCommits, is_at_head
+from lakebed.iceberg.derived_commit import Change, DerivedCalls, check_files
+from lakebed.iceberg.derived_files import describe_files, to_derived_file
+from lakebed.iceberg.derived_folder import DerivedFolder
 from lakebed.iceberg.derived_properties import (
     COMMIT,
     KIND,
@@ -37,148 +46,177 @@ from lakebed.iceberg.derived_properties import (
 )
 from lakebed.iceberg.derived_schema import added_columns, check_made_alike, table_schema
 from lakebed.iceberg.derived_values import BUCKET, Committed, DerivedFiles, DerivedTable
+from lakebed.iceberg.parts import LakeParts
 from lakebed.iceberg.table_metadata import LOG, live_files
+from lakebed.types import TableName
 
-_STEPS: Final = Steps.define("lake.derived")
+_log = logging.getLogger("lakebed.lake")
+
+_STOP_SECONDS: Final = 10.0
+"""How long closing waits for a catalog and a store."""
+
+_STEPS: Final = CommitSteps.define("lake.derived")
 
 
-class DerivedTables:
-    """The derived tables of one log, in its catalog. One thread at a time."""
+class Derived(DerivedCalls):
+    """The derived tables of one log. Any thread."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        location: str,
-        log: str,
-        snapshots_kept: int,
-        newest_metadata: Callable[[str], str | None],
-    ) -> None:
-        self._catalog = catalog
-        self._newest_metadata = newest_metadata
-        """Gives the newest metadata of a table that the log has not dropped, by its name."""
-        self._location = location
-        self._log = log
-        self._swaps = Swaps(catalog, snapshots_kept, _STEPS)
+    def __init__(self, parts: LakeParts) -> None:
+        self._log = parts.log
+        self._log_id = parts.log_id
+        self._locations = parts.locations
+        self._iceberg = parts.config.iceberg
+        self.namespace: Final = f"{parts.config.namespace}_tables"
+        """The catalog's namespace in which the tables are."""
+        self.folder: Final = DerivedFolder(parts)
+        config = replace(parts.config, namespace=self.namespace)
+        self._catalog = Catalog(config, parts.disk, parts.tables_folder)
+        self._commits = TableCommits(self._catalog, config.snapshots_kept, _STEPS)
         self._live: dict[str, tuple[int | None, dict[str, Any]]] = {}
         """Newest snapshot and live files of each table, by the table's identity."""
+        self._lock = threading.Lock()
+        self._closed = False
 
-    # Making and dropping
+    @property
+    def store_options(self) -> dict[str, str]:
+        """Return what executors need to reach the files, secrets included."""
+        return dict(self.folder.store_options)
+
+    # Creating and dropping
 
     def create(
-        self, name: str, given: pa.Schema, kind: str, key: Sequence[str], buckets: int
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        kind: str = "current",
+        key: Sequence[str] = (),
+        buckets: int = 16,
     ) -> DerivedTable:
-        """Make a table, or give the one there is if it is the same."""
-        schema = table_schema(given, kind, key, buckets)
-        with self._swaps.asking("making a table", name):
-            if self._catalog.load(name) is None:
-                self._check_not_lost(name)
-                table = self._make(name, schema, kind, tuple(key), buckets)
-            else:
-                table = self._open(name)
-            found = description_of(name, table)
-        check_made_alike(found, schema, kind, tuple(key), buckets)
+        """Make a table, or give the one there is if it is made the same way.
+
+        A `current` table has one row for each key, a `history` every version of a key, an `append`
+        table rows without a key. Files are divided into `buckets` by the key.
+        """
+        name = str(TableName(name))
+        self._locations.check()
+        buckets = 0 if kind == "append" else buckets
+        with self.exclusive():
+            columns = table_schema(schema, kind, key, buckets)
+            with self._catalog.handle_failures("making a table", name):
+                if self._catalog.load(name) is None:
+                    self._check_not_lost(name)
+                    table = self._create(name, columns, kind, tuple(key), buckets)
+                else:
+                    table = self._open(name)
+                found = description_of(name, table)
+        check_made_alike(found, columns, kind, tuple(key), buckets)
         return found
 
     def _check_not_lost(self, name: str) -> None:
-        if self._newest_metadata(name) is not None:
+        if self.folder.newest_metadata(name) is not None:
             raise ForeignTableError(
-                "somebody else has dropped the table, or the catalog has lost it: `restore` brings"
+                "another writer has dropped the table, or the catalog has lost it: `restore` brings"
                 " it back as it was, `drop` forgets it",
                 table=name,
             )
 
+    def _create(
+        self, name: str, columns: pa.Schema, kind: str, key: tuple[str, ...], buckets: int
+    ) -> Any:
+        table = self._commits.create(
+            name,
+            columns,
+            None if kind == "append" else BUCKET,
+            f"{self.folder.location}/{name}/{uuid.uuid4().hex}",
+            first_properties(self._log_id, kind, key, buckets),
+        )
+        self._commits.write_hint(table)
+        return table
+
     def restore(self, name: str) -> DerivedTable:
-        """Let the catalog know a table again that the log has not dropped."""
-        with self._swaps.asking("restoring a table", name):
+        """Bring a table back that another writer has dropped, or that a lost catalog knew."""
+        name = str(TableName(name))
+        with self.exclusive(), self._catalog.handle_failures("restoring a table", name):
             if self._catalog.load(name) is None:
-                metadata = self._newest_metadata(name)
+                metadata = self.folder.newest_metadata(name)
                 if metadata is None:
                     raise TableNotFoundError("there is no such table", table=name)
                 self._catalog.register(name, metadata)
             return description_of(name, self._open(name))
 
-    def _make(
-        self, name: str, schema: pa.Schema, kind: str, key: tuple[str, ...], buckets: int
-    ) -> Any:
-        table = self._swaps.create(
-            name,
-            schema,
-            None if kind == "append" else BUCKET,
-            f"{self._location}/{name}/{uuid.uuid4().hex}",
-            first_properties(self._log, kind, key, buckets),
-        )
-        self._swaps.hint(table)
-        return table
-
-    def evolve(self, name: str, given: pa.Schema) -> DerivedTable:
-        """Add the columns of a schema that a table lacks; its rows have nulls there."""
-        with self._swaps.asking("changing a table's columns", name):
+    def evolve(self, name: str, schema: pa.Schema) -> DerivedTable:
+        """Add the columns of `schema` that a table lacks; rows of before have nulls there."""
+        name = str(TableName(name))
+        with self.exclusive(), self._catalog.handle_failures("changing a table's columns", name):
             table = self._open(name)
-            have = description_of(name, table).schema
-            if added_columns(given, have):
-                self._grow(table, given, have)
+            fields = added_columns(schema, description_of(name, table).schema)
+            if fields:
+                self._add_columns(table, fields)
             return description_of(name, table)
 
-    def _grow(self, table: Any, given: pa.Schema, have: pa.Schema) -> None:
+    def _add_columns(self, table: Any, fields: list[pa.Field]) -> None:
         from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
 
-        fields = added_columns(given, have)
         change = table.transaction()
         with change.update_schema() as update:
             for field in _pyarrow_to_schema_without_ids(pa.schema(fields)).fields:
                 update.add_column(field.name, field.field_type)
         change.commit_transaction()
-        self._swaps.hint(table)
+        self._commits.write_hint(table)
 
     def drop(self, name: str) -> bool:
-        """Let the catalog forget a table, and readers without one; return whether it was there.
+        """Drop a table; return whether there was one. Its files go after the grace period."""
+        name = str(TableName(name))
+        with self.exclusive():
+            known = self._drop(name)
+            return self.folder.remove_hints(name) or known
 
-        Its files go with the next removals, after the grace period.
-        """
-        with self._swaps.asking("dropping a table", name):
+    def _drop(self, name: str) -> bool:
+        with self._catalog.handle_failures("dropping a table", name):
             table = self._catalog.load(name)
             if table is None:
                 return False
             self._check_owner(name, table)
             self._catalog.drop(name)
             self._live.pop(str(table.metadata.table_uuid), None)
-            self._swaps.unhint(table)
+            self._commits.remove_hint(table)
         return True
 
-    # Looking
+    # Reading
 
     def describe(self, name: str) -> DerivedTable:
-        """Describe a table."""
-        with self._swaps.asking("loading a table", name):
+        """Describe a table: columns, version, how far its writers have come."""
+        name = str(TableName(name))
+        with self.exclusive(), self._catalog.handle_failures("loading a table", name):
             return description_of(name, self._open(name))
 
-    def names(self) -> list[str]:
-        """Return the names of the log's derived tables."""
-        with self._swaps.asking("listing tables", ""):
-            return [name for name in self._catalog.names() if self._is_ours(name)]
+    def tables(self) -> list[str]:
+        """List the names of the derived tables."""
+        with self.exclusive():
+            return self.list_names()
 
-    def _is_ours(self, name: str) -> bool:
-        table = self._catalog.load(name)
-        return table is not None and table.properties.get(LOG) == self._log
-
-    def table(self, name: str) -> Any:
-        """Return the pyiceberg table."""
-        with self._swaps.asking("loading a table", name):
-            return self._open(name)
-
-    def files(self, name: str, buckets: Sequence[int] | None) -> DerivedFiles:
-        """Return a table and its files, or those of some buckets, at one version."""
-        with self._swaps.asking("listing a table's files", name):
+    def files(self, name: str, buckets: Sequence[int] | None = None) -> DerivedFiles:
+        """Return a table with its files, or with those of some buckets, all of one version."""
+        name = str(TableName(name))
+        with self.exclusive(), self._catalog.handle_failures("listing a table's files", name):
             table = self._open(name)
-            found = [shown(each) for each in self._files(table).values()]
+            files = [to_derived_file(file) for file in self._files(table).values()]
+            description = description_of(name, table)
         if buckets is not None:
             wanted = set(buckets)
-            found = [each for each in found if each.bucket in wanted]
-        found.sort(key=lambda each: (each.bucket, each.content, each.location))
-        return DerivedFiles(description_of(name, table), tuple(found))
+            files = [file for file in files if file.bucket in wanted]
+        files.sort(key=lambda file: (file.bucket, file.content, file.location))
+        return DerivedFiles(description, tuple(files))
+
+    def iceberg(self, name: str) -> Any:
+        """Return the pyiceberg table."""
+        name = str(TableName(name))
+        with self.exclusive():
+            return self.load(name)
 
     def _open(self, name: str) -> Any:
-        """Return a table that is as the log left it."""
+        """Load a table that is as the log left it."""
         table = self._catalog.load(name)
         if table is None:
             raise TableNotFoundError("there is no such table", table=name)
@@ -186,8 +224,8 @@ class DerivedTables:
         snapshot = table.metadata.current_snapshot_id
         if str(snapshot or "") != table.properties.get(SNAPSHOT, ""):
             raise ForeignTableError(
-                "somebody else has changed the table: undo it by a rollback to the snapshot that"
-                " the log left, or drop the table and let its job make it anew",
+                "another writer has changed the table: undo it by a rollback to the snapshot that"
+                " the log left, or drop the table and let its job create it again",
                 table=name,
                 snapshot=snapshot,
                 left=table.properties.get(SNAPSHOT, "none"),
@@ -196,10 +234,10 @@ class DerivedTables:
 
     def _check_owner(self, name: str, table: Any) -> None:
         owner = table.properties.get(LOG, "none")
-        below = table.location().startswith(f"{self._location}/{name}/")
-        if owner != self._log or not below or KIND not in table.properties:
+        below = table.location().startswith(f"{self.folder.location}/{name}/")
+        if owner != self._log_id or not below or KIND not in table.properties:
             raise ForeignTableError(
-                "the table belongs to another log, to another folder, or to nobody",
+                "the table belongs to another log, to another folder, or to none",
                 table=name,
                 log=owner,
                 location=table.location(),
@@ -217,17 +255,17 @@ class DerivedTables:
 
     # Committing
 
-    def commit(self, name: str, change: Change) -> Committed:
-        """Change a table, once: see the head of this file."""
-        own = uuid.uuid4().hex
-        return self._swaps.repeated(
-            "committing to a table", name, lambda: self._commit(name, change, own)
-        )
+    def _commit(self, name: str, change: Change) -> Committed:
+        commit_id = uuid.uuid4().hex
+        with self.exclusive():
+            return self._commits.retry(
+                "committing to a table", name, lambda: self._attempt(name, change, commit_id)
+            )
 
-    def _commit(self, name: str, change: Change, own: str) -> Committed:
+    def _attempt(self, name: str, change: Change, commit_id: str) -> Committed:
         table = self._open(name)
         now = description_of(name, table)
-        if table.properties.get(COMMIT) == own:
+        if table.properties.get(COMMIT) == commit_id:
             return Committed(duplicate=False, version=now.version)  # an answer was lost
         if change.number <= now.writers.get(change.writer, -1):
             return Committed(duplicate=True, version=now.version)
@@ -245,38 +283,81 @@ class DerivedTables:
             raise TableChangedError(
                 "a file that the commit replaces is not part of the table", table=name, file=gone[0]
             )
-        added = described(list(change.added), table, now.schema)
-        self._swap(table, change, added, [live[place] for place in sorted(change.removed)], own)
+        added = describe_files(list(change.added), table, now.schema)
+        removed = [live[location] for location in sorted(change.removed)]
+        self._change_files(table, change, added, removed, commit_id)
         return Committed(duplicate=False, version=now.version + 1)
 
-    def _swap(
-        self, table: Any, change: Change, added: list[Any], removed: list[Any], own: str
+    def _change_files(
+        self, table: Any, change: Change, added: list[Any], removed: list[Any], commit_id: str
     ) -> None:
-        from lakebed.iceberg.derived_manifests import change_files
+        from lakebed.iceberg.manifests import change_files
 
         now = table.properties
-        following = following_properties(now, change, own, now.get(SNAPSHOT, ""))
+        following = following_properties(now, change, commit_id, now.get(SNAPSHOT, ""))
         update = table.transaction()
         if added or removed:
-            marks = {LOG: self._log, VERSION: following[VERSION]}
+            marks = {LOG: self._log_id, VERSION: following[VERSION]}
             producer = change_files(update, added, removed, marks)
             following[SNAPSHOT] = str(producer.snapshot_id)
             producer.commit()
         else:
             update._stage((), (is_at_head(table),))
         update.set_properties(following)
-        self._swaps.swap(update)
-        self._swaps.hint(table)
+        self._commits.commit(update)
+        self._commits.write_hint(table)
+
+    # For garbage collection, which holds the lock
+
+    def list_names(self) -> list[str]:
+        """Return the names of the log's derived tables."""
+        with self._catalog.handle_failures("listing tables", ""):
+            return [name for name in self._catalog.names() if self._is_ours(name)]
+
+    def _is_ours(self, name: str) -> bool:
+        table = self._catalog.load(name)
+        return table is not None and table.properties.get(LOG) == self._log_id
+
+    def load(self, name: str) -> Any:
+        """Return the pyiceberg table."""
+        with self._catalog.handle_failures("loading a table", name):
+            return self._open(name)
 
     def expire(self, name: str, before_us: int) -> int:
-        """Remove a table's snapshots of before a time, but for the newest; return how many."""
-        with self._swaps.asking("expiring snapshots", name):
-            return self._swaps.expire(self._open(name), before_us)
+        """Expire a table's snapshots before a time, except the newest; return how many."""
+        with self._catalog.handle_failures("expiring snapshots", name):
+            return self._commits.expire(self._open(name), before_us)
 
-    def rest(self) -> None:
-        """Report that the catalog is not needed for a while."""
-        self._swaps.rest()
+    # The lock, and closing
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the lock of the tables, while the log is open."""
+        self._log.check_may_wait()
+        with self._lock:
+            self.check_open()
+            try:
+                yield
+            finally:
+                self._catalog.release()
+
+    def check_open(self) -> None:
+        """Refuse work once the log is closed, and in a log without tables."""
+        if self._closed:
+            raise ClosedError("the log is closed")
+        if not self._iceberg:
+            raise InvalidArgumentError("derived tables need the lake's setting `iceberg`")
 
     def close(self) -> None:
-        """Let go of the catalog."""
-        self._catalog.close()
+        """Refuse further work, and close the catalog."""
+        self._closed = True
+        self.folder.store.close()
+        if not self._lock.acquire(timeout=_STOP_SECONDS):
+            _log.error(
+                "the catalog of derived tables does not answer: the log is closed without it"
+            )
+            return
+        try:
+            self._catalog.close()
+        finally:
+            self._lock.release()

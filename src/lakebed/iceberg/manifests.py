@@ -1,18 +1,44 @@
-"""How a table forgets files without keeping a trace of each forever.
+"""Snapshots that add and remove files: what pyiceberg's own snapshots do not do.
 
-pyiceberg's own `overwrite` neither merges manifests nor drops those in which every file is deleted,
-so that a table whose segments come and go costs more with each swap. This one does both. It rests
-on pyiceberg's inner classes: whoever takes a newer pyiceberg looks here first.
+Topics' tables: pyiceberg's `overwrite` neither merges manifests nor drops those in which every file
+is deleted, so a table whose segments come and go would cost more with each commit. `ReplaceFiles`
+does both. Derived tables: pyiceberg reads position deletes and writes none; `ChangeFiles` has files
+of rows and of deleted positions, names each file that it drops, and merges small manifests.
+
+Both rest on internal classes of pyiceberg: check this module first when pyiceberg is upgraded.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Final
 
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+    ManifestWriterV2,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
+from pyiceberg.table.update.snapshot import (
+    _ManifestMergeManager,
+    _OverwriteFiles,
+    _SnapshotProducer,
+)
+
+_MANIFESTS_MAX: Final = 20
+"""More small manifests than these, of one content, are merged."""
+_SMALL_BYTES: Final = 128 * 1024
 
 
 class ReplaceFiles(_OverwriteFiles):
@@ -20,17 +46,17 @@ class ReplaceFiles(_OverwriteFiles):
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         properties = self._transaction.table_metadata.properties
-        living = [each for each in manifests if self._is_living(each)]
+        live = [each for each in manifests if self._is_live(each)]
         merging = _ManifestMergeManager(
             target_size_bytes=int(properties["commit.manifest.target-size-bytes"]),
             min_count_to_merge=int(properties["commit.manifest.min-count-to-merge"]),
             merge_enabled=True,
             snapshot_producer=self,
         )
-        return merging.merge_manifests(living)
+        return merging.merge_manifests(live)
 
-    def _is_living(self, manifest: ManifestFile) -> bool:
-        """Return whether it holds a file of the table, or one that this very snapshot removes."""
+    def _is_live(self, manifest: ManifestFile) -> bool:
+        """Return whether it holds a file of the table, or one that this snapshot removes."""
         return (
             manifest.has_added_files()
             or manifest.has_existing_files()
@@ -47,3 +73,148 @@ def replace_files(change: Transaction, marks: dict[str, str]) -> ReplaceFiles:
         commit_uuid=uuid.uuid4(),
         snapshot_properties=marks,
     )
+
+
+class _DeletesWriter(ManifestWriterV2):
+    """A manifest of files with deleted positions."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+class ChangeFiles(_SnapshotProducer["ChangeFiles"]):
+    """A snapshot that adds and removes files of rows and of deleted positions."""
+
+    @cached_property
+    def _base(self) -> TableMetadata:
+        """The table before this snapshot: asking the transaction takes milliseconds."""
+        return self._transaction.table_metadata
+
+    def schema(self) -> Schema:
+        """Return the table's columns."""
+        return self._base.schema()
+
+    def spec(self, spec_id: int) -> PartitionSpec:
+        """Return one of the ways in which the table is partitioned."""
+        return self._base.specs()[spec_id]
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        return []
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        parent = self._parent_snapshot_id
+        snapshot = None if parent is None else self._base.snapshot_by_id(parent)
+        return [] if snapshot is None else snapshot.manifests(self._io)
+
+    def _manifests(self) -> list[ManifestFile]:
+        added = [
+            self._written(content, files)
+            for content in ManifestContent
+            if (files := self._added(content))
+        ]
+        gone = {each.file_path for each in self._deleted_data_files}
+        kept = [kept for each in self._existing_manifests() for kept in self._without(each, gone)]
+        merged = [each for content in ManifestContent for each in self._merged(kept, content)]
+        return added + merged
+
+    def _added(self, content: ManifestContent) -> list[ManifestEntry]:
+        is_data = content == ManifestContent.DATA
+        return [
+            ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED,
+                snapshot_id=self._snapshot_id,
+                sequence_number=None,
+                file_sequence_number=None,
+                data_file=each,
+            )
+            for each in self._added_data_files
+            if (each.content == DataFileContent.DATA) == is_data
+        ]
+
+    def _without(self, manifest: ManifestFile, gone: set[str]) -> list[ManifestFile]:
+        """Return a manifest with the removed files marked as deleted; none if no file is left."""
+        entries = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
+        if not entries:
+            return []
+        if gone.isdisjoint(each.data_file.file_path for each in entries):
+            return [manifest]
+        changed = [
+            self._with_status(each, deleted=each.data_file.file_path in gone) for each in entries
+        ]
+        return [self._written(manifest.content, changed, manifest.partition_spec_id)]
+
+    def _with_status(self, entry: ManifestEntry, *, deleted: bool) -> ManifestEntry:
+        status = ManifestEntryStatus.DELETED if deleted else ManifestEntryStatus.EXISTING
+        return ManifestEntry.from_args(
+            status=status,
+            snapshot_id=self._snapshot_id if deleted else entry.snapshot_id,
+            sequence_number=entry.sequence_number,
+            file_sequence_number=entry.file_sequence_number,
+            data_file=entry.data_file,
+        )
+
+    def _merged(
+        self, manifests: list[ManifestFile], content: ManifestContent
+    ) -> list[ManifestFile]:
+        """Merge the small manifests from before this snapshot, once they are too many."""
+        found = [each for each in manifests if each.content == content]
+        small = [
+            each
+            for each in found
+            if each.manifest_length < _SMALL_BYTES and each.added_snapshot_id != self._snapshot_id
+        ]
+        if len(small) <= _MANIFESTS_MAX:
+            return found
+        entries = [
+            self._with_status(entry, deleted=False)
+            for each in small
+            for entry in each.fetch_manifest_entry(self._io, discard_deleted=True)
+        ]
+        spec = small[0].partition_spec_id
+        return [
+            self._written(content, entries, spec),
+            *(each for each in found if each not in small),
+        ]
+
+    def _written(
+        self, content: ManifestContent, entries: Iterable[ManifestEntry], spec: int | None = None
+    ) -> ManifestFile:
+        chosen = self._base.spec() if spec is None else self.spec(spec)
+        with self._writer(content, chosen) as writer:
+            for each in entries:
+                writer.add_entry(each)
+        return writer.to_manifest_file()
+
+    def _writer(self, content: ManifestContent, spec: PartitionSpec) -> ManifestWriter:
+        kind = ManifestWriterV2 if content == ManifestContent.DATA else _DeletesWriter
+        output = self.new_manifest_output()
+        return kind(spec, self.schema(), output, self._snapshot_id, self._compression)
+
+
+def change_files(
+    change: Transaction, added: list[DataFile], removed: list[DataFile], marks: dict[str, str]
+) -> ChangeFiles:
+    """Prepare a snapshot that adds and removes files, with `marks` in its summary."""
+    producer = ChangeFiles(
+        operation=_operation(added, removed),
+        transaction=change,
+        io=change._table.io,
+        commit_uuid=uuid.uuid4(),
+        snapshot_properties=marks,
+    )
+    for each in added:
+        producer.append_data_file(each)
+    for each in removed:
+        producer.delete_data_file(each)
+    return producer
+
+
+def _operation(added: list[DataFile], removed: list[DataFile]) -> Operation:
+    rows_only = all(each.content == DataFileContent.DATA for each in added)
+    if rows_only and not removed:
+        return Operation.APPEND
+    return Operation.OVERWRITE

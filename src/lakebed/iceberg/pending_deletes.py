@@ -1,7 +1,9 @@
-"""Since when files are known to be unneeded, kept in a file: grace periods outlive a process.
+"""Files that are not needed any more, and when each may be deleted.
 
-DIR/iceberg/unneeded.json, a JSON object of times (microseconds since 1970) by location. It is a
-memory and no more: if it is lost, every grace period begins again.
+    DIR/iceberg/unneeded.json    a JSON object of times (microseconds since 1970) by location
+
+The file keeps since when each is unneeded, so that grace periods outlive a process. It is a memory
+and no more: if it is lost, every grace period begins again.
 """
 
 from __future__ import annotations
@@ -9,18 +11,21 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
-from lakebed.host import Disk, Mode, read_exactly, write_all
+from lakebed.errors import translated
+from lakebed.host import Disk, Mode, failpoints, read_exactly, write_all
+from lakebed.host.store import ObjectStore, Stored
+from lakebed.iceberg.reports import RemovalReport
 
 _log = logging.getLogger("lakebed.lake")
 
 NAME: Final = "unneeded.json"
 
 
-class Unneeded:
+class PendingDeletes:
     """Locations of unneeded files. One thread at a time."""
 
     def __init__(self, disk: Disk, folder: Path) -> None:
@@ -29,27 +34,28 @@ class Unneeded:
         self._since: dict[str, int] | None = None
         self._saved: dict[str, int] = {}
 
-    def places(self) -> list[str]:
+    def locations(self) -> list[str]:
         """Return the locations."""
         return list(self._known())
 
-    def since(self, place: str, now_us: int) -> int:
-        """Return since when a file is unneeded: since now, if that is news."""
+    def since(self, location: str, now_us: int) -> int:
+        """Return since when a file is unneeded: since now, if that was not known."""
         known = self._known()
-        # A clock that was set back must not keep a file for ever.
-        known[place] = min(known.get(place, now_us), now_us)
-        return known[place]
+        # A clock that was set back must not keep a file forever.
+        known[location] = min(known.get(location, now_us), now_us)
+        return known[location]
 
-    def forget(self, place: str) -> None:
-        """Report that a file is needed after all, or gone."""
-        self._known().pop(place, None)
+    def forget(self, location: str) -> None:
+        """Forget a file that is needed after all, or deleted."""
+        self._known().pop(location, None)
 
-    def keep_only(self, places: Collection[str]) -> None:
+    def keep_only(self, locations: Collection[str]) -> None:
         """Forget every file but these."""
-        self._since = {place: since for place, since in self._known().items() if place in places}
+        known = self._known()
+        self._since = {name: since for name, since in known.items() if name in locations}
 
     def save(self) -> None:
-        """Write down what is known, if it has changed."""
+        """Write the times to the file, if they have changed."""
         known = self._known()
         if known == self._saved:
             return
@@ -82,9 +88,53 @@ class Unneeded:
                 found = json.loads(read_exactly(file, 0, file.size()))
             finally:
                 file.close()
-            return {str(place): int(since) for place, since in found.items()}
+            return {str(name): int(since) for name, since in found.items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, AttributeError, TypeError) as error:
-            _log.warning("grace periods are not known, and begin anew: %s", error)
+            _log.warning("grace periods are not known, and begin again: %s", error)
             return {}
+
+
+class Sweep:
+    """One pass over listed files that deletes those whose grace period is over."""
+
+    def __init__(
+        self,
+        pending: PendingDeletes,
+        report: RemovalReport,
+        deleted: failpoints.Failpoint,
+        check_open: Callable[[], None],
+        *,
+        now_us: int,
+        grace_seconds: float,
+    ) -> None:
+        self._pending = pending
+        self._report = report
+        self._deleted = deleted
+        """Hit after each deletion."""
+        self._check_open = check_open
+        """Raises once the log is closed."""
+        self._now_us = now_us
+        self._grace_us = grace_seconds * 1_000_000
+        self.unneeded: set[str] = set()
+        """The locations of unneeded files that were seen."""
+
+    def offer(self, store: ObjectStore, file: Stored, written_us: int) -> None:
+        """Delete an unneeded file if it was written, and seen to be unneeded, long enough ago."""
+        location = store.uri(file.name)
+        self.unneeded.add(location)
+        since_us = max(self._pending.since(location, self._now_us), min(written_us, self._now_us))
+        if self._now_us - since_us < self._grace_us:
+            return
+        self._check_open()
+        store.remove(file.name)
+        self._pending.forget(location)
+        self._report.files_removed += 1
+        self._report.bytes_removed += file.size_bytes
+        with translated("removing a file", location):
+            self._deleted.hit()
+
+    def finish(self) -> None:
+        """Forget the pending files that were not seen."""
+        self._pending.keep_only(self.unneeded)

@@ -36,8 +36,7 @@ from lakebed.engine.together import CommittedTogether
 from lakebed.engine.topics import PartitionInfo, TopicInfo
 from lakebed.errors import LakebedError, ProtocolError
 from lakebed.iceberg.derived_values import Committed, DerivedFile, DerivedFiles, DerivedTable
-from lakebed.iceberg.gc import RemovalReport
-from lakebed.iceberg.reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
+from lakebed.iceberg.reports import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
 from lakebed.serve.private_paths import without_paths
 from lakebed.serve.received import check_text
 from lakebed.wal import WalStats
