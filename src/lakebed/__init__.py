@@ -5,10 +5,10 @@ import logging
 import os
 from typing import Any
 
+from lakebed.api.acks import Ack, Acks
 from lakebed.client.address import check_no_address
 from lakebed.client.config import ClientConfig
 from lakebed.config import LakeConfig, LogConfig, ServeConfig, SyncMode, TopicConfig, WalConfig
-from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.consumer import Consumer
 from lakebed.engine.log import Log
 from lakebed.engine.producer import Producer, Sent
