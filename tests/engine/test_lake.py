@@ -42,7 +42,7 @@ from lakebed.errors import (
 from lakebed.host import ManualClock, failpoints
 from lakebed.iceberg import catalog as own_catalog
 from lakebed.iceberg import gc as removal
-from lakebed.iceberg.reports import SyncReport
+from lakebed.reports.lake import SyncReport
 from tests.engine.support import PRICE, any_time, in_threads
 from tests.waiting import until
 

@@ -26,7 +26,7 @@ from lakebed.errors import (
 from lakebed.host import SimDisk
 from lakebed.host.sim_disk import Survival
 from lakebed.iceberg import tiering
-from lakebed.iceberg.reports import SyncReport
+from lakebed.reports.lake import SyncReport
 from lakebed.state.commands import PlaceSegments
 from lakebed.state.values import BOTH, LOCAL, STORE, Segment
 from tests.engine.support import armed, quiet, rows

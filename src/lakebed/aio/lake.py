@@ -8,7 +8,7 @@ from typing import Any
 
 from lakebed.aio.loop import told_in_loop
 from lakebed.iceberg.lake import Lake
-from lakebed.iceberg.reports import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
+from lakebed.reports.lake import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
 from lakebed.types import Progress
 
 RunSlowly = Callable[..., Awaitable[Any]]

@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakebed.api.derived import DerivedCalls
+from lakebed.api.derived_change import Change
 from lakebed.client.connection import Connection
-from lakebed.iceberg.derived_commit import Change, DerivedCalls
-from lakebed.iceberg.derived_values import Committed, DerivedFiles, DerivedTable
+from lakebed.reports.derived import Committed, DerivedFiles, DerivedTable
 from lakebed.types import TableName
 
 

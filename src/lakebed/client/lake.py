@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lakebed.client.connection import Connection
-from lakebed.iceberg.reports import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
+from lakebed.reports.lake import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
 from lakebed.types import Progress
 
 

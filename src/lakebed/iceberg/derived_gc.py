@@ -16,8 +16,8 @@ from lakebed.iceberg.derived_folder import HINT, hinted_roots
 from lakebed.iceberg.derived_table import Derived
 from lakebed.iceberg.parts import LakeParts
 from lakebed.iceberg.pending_deletes import PendingDeletes, Sweep
-from lakebed.iceberg.reports import RemovalReport
 from lakebed.iceberg.table_metadata import needed_files
+from lakebed.reports.lake import RemovalReport
 
 _log = logging.getLogger("lakebed.lake")
 

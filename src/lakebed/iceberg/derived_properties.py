@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lakebed.api.derived_change import Change
 from lakebed.iceberg.commit import PROPERTIES
-from lakebed.iceberg.derived_commit import Change
 from lakebed.iceberg.derived_schema import plain_field
-from lakebed.iceberg.derived_values import DerivedTable
 from lakebed.iceberg.table_metadata import LOG, number_of
+from lakebed.reports.derived import DerivedTable
 
 KIND: Final = "lakebed.kind"
 VERSION: Final = "lakebed.version"

@@ -23,6 +23,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lakebed.api.derived import DerivedCalls
+from lakebed.api.derived_change import Change, check_files
 from lakebed.errors import (
     ClosedError,
     ForeignTableError,
@@ -32,7 +34,6 @@ from lakebed.errors import (
 )
 from lakebed.iceberg.catalog import Catalog
 from lakebed.iceberg.commit import CommitSteps, TableCommits, is_at_head
-from lakebed.iceberg.derived_commit import Change, DerivedCalls, check_files
 from lakebed.iceberg.derived_files import describe_files, to_derived_file
 from lakebed.iceberg.derived_folder import DerivedFolder
 from lakebed.iceberg.derived_properties import (
@@ -45,9 +46,9 @@ from lakebed.iceberg.derived_properties import (
     following_properties,
 )
 from lakebed.iceberg.derived_schema import added_columns, check_made_alike, table_schema
-from lakebed.iceberg.derived_values import BUCKET, Committed, DerivedFiles, DerivedTable
 from lakebed.iceberg.parts import LakeParts
 from lakebed.iceberg.table_metadata import LOG, live_files
+from lakebed.reports.derived import BUCKET, Committed, DerivedFiles, DerivedTable
 from lakebed.types import TableName
 
 _log = logging.getLogger("lakebed.lake")

@@ -22,12 +22,12 @@ from lakebed.host import failpoints
 from lakebed.host.store import ObjectStore, Stored
 from lakebed.iceberg.parts import LakeParts
 from lakebed.iceberg.pending_deletes import PendingDeletes, Sweep
-from lakebed.iceberg.reports import RemovalReport
 from lakebed.iceberg.table_metadata import needed_files
 from lakebed.iceberg.tiering import Tiering
 from lakebed.iceberg.topic_table import TopicTables
 from lakebed.iceberg.worker import Worker
 from lakebed.lake.places import HINT_NAME
+from lakebed.reports.lake import RemovalReport
 from lakebed.state.machine import Dropped
 from lakebed.state.values import Topic
 

@@ -18,12 +18,12 @@ from lakebed.iceberg.derived_gc import DerivedGarbage
 from lakebed.iceberg.derived_table import Derived
 from lakebed.iceberg.gc import TopicGarbage
 from lakebed.iceberg.parts import LakeParts
-from lakebed.iceberg.reports import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
 from lakebed.iceberg.sync import TopicSync
 from lakebed.iceberg.table_metadata import LOG, OFFSETS, POSITION, TOPIC, is_ours, number_of
 from lakebed.iceberg.tiering import Tiering
 from lakebed.iceberg.topic_table import TopicTables
 from lakebed.iceberg.worker import Worker
+from lakebed.reports.lake import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
 from lakebed.state.machine import Dropped
 from lakebed.state.values import LOCAL, Segment, Topic
 from lakebed.types import Progress

@@ -18,7 +18,7 @@ from typing import Final
 from lakebed.errors import translated
 from lakebed.host import Disk, Mode, failpoints, read_exactly, write_all
 from lakebed.host.store import ObjectStore, Stored
-from lakebed.iceberg.reports import RemovalReport
+from lakebed.reports.lake import RemovalReport
 
 _log = logging.getLogger("lakebed.lake")
 

@@ -17,10 +17,10 @@ from lakebed.errors import (
     StoreUnavailableError,
 )
 from lakebed.iceberg.parts import LakeParts
-from lakebed.iceberg.reports import SyncReport
 from lakebed.iceberg.tiering import Tiering
 from lakebed.iceberg.topic_table import TopicTables
 from lakebed.iceberg.worker import Worker
+from lakebed.reports.lake import SyncReport
 from lakebed.state.values import Topic
 from lakebed.types import Progress
 

@@ -1,29 +1,19 @@
-"""A commit to a derived table as its caller asks for it, checked before anything is done."""
+"""A commit to a derived table, as it was asked for: checked before anything is done."""
 
 from __future__ import annotations
 
-import abc
-import uuid
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from lakebed.errors import InvalidArgumentError
-from lakebed.iceberg.derived_values import (
-    DATA,
-    DELETES,
-    Committed,
-    DerivedFile,
-    DerivedTable,
-    Positions,
-)
-from lakebed.types import TableName
+from lakebed.reports.derived import DATA, DELETES, DerivedFile, DerivedTable, Positions
 
 _NUMBER_MAX: Final = 2**63 - 1
 _WRITER_CHARACTERS_MAX: Final = 256
 
 
 class Change(NamedTuple):
-    """What a commit does."""
+    """What a commit is to do."""
 
     writer: str
     number: int
@@ -33,7 +23,7 @@ class Change(NamedTuple):
     expected: int
 
 
-def check_change(
+def checked_change(
     writer: object,
     number: object,
     added: Sequence[DerivedFile],
@@ -41,7 +31,7 @@ def check_change(
     positions: Positions | None,
     expected: object,
 ) -> Change:
-    """Return a commit whose parts have the right types, or refuse it."""
+    """Return a commit whose parts are of the right kind, or refuse it."""
     if not isinstance(writer, str) or not 0 < len(writer) <= _WRITER_CHARACTERS_MAX:
         raise InvalidArgumentError(
             f"a writer is a text of 1 to {_WRITER_CHARACTERS_MAX} characters", got=repr(writer)[:99]
@@ -93,38 +83,3 @@ def check_files(added: Sequence[DerivedFile], table: DerivedTable) -> None:
             )
     if len({file.location for file in added}) != len(added):
         raise InvalidArgumentError("a commit names a file twice", table=table.name)
-
-
-class DerivedCalls(abc.ABC):
-    """Commits to derived tables, of an embedded log and of a served one alike. Any thread."""
-
-    @abc.abstractmethod
-    def describe(self, name: str) -> DerivedTable:
-        """Describe a table: columns, version, how far its writers have come."""
-
-    def place(self, name: str) -> str:
-        """Return a URL below which the files of one attempt are written; new for each call."""
-        return f"{self.describe(name).location}/data/{uuid.uuid4().hex}"
-
-    def commit(
-        self,
-        name: str,
-        *,
-        writer: str,
-        number: int,
-        added: Sequence[DerivedFile] = (),
-        removed: Sequence[str] = (),
-        positions: Positions | None = None,
-        expected: int,
-    ) -> Committed:
-        """Add files to a table and remove others, in one commit, once for `writer` and `number`.
-
-        A number that the writer has reached is a duplicate: nothing is done. `expected` is the
-        version that the work is based on; `positions` say what of which topics is in the table now.
-        """
-        checked = str(TableName(name))
-        change = check_change(writer, number, added, removed, positions, expected)
-        return self._commit(checked, change)
-
-    @abc.abstractmethod
-    def _commit(self, name: str, change: Change) -> Committed: ...

@@ -1,4 +1,4 @@
-"""Reports of the lake: of a sync, of deleted files, of tables and their snapshots, of itself."""
+"""What the lake tells: of a sync, of tables and their snapshots, of itself."""
 
 from __future__ import annotations
 
@@ -25,18 +25,6 @@ class SyncReport:
     def failures(self) -> list[str]:
         """Return why tables could not be synced, one line each."""
         return [f"{topic}: {error}" for topic, error in self.errors.items()]
-
-
-@dataclass
-class RemovalReport:
-    """What a removal did."""
-
-    segments_removed: int = 0
-    files_removed: int = 0
-    """Of tables, and objects of segments."""
-    bytes_removed: int = 0
-    waiting: int = 0
-    """Files that are not needed, and may not be removed yet."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +60,7 @@ class SnapshotInfo:
     time: datetime
     operation: str
     ours: bool
-    """Whether the log committed it."""
+    """The log made it, and nobody else."""
     position: int
     files_added: int
     files_removed: int
@@ -96,7 +84,7 @@ class LakeStats:
     failures: int
     last_failure: str | None
     files_waiting: int
-    """Files that are not needed any more, and may not be removed yet."""
+    """Files that are not needed any more, and may not go yet."""
     files_removed: int
     segments_moved: int
     bytes_moved: int
@@ -110,3 +98,15 @@ class LakeStats:
     cache_misses: int = 0
     cache_bytes: int = 0
     cache_evictions: int = 0
+
+
+@dataclass
+class RemovalReport:
+    """What a removal did."""
+
+    segments_removed: int = 0
+    files_removed: int = 0
+    """Of tables, and objects of segments."""
+    bytes_removed: int = 0
+    waiting: int = 0
+    """Files that are not needed, and may not go yet."""
