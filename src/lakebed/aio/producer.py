@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from lakebed.aio.loop import AsyncClosing, Mailbox, Threads
-from lakebed.engine.acks import Ack
+from lakebed.api.acks import Ack
 from lakebed.engine.producer import Producer, Sent
 from lakebed.errors import ClosedError
 

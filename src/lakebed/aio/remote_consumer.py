@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from lakebed.aio.consumer import AsyncCallback, AsyncConsumer, Run, tell
 from lakebed.aio.loop import Threads
+from lakebed.api.arguments import check_wait
+from lakebed.api.offsets import Offsets
 from lakebed.client.reading import RemoteConsumer
-from lakebed.engine.arguments import check_wait
 from lakebed.engine.consumer import Consumer, Fetched
-from lakebed.engine.groups import Offsets
 from lakebed.errors import ClosedError, FencedError
 from lakebed.types import TopicPartition
 

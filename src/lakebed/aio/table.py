@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.aio.loop import Threads
-from lakebed.engine.plan import ScanPlan
-from lakebed.engine.table import Points, Table
+from lakebed.api.table import Points
+from lakebed.engine.table import Table
+from lakebed.reports.topics import ScanPlan
 
 
 class AsyncTable:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lakebed import limits
-from lakebed.engine.groups import GroupInfo, Offsets
-from lakebed.engine.together import checked_transactions
-from lakebed.engine.writing import no_topic
+from lakebed.api.lookup import no_topic
+from lakebed.api.offsets import Offsets
+from lakebed.api.together import checked_transactions
 from lakebed.errors import (
     FencedError,
     InvalidArgumentError,
@@ -23,7 +23,8 @@ from lakebed.errors import (
     LakebedError,
     ProtocolError,
 )
-from lakebed.lake.derived_values import DerivedFile
+from lakebed.reports.derived import DerivedFile
+from lakebed.reports.groups import GroupInfo
 from lakebed.serve.guard import Action, Need
 from lakebed.serve.protocol import MESSAGE_BYTES_MAX, VERSION
 from lakebed.serve.room import Room

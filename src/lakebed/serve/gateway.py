@@ -14,10 +14,10 @@ from pydantic import BeforeValidator
 from starlette.responses import Response
 
 from lakebed import limits
-from lakebed.engine.groups import GroupInfo
-from lakebed.engine.reading import Bounds
-from lakebed.engine.topics import TopicInfo
+from lakebed.api.reads import Bounds
 from lakebed.errors import InvalidArgumentError, TopicNotFoundError
+from lakebed.reports.groups import GroupInfo
+from lakebed.reports.topics import TopicInfo
 from lakebed.serve.calls import shown_group
 from lakebed.serve.gateway_models import (
     NAME_PATTERN,

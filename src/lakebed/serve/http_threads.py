@@ -14,10 +14,10 @@ from lakebed.errors import ServerUnavailableError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakebed.engine.acks import Acks
+    from lakebed.api.acks import Acks
+    from lakebed.api.reads import Bounds
     from lakebed.engine.core import Key
     from lakebed.engine.log import Log
-    from lakebed.engine.reading import Bounds
 
 _THREADS: Final = 8
 _WRITING_THREADS: Final = 8

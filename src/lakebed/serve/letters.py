@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lakebed.engine.acks import Ack
+    from lakebed.api.acks import Ack
     from lakebed.serve.record_socket import RecordSocket
 
 

@@ -22,26 +22,33 @@ import msgpack
 import pyarrow as pa
 
 from lakebed import errors, limits
-from lakebed.engine.access import DenialInfo, GrantInfo, RuleInfo, TokenInfo
-from lakebed.engine.backup import BackupReport
-from lakebed.engine.checkpoint import CheckpointReport
-from lakebed.engine.cleanup import CleanupReport
-from lakebed.engine.cleanup_failures import CleanupFailure
-from lakebed.engine.compaction import CompactionPlan, PartitionCompaction, RewriteReport
-from lakebed.engine.groups import GroupInfo, GroupPartition
-from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
-from lakebed.engine.plan import HotRange, ScanPlan, SealedFile
-from lakebed.engine.removal import RemovalReport
-from lakebed.engine.segments import SegmentInfo
-from lakebed.engine.stats import LogStats
-from lakebed.engine.together import CommittedTogether
-from lakebed.engine.topics import PartitionInfo, TopicInfo
+from lakebed.api.together import CommittedTogether
 from lakebed.errors import LakebedError, ProtocolError
-from lakebed.lake.derived_values import Committed, DerivedFile, DerivedFiles, DerivedTable
+from lakebed.reports.access import DenialInfo, GrantInfo, RuleInfo, TokenInfo
+from lakebed.reports.derived import Committed, DerivedFile, DerivedFiles, DerivedTable
+from lakebed.reports.groups import GroupInfo, GroupPartition
+from lakebed.reports.lake import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
+from lakebed.reports.maintenance import (
+    BackupReport,
+    CheckpointReport,
+    CleanupFailure,
+    CleanupReport,
+    CompactionPlan,
+    PartitionCompaction,
+    RewriteReport,
+)
+from lakebed.reports.stats import LogStats
+from lakebed.reports.topics import (
+    HotRange,
+    PartitionInfo,
+    ScanPlan,
+    SealedFile,
+    SegmentInfo,
+    TopicInfo,
+)
+from lakebed.reports.wal import Counters, RecoveryStats, WalStats
 from lakebed.serve.private_paths import without_paths
 from lakebed.serve.received import check_text
-from lakebed.wal import WalStats
-from lakebed.wal.stats import Counters, RecoveryStats
 
 VERSION: Final = 1
 MESSAGE_BYTES_MAX: Final = 16 * limits.MIB

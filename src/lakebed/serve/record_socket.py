@@ -25,7 +25,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from lakebed.engine.acks import Ack
+from lakebed.api.acks import Ack
 from lakebed.errors import InvalidArgumentError, LakebedError, ServerUnavailableError
 from lakebed.serve.calls import STREAMS
 from lakebed.serve.http_body import parsed
