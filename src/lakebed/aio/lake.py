@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from lakebed.aio.loop import told_in_loop
+from lakebed.bridge.threads import progress_in_loop
 from lakebed.engine.lake import Lake
 from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
 from lakebed.engine.removal import RemovalReport
@@ -39,7 +39,7 @@ class AsyncLake:
         A table that somebody else has changed is refused, unless you `take_over`: then it shows
         exactly the log's records again. `progress` is called in the event loop.
         """
-        tell = None if progress is None else told_in_loop(progress)
+        tell = None if progress is None else progress_in_loop(progress)
         call = partial(self._lake.sync, topic, take_over=take_over, progress=tell)
         report: SyncReport = await self._run(call)
         return report

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -20,10 +20,13 @@ from lakebed import limits
 from lakebed.aio.access import AsyncAccess
 from lakebed.aio.consumer import AsyncCallback, AsyncConsumer
 from lakebed.aio.lake import AsyncLake
-from lakebed.aio.loop import AsyncClosing, Bell, Mailbox, Opening, Reply, Threads, told_in_loop
+from lakebed.aio.opening import AsyncClosing, Opening
 from lakebed.aio.producer import AsyncProducer
 from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
+from lakebed.bridge import log as bridge
+from lakebed.bridge.completions import AsyncEvent, CompletionQueue, FutureReply
+from lakebed.bridge.threads import Threads, progress_in_loop
 from lakebed.client.config import ClientConfig
 from lakebed.config import LogConfig, TopicConfig
 from lakebed.engine.acks import Ack, Acks
@@ -33,7 +36,6 @@ from lakebed.engine.checkpoint import CheckpointReport
 from lakebed.engine.cleanup import CleanupReport
 from lakebed.engine.compaction import CompactionPlan, RewriteReport
 from lakebed.engine.consumer import Consumer
-from lakebed.engine.core import Key
 from lakebed.engine.groups import GroupInfo, Offsets
 from lakebed.engine.log import Log
 from lakebed.engine.producer import Producer
@@ -45,6 +47,9 @@ from lakebed.engine.topics import TopicInfo
 from lakebed.engine.transaction import Transaction
 from lakebed.engine.writing import Record, Rows
 from lakebed.types import Progress, TopicPartition
+
+_SLOW_THREADS: Final = 2
+"""For checkpoints, cleanup and other long calls."""
 
 Result = TypeVar("Result")
 
@@ -67,7 +72,7 @@ async def _open(
     config: LogConfig | ClientConfig | None,
     progress: Progress | None,
 ) -> AsyncLog:
-    threads, woken = Threads(), threading.Event()
+    threads, woken = Threads("lakebed-aio", slow_threads=_SLOW_THREADS), threading.Event()
     try:
         log = await threads.open(_opener(target, config, progress, woken), Log.close)
     except BaseException:
@@ -92,7 +97,7 @@ def _opener(
         from lakebed.client.log import RemoteLog  # not needed by those who embed the log
 
         return functools.partial(RemoteLog, target, config, woken=woken)
-    tell = None if progress is None else told_in_loop(progress)
+    tell = None if progress is None else progress_in_loop(progress)
     return functools.partial(lakebed.open, target, config, progress=tell)
 
 
@@ -103,8 +108,8 @@ class AsyncLog(AsyncClosing):
         self._log = log
         self._threads = threads
         self._loop = asyncio.get_running_loop()
-        self._mailbox = Mailbox(self._loop)
-        self._room = Bell(self._loop)
+        self._completions = CompletionQueue(self._loop)
+        self._room = AsyncEvent(self._loop)
         self._waiting: deque[tuple[Record, asyncio.Future[Ack]]] = deque()
         self._pump: asyncio.Task[None] | None = None
         self.lake = AsyncLake(log.lake, self._run_slowly, self._run)
@@ -212,13 +217,13 @@ class AsyncLog(AsyncClosing):
         self._log._check_open()
         record = self._log._writing.record(topic, value, key, headers, partition, timestamp)
         future: asyncio.Future[Ack] = self._loop.create_future()
-        if self._waiting or self._must_wait():
+        if self._waiting or bridge.must_wait(self._log):
             self._waiting.append((record, future))
             if self._pump is None:
                 self._pump = self._loop.create_task(self._append_waiting())
             return future
         try:
-            self._log._writing.post(record, Reply(self._mailbox, future))
+            self._log._writing.post(record, FutureReply(self._completions, future))
         except BaseException:
             future.cancel()  # it is told by the exception, and by nothing else
             raise
@@ -325,32 +330,13 @@ class AsyncLog(AsyncClosing):
         self._log._check_open()
         seconds = checked_wait(wait_ms)
         bounds = checked_bounds(max_records, max_bytes)
-        read = self._log._read_now
-        table, wanted = await self._run(read, topic, partition, offset, bounds, columns)
-        if table.num_rows or seconds == 0 or not await self._arrival(wanted, seconds):
-            return table
-        following = next(iter(wanted.values()))
-        table, _ = await self._run(read, topic, partition, following, bounds, columns)
-        return table
+        return await bridge.read(
+            self._log, self._run, topic, partition, offset, bounds, columns, seconds
+        )
 
     def table(self, name: str) -> AsyncTable:
         """Return a topic as a table: scans, lookups by key, the current record of each key."""
         return AsyncTable(self._log.table(name), self._threads)
-
-    async def _arrival(self, wanted: dict[Key, int], seconds: float | None) -> bool:
-        """Wait until a partition has a record at the offset named; False if none came in time."""
-        reading, bell = self._log._reading, Bell(self._loop)
-        deadline = None if seconds is None else time.monotonic() + seconds
-        stop = reading.watch(wanted, bell.ring)
-        try:
-            while not reading.ready(wanted):
-                left = None if deadline is None else deadline - time.monotonic()
-                if not await bell.wait(left):
-                    return False
-                bell.clear()
-            return True
-        finally:
-            stop()
 
     async def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """Return earliest offset and end of each partition; the end is exclusive."""
@@ -452,7 +438,7 @@ class AsyncLog(AsyncClosing):
         self, target: str | os.PathLike[str], *, progress: Progress | None = None
     ) -> BackupReport:
         """Copy the log as it is at one point, verified, into a folder that is new or empty."""
-        tell = None if progress is None else told_in_loop(progress)
+        tell = None if progress is None else progress_in_loop(progress)
         return await self._run_slowly(functools.partial(self._log.backup, target, progress=tell))
 
     async def verify(self, topic: str | None = None) -> int:
@@ -487,7 +473,7 @@ class AsyncLog(AsyncClosing):
         try:
             await asyncio.shield(closing)
         finally:
-            self._room.ring()
+            self._room.set()
             self._threads.close()
 
     def __repr__(self) -> str:
@@ -496,7 +482,7 @@ class AsyncLog(AsyncClosing):
     # Inside
 
     def _async_producer(self, producer: Producer) -> AsyncProducer:
-        return AsyncProducer(producer, self._threads, self._mailbox)
+        return AsyncProducer(producer, self._threads, self._completions)
 
     def _async_transaction(self, transaction: Transaction) -> AsyncTransaction:
         return AsyncTransaction(transaction, self._run, self._admit)
@@ -518,11 +504,6 @@ class AsyncLog(AsyncClosing):
         return await self._threads.run_slowly(call, *args)
 
     # Room
-
-    def _must_wait(self) -> bool:
-        """Return whether a write has to wait, or has something to be told instead."""
-        log = self._log
-        return bool(log._core.broken or log._budget.pause() or log._wal.queue_is_full)
 
     async def _append_waiting(self) -> None:
         """Append the records that wait for room, in the order in which they came."""
@@ -547,7 +528,7 @@ class AsyncLog(AsyncClosing):
             if error is not None:
                 raise error
             if not future.done():  # otherwise cancelled, and never written
-                reply, post = Reply(self._mailbox, future), self._log._writing.post
+                reply, post = FutureReply(self._completions, future), self._log._writing.post
                 if self._log._wal.queue_is_full:
                     await self._run_slowly(post, record, reply)
                 else:
@@ -576,7 +557,7 @@ class AsyncLog(AsyncClosing):
         budget = self._log._budget
         deadline = started + self.config.write_timeout_ms / 1000
         budget.stopped_writes += 1
-        with budget.watched(self._room.ring):
+        with budget.watched(self._room.set):
             while budget.used() >= 1:
                 self._room.clear()
                 left = deadline - time.monotonic()

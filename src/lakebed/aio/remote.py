@@ -22,11 +22,12 @@ import pyarrow as pa
 from lakebed import limits
 from lakebed.aio.consumer import AsyncCallback, AsyncConsumer
 from lakebed.aio.log import AsyncLog
-from lakebed.aio.loop import Reply, Threads
 from lakebed.aio.producer import AsyncProducer
 from lakebed.aio.remote_consumer import AsyncRemoteConsumer
 from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
+from lakebed.bridge.completions import FutureReply
+from lakebed.bridge.threads import Threads
 from lakebed.client.connection import Connection
 from lakebed.client.log import RemoteLog
 from lakebed.client.reading import check_named, listed
@@ -158,7 +159,7 @@ class AsyncRemoteLog(AsyncLog):
             given, future = self._posts.popleft()
             if future.done():
                 continue  # cancelled, and never written
-            reply = Reply(self._mailbox, future)
+            reply = FutureReply(self._completions, future)
             try:
                 record = writing.record(*given)
                 lane = writing._own_lane(record.target)
@@ -251,7 +252,7 @@ class AsyncRemoteLog(AsyncLog):
         """Wait for an answer, or raise `ClosedError` when the log is closed meanwhile."""
         answer: asyncio.Future[Result] = self._loop.create_future()
         self._answers.add(answer)
-        under_way.add_done_callback(lambda done: self._mailbox.put(answer, done.result))
+        under_way.add_done_callback(lambda done: self._completions.settle(answer, done.result))
         try:
             return await answer
         finally:
@@ -299,7 +300,7 @@ class AsyncRemoteLog(AsyncLog):
         self._log._connection.check_process()
 
     def _async_producer(self, producer: Producer) -> AsyncProducer:
-        return AsyncRemoteProducer(producer, self._threads, self._mailbox)
+        return AsyncRemoteProducer(producer, self._threads, self._completions)
 
     def _async_transaction(self, transaction: Transaction) -> AsyncTransaction:
         return AsyncRemoteTransaction(transaction, self._run, self._admit)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.aio.loop import Threads
+from lakebed.bridge.threads import Threads
 from lakebed.engine.plan import ScanPlan
 from lakebed.engine.table import Points, Table
 

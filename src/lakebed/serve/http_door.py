@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from lakebed import limits
-from lakebed.errors import InvalidArgumentError, LakebedError
+from lakebed.bridge.threads import Threads
+from lakebed.errors import InvalidArgumentError, LakebedError, ServerUnavailableError
 from lakebed.serve.calls import CALLS, STREAMS, is_administrative
 from lakebed.serve.guard import Need, Principal
 from lakebed.serve.http_body import (
@@ -29,7 +30,6 @@ from lakebed.serve.http_errors import Refused, problem, refusal
 from lakebed.serve.http_origin import check_origin
 from lakebed.serve.http_places import Places, too_many
 from lakebed.serve.http_stalls import BUFFER_BYTES
-from lakebed.serve.http_threads import HttpThreads
 from lakebed.serve.record_form import check_form
 from lakebed.serve.refusals import tell
 
@@ -71,10 +71,16 @@ ANSWER: Final = "answer"
 _BIG_BYTES: Final = 64 * 1024
 """A body from this size on is parsed in a thread."""
 _BEARER: Final = "bearer "
+_WRITING_THREADS: Final = 8
+"""For calls that wait when memory is short, so that reads do not queue behind them."""
 
 _logger: Final = logging.getLogger("lakebed.serve")
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+def _stopping_error() -> LakebedError:
+    return ServerUnavailableError("the server is stopping")
 
 
 class Caller:
@@ -175,7 +181,9 @@ class Door:
         self.guard = guard
         self.quotas = quotas
         self.meters = meters
-        self.threads = HttpThreads(log)
+        self.threads = Threads(
+            "lakebed-gateway", slow_threads=_WRITING_THREADS, closed=_stopping_error
+        )
         self.body_bytes_max = min(config.request_bytes_max, limits.JSON_BYTES_MAX)
         self.stopping = asyncio.Event()
         self._places = Places(config)
@@ -278,7 +286,7 @@ class Door:
 
     def close(self) -> None:
         """Let the threads go."""
-        self.threads.close()
+        self.threads.close(cancel_queued=True)
 
 
 def _peer(request: Request) -> str:
