@@ -35,6 +35,7 @@ CUSTOMERS = 7
 LIFE_SECONDS = 900
 
 
+@pytest.mark.prove
 def test_the_readmes_pipeline_runs_as_printed(tmp_path: Path) -> None:
     blocks = [block for block in blocks_of("README.md") if block.chapter == "A pipeline"]
     assert [block.language for block in blocks] == ["toml", "console"]
