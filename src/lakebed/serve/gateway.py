@@ -19,7 +19,7 @@ from lakebed.engine.groups import GroupInfo
 from lakebed.engine.reading import Bounds
 from lakebed.engine.topics import TopicInfo
 from lakebed.errors import InvalidArgumentError, TopicNotFoundError
-from lakebed.serve.calls import shown_group
+from lakebed.operations.requests import filter_group
 from lakebed.serve.gateway_models import (
     NAME_PATTERN,
     TOPIC_PATTERN,
@@ -333,7 +333,7 @@ def _add_groups(app: FastAPI, door: Door) -> None:
 
         async def work(caller: Caller) -> Response:
             info = await run(log.describe_group, group)
-            return answer(_group(shown_group(info, caller.may_read)))
+            return answer(_group(filter_group(info, caller.may_read)))
 
         return await door.answer(request, "describe_group", work, [group])
 

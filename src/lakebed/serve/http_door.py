@@ -16,8 +16,9 @@ from starlette.responses import Response
 from lakebed import limits
 from lakebed.bridge.threads import Threads
 from lakebed.errors import InvalidArgumentError, LakebedError, ServerUnavailableError
-from lakebed.serve.calls import CALLS, STREAMS, is_administrative
-from lakebed.serve.guard import Need, Principal
+from lakebed.operations.routes import NEEDS
+from lakebed.operations.table import OPERATIONS
+from lakebed.serve.guard import Principal
 from lakebed.serve.http_body import (
     STEP_BYTES,
     GoneError,
@@ -42,28 +43,6 @@ if TYPE_CHECKING:
     from lakebed.serve.http_connections import Seat
     from lakebed.serve.meters import Meters
     from lakebed.serve.quotas import Quotas
-
-NEEDS: Final[dict[str, Need]] = {
-    **{
-        name: CALLS[name].need
-        for name in (
-            "topics",
-            "create_topic",
-            "describe_topic",
-            "alter_topic",
-            "delete_topic",
-            "offsets",
-            "groups",
-            "describe_group",
-            "commit_offsets",
-            "delete_group",
-        )
-    },
-    "put": STREAMS["put"],
-    "read": STREAMS["read"],
-    "metrics": CALLS["stats"].need,
-}
-"""What each call needs: the same as over Flight."""
 
 ANSWER: Final = "answer"
 """The state of a request under which its answer's bytes are held until they are sent."""
@@ -224,8 +203,8 @@ class Door:
 
     def _record(self, caller: Caller, outcome: str) -> None:
         """Put an administrative act on record; what was refused before, the guard has recorded."""
-        call = CALLS.get(caller.call)
-        if call is None or caller.names is None or not is_administrative(call):
+        call = OPERATIONS.get(caller.call)
+        if call is None or caller.names is None or not call.is_audited:
             return
         if outcome == "ok":
             self.guard.did(caller.principal, call.name, caller.names)

@@ -29,7 +29,7 @@ from lakebed.bridge.completions import CompletionQueue, Reply
 from lakebed.bridge.log import must_wait
 from lakebed.engine.acks import Ack
 from lakebed.errors import InvalidArgumentError, LakebedError, ServerUnavailableError
-from lakebed.serve.calls import STREAMS
+from lakebed.operations.routes import STREAMS
 from lakebed.serve.http_body import parsed
 from lakebed.serve.http_errors import HEADERS, Refused, body_of, problem, status_of
 from lakebed.serve.http_head import head_fault
