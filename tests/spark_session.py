@@ -21,7 +21,7 @@ _SETTINGS = {
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A Spark session on two threads that tries a task twice, or a skipped test where there is no Java."""
+    """A Spark session on two threads that tries a task twice; skip without Java."""
     import lakebed.spark
 
     if shutil.which("java") is None:

@@ -1,22 +1,26 @@
 """Lakebed: a durable event log for Python and Spark teams."""
 
+from __future__ import annotations
+
 import importlib
 import logging
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakebed.client.address import check_no_address
 from lakebed.client.config import ClientConfig
 from lakebed.config import LakeConfig, LogConfig, ServeConfig, SyncMode, TopicConfig, WalConfig
-from lakebed.engine.acks import Ack, Acks
-from lakebed.engine.consumer import Consumer
-from lakebed.engine.log import Log
-from lakebed.engine.producer import Producer, Sent
-from lakebed.engine.table import Table
-from lakebed.engine.transaction import Transaction
 from lakebed.errors import InvalidArgumentError, LakebedError, LockedError
 from lakebed.types import Progress, TopicPartition
 from lakebed.version import __version__
+
+if TYPE_CHECKING:
+    from lakebed.api.acks import Ack, Acks
+    from lakebed.engine.consumer import Consumer
+    from lakebed.engine.log import Log
+    from lakebed.engine.producer import Producer, Sent
+    from lakebed.engine.table import Table
+    from lakebed.engine.transaction import Transaction
 
 __all__ = [
     "Ack",
@@ -40,7 +44,19 @@ __all__ = [
     "open",
 ]
 
-# A library says nothing on its own: whoever wants the log lines of "lakebed" asks for them.
+_LATE = {
+    "Ack": "lakebed.api.acks",
+    "Acks": "lakebed.api.acks",
+    "Consumer": "lakebed.engine.consumer",
+    "Log": "lakebed.engine.log",
+    "Producer": "lakebed.engine.producer",
+    "Sent": "lakebed.engine.producer",
+    "Table": "lakebed.engine.table",
+    "Transaction": "lakebed.engine.transaction",
+}
+"""Names whose modules load pyarrow: they are imported when they are first used."""
+
+# A library is silent unless the application configures the logger "lakebed".
 logging.getLogger("lakebed").addHandler(logging.NullHandler())
 
 
@@ -63,6 +79,8 @@ def open(  # noqa: A001  # lakebed.open is what it does
         raise InvalidArgumentError("a folder is opened with a LogConfig", got="ClientConfig")
     if isinstance(target, str):
         check_no_address(target)
+    from lakebed.engine.log import Log  # a client does not need the engine
+
     try:
         return Log.open(target, config, progress=progress)
     except LockedError as locked:
@@ -81,4 +99,11 @@ def _connected(url: str, config: object) -> Log:
 def __getattr__(name: str) -> Any:
     if name == "spark":  # not needed by those who run no Spark
         return importlib.import_module("lakebed.spark")
+    if name in _LATE:
+        value = globals()[name] = getattr(importlib.import_module(_LATE[name]), name)
+        return value
     raise AttributeError(f"module 'lakebed' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 import lakebed
 from lakebed.cli import cli
-from lakebed.engine.backup import BackupReport
 from lakebed.host import failpoints
+from lakebed.reports.maintenance import BackupReport
 from tests.cli.engine import PROGRAM, Shell
 
 

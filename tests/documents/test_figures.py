@@ -13,10 +13,10 @@ import pytest
 import lakebed
 from lakebed import ClientConfig, LogConfig, ServeConfig, WalConfig, limits
 from lakebed.client.reading import _WAIT_MS_MAX
-from lakebed.engine.access import EXPIRES_MS
 from lakebed.engine.audit import _RETENTION_MS
 from lakebed.engine.transaction import _WRITE_BYTES
 from lakebed.host import failpoints
+from lakebed.reports.access import EXPIRES_MS
 from lakebed.serve.audit import REFUSALS_PER_SECOND, REFUSALS_PER_SECOND_IN_ALL
 from lakebed.serve.puts import UNDER_WAY_MAX
 from lakebed.serve.refusals import _LINES_PER_SECOND

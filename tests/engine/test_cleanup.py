@@ -12,9 +12,9 @@ import pytest
 
 import lakebed
 from lakebed import LakeConfig, Log, LogConfig
-from lakebed.engine.cleanup_failures import CleanupFailure
 from lakebed.engine.rewriting import Rewriting
 from lakebed.errors import CorruptionError, MissingFileError
+from lakebed.reports.maintenance import CleanupFailure
 from lakebed.serve.meters import Meters
 from tests.engine.support import inner, rows
 from tests.waiting import until

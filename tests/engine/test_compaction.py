@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakebed import LakeConfig, Log, LogConfig
-from lakebed.engine.compaction import CompactionPlan, PartitionCompaction, RewriteReport
 from lakebed.engine.rewriting import Rewriting
 from lakebed.errors import (
     CorruptionError,
@@ -31,6 +30,11 @@ from lakebed.errors import (
 )
 from lakebed.host import ManualClock, OsDisk, SimDisk, failpoints
 from lakebed.limits import KIB
+from lakebed.reports.maintenance import (
+    CompactionPlan,
+    PartitionCompaction,
+    RewriteReport,
+)
 from lakebed.state.values import Partition
 from lakebed.topic.survivors import pack_survivors
 from tests.engine.support import PRICE, armed, inner, opened, quiet, rows, state_of

@@ -29,7 +29,7 @@ from lakebed.errors import (
 from lakebed.host import ManualClock, OsDisk
 from lakebed.host.table_files import TableFiles
 from lakebed.lake.derived_files import DELETES_SCHEMA
-from lakebed.lake.derived_values import DerivedFile
+from lakebed.reports.derived import DerivedFile
 from tests.engine import support
 from tests.engine.support import inner
 

@@ -32,7 +32,6 @@ from sqlalchemy.exc import OperationalError
 
 from lakebed import LakeConfig, Log, LogConfig, limits
 from lakebed.engine import removal
-from lakebed.engine.lake_reports import SyncReport
 from lakebed.errors import (
     CatalogUnavailableError,
     ClosedError,
@@ -43,6 +42,7 @@ from lakebed.errors import (
 )
 from lakebed.host import ManualClock, failpoints
 from lakebed.lake import catalog as own_catalog
+from lakebed.reports.lake import SyncReport
 from tests.engine.support import PRICE, any_time, in_threads
 from tests.waiting import until
 

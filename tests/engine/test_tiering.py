@@ -16,7 +16,6 @@ import pytest
 from lakebed import Log, LogConfig, WalConfig
 from lakebed.config import LakeConfig, SyncMode
 from lakebed.engine import tiering
-from lakebed.engine.lake_reports import SyncReport
 from lakebed.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -27,6 +26,7 @@ from lakebed.errors import (
 )
 from lakebed.host import SimDisk
 from lakebed.host.sim_disk import Survival
+from lakebed.reports.lake import SyncReport
 from lakebed.state.commands import PlaceSegments
 from lakebed.state.values import BOTH, LOCAL, STORE, Segment
 from tests.engine.support import armed, quiet, rows

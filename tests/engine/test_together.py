@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from lakebed import Log, LogConfig
+from lakebed.api.offsets import Offsets
+from lakebed.api.together import CommittedTogether
 from lakebed.engine import transaction
-from lakebed.engine.groups import Offsets
 from lakebed.engine.restore import restore
-from lakebed.engine.together import CommittedTogether
 from lakebed.errors import (
     FencedError,
     InvalidArgumentError,

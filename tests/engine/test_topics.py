@@ -10,7 +10,6 @@ import pytest
 
 import lakebed
 from lakebed import limits
-from lakebed.engine.topics import TopicInfo
 from lakebed.errors import (
     InvalidArgumentError,
     InvalidNameError,
@@ -20,6 +19,7 @@ from lakebed.errors import (
     TopicNotFoundError,
 )
 from lakebed.host import SimDisk
+from lakebed.reports.topics import TopicInfo
 from lakebed.state.commands import Command
 from tests.engine.support import PRICE, everything, inner, quiet, rows, state_of
 

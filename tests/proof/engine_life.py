@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from lakebed import Log, LogConfig, SyncMode, WalConfig
+from lakebed.api.acks import Acks
 from lakebed.engine import transaction as transactions
-from lakebed.engine.acks import Acks
 from lakebed.engine.writing import Encoded
 from lakebed.errors import LakebedError, RejectedError
 from lakebed.host import Disk, ManualClock

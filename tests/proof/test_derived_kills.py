@@ -20,7 +20,7 @@ import lakebed
 from lakebed.config import LakeConfig, LogConfig
 from lakebed.host import failpoints
 from lakebed.host.table_files import TableFiles
-from lakebed.lake.derived_values import DerivedFile
+from lakebed.reports.derived import DerivedFile
 from tests.proof.scale import kept_on_failure
 
 pytestmark = pytest.mark.proof

@@ -19,9 +19,7 @@ from hypothesis import strategies as st
 
 import lakebed
 from lakebed import errors
-from lakebed.engine.access import DenialInfo
-from lakebed.engine.cleanup_failures import CleanupFailure
-from lakebed.engine.reading import Bounds
+from lakebed.api.reads import Bounds
 from lakebed.errors import (
     InvalidArgumentError,
     LakebedError,
@@ -29,11 +27,13 @@ from lakebed.errors import (
     ServerUnavailableError,
 )
 from lakebed.host.table_files import TableFiles
-from lakebed.lake.derived_values import DerivedFile
 from lakebed.limits import SCHEMA_BYTES_MAX
 from lakebed.operations.description import MESSAGE_BYTES_MAX
 from lakebed.operations.results import REPORTS
 from lakebed.operations.table import OPERATIONS
+from lakebed.reports.access import DenialInfo
+from lakebed.reports.derived import DerivedFile
+from lakebed.reports.maintenance import CleanupFailure
 from lakebed.serve.calls import checked
 from lakebed.serve.gets import Ticket
 from lakebed.serve.guard import Principal

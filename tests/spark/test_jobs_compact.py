@@ -15,9 +15,9 @@ import pytest
 import lakebed
 import lakebed.spark
 from lakebed import LogConfig
-from lakebed.engine.compaction import PartitionCompaction
-from lakebed.engine.plan import SealedFile
 from lakebed.errors import InvalidArgumentError
+from lakebed.reports.maintenance import PartitionCompaction
+from lakebed.reports.topics import SealedFile
 from lakebed.spark.jobs import compact as job
 from lakebed.spark.jobs import survivors as finding
 from lakebed.spark.jobs.survivors import BLOCK, _blocks, _Held, _unpacked

@@ -10,7 +10,7 @@ import pytest
 
 import lakebed
 import lakebed.spark
-from lakebed.engine.segments import SegmentInfo
+from lakebed.reports.topics import SegmentInfo
 from lakebed.spark.jobs import verify as job
 from tests.cli.logs import flip
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.engine.plan import HotRange, ScanPlan, SealedFile
+from lakebed.reports.topics import HotRange, ScanPlan, SealedFile
 from lakebed.spark import planning
 from lakebed.spark.planning import PIECE_BYTES, Piece, pieces, shares
 from lakebed.spark.rates import shared

@@ -13,7 +13,7 @@ import pytest
 import lakebed
 from lakebed.errors import TableChangedError
 from lakebed.host.table_files import TableFiles
-from lakebed.lake.derived_values import DATA, DELETES, DerivedFile
+from lakebed.reports.derived import DATA, DELETES, DerivedFile
 from lakebed.spark.tables.appending import commit_files
 from lakebed.spark.tables.bucket import REMOVED, REPORT, Task
 from lakebed.spark.tables.folding import DELETED_SHARE, FILES_MAX, by_bucket, folded

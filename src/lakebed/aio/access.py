@@ -6,14 +6,8 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any
 
-from lakebed.engine.access import (
-    EXPIRES_MS,
-    Access,
-    DenialInfo,
-    GrantInfo,
-    RuleInfo,
-    TokenInfo,
-)
+from lakebed.engine.access import Access
+from lakebed.reports.access import EXPIRES_MS, DenialInfo, GrantInfo, RuleInfo, TokenInfo
 from lakebed.state.permissions import EVERYTHING
 from lakebed.types import Secret
 

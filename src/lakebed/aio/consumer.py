@@ -11,10 +11,10 @@ from typing import Any, cast
 import pyarrow as pa
 
 from lakebed.aio.opening import AsyncClosing
+from lakebed.api.arguments import check_wait
+from lakebed.api.offsets import Offsets
 from lakebed.bridge.completions import AsyncEvent
-from lakebed.engine.arguments import check_wait
 from lakebed.engine.consumer import Consumer, Fetched
-from lakebed.engine.groups import Offsets
 from lakebed.types import TopicPartition
 
 AsyncCallback = Callable[[list[TopicPartition]], Awaitable[None] | None]

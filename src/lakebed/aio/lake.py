@@ -8,8 +8,7 @@ from typing import Any
 
 from lakebed.bridge.threads import progress_in_loop
 from lakebed.engine.lake import Lake
-from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
-from lakebed.engine.removal import RemovalReport
+from lakebed.reports.lake import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
 from lakebed.types import Progress
 
 RunSlowly = Callable[..., Awaitable[Any]]

@@ -24,28 +24,31 @@ from lakebed.aio.opening import AsyncClosing, Opening
 from lakebed.aio.producer import AsyncProducer
 from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
+from lakebed.api.acks import Ack, Acks
+from lakebed.api.arguments import checked_wait
+from lakebed.api.offsets import Offsets
+from lakebed.api.reads import checked_bounds
+from lakebed.api.together import KEEP_MS, CommittedTogether
 from lakebed.bridge import log as bridge
 from lakebed.bridge.completions import AsyncEvent, CompletionQueue, FutureReply
 from lakebed.bridge.threads import Threads, progress_in_loop
 from lakebed.client.config import ClientConfig
 from lakebed.config import LogConfig, TopicConfig
-from lakebed.engine.acks import Ack, Acks
-from lakebed.engine.arguments import checked_wait
-from lakebed.engine.backup import BackupReport
-from lakebed.engine.checkpoint import CheckpointReport
-from lakebed.engine.cleanup import CleanupReport
-from lakebed.engine.compaction import CompactionPlan, RewriteReport
 from lakebed.engine.consumer import Consumer
-from lakebed.engine.groups import GroupInfo, Offsets
 from lakebed.engine.log import Log
 from lakebed.engine.producer import Producer
-from lakebed.engine.reading import checked_bounds
-from lakebed.engine.segments import SegmentInfo
-from lakebed.engine.stats import LogStats
-from lakebed.engine.together import KEEP_MS, CommittedTogether
-from lakebed.engine.topics import TopicInfo
 from lakebed.engine.transaction import Transaction
 from lakebed.engine.writing import Record, Rows
+from lakebed.reports.groups import GroupInfo
+from lakebed.reports.maintenance import (
+    BackupReport,
+    CheckpointReport,
+    CleanupReport,
+    CompactionPlan,
+    RewriteReport,
+)
+from lakebed.reports.stats import LogStats
+from lakebed.reports.topics import SegmentInfo, TopicInfo
 from lakebed.types import Progress, TopicPartition
 
 _SLOW_THREADS: Final = 2

@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from lakebed.aio.opening import AsyncClosing
+from lakebed.api.acks import Ack
 from lakebed.bridge.completions import CompletionQueue
 from lakebed.bridge.threads import Threads
-from lakebed.engine.acks import Ack
 from lakebed.engine.producer import Producer, Sent
 from lakebed.errors import ClosedError
 

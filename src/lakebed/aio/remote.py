@@ -26,6 +26,9 @@ from lakebed.aio.producer import AsyncProducer
 from lakebed.aio.remote_consumer import AsyncRemoteConsumer
 from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
+from lakebed.api.acks import Ack, Acks
+from lakebed.api.arguments import checked_wait
+from lakebed.api.reads import checked_bounds
 from lakebed.bridge.completions import FutureReply
 from lakebed.bridge.threads import Threads
 from lakebed.client.connection import Connection
@@ -33,12 +36,9 @@ from lakebed.client.log import RemoteLog
 from lakebed.client.reading import check_named, listed
 from lakebed.client.table import RemoteTable
 from lakebed.client.writing import _STALE, RemoteWriting
-from lakebed.engine.acks import Ack, Acks
-from lakebed.engine.arguments import checked_wait
 from lakebed.engine.consumer import Consumer
 from lakebed.engine.log import Log
 from lakebed.engine.producer import Producer, Sent
-from lakebed.engine.reading import checked_bounds
 from lakebed.engine.transaction import Transaction
 from lakebed.engine.writing import Rows, Writing
 from lakebed.errors import ClosedError, LakebedError

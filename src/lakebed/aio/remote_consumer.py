@@ -17,11 +17,11 @@ from typing import Final, cast
 import pyarrow as pa
 
 from lakebed.aio.consumer import AsyncCallback, AsyncConsumer, Run, tell
+from lakebed.api.arguments import check_wait
+from lakebed.api.offsets import Offsets
 from lakebed.bridge.threads import Threads
 from lakebed.client.reading import RemoteConsumer
-from lakebed.engine.arguments import check_wait
 from lakebed.engine.consumer import Consumer, Fetched
-from lakebed.engine.groups import Offsets
 from lakebed.errors import ClosedError, FencedError
 from lakebed.types import TopicPartition
 

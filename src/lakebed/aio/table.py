@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.api.table import Points
 from lakebed.bridge.threads import Threads
-from lakebed.engine.plan import ScanPlan
-from lakebed.engine.table import Points, Table
+from lakebed.engine.table import Table
+from lakebed.reports.topics import ScanPlan
 
 
 class AsyncTable:

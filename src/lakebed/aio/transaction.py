@@ -8,8 +8,8 @@ from typing import Any
 
 from lakebed.aio.consumer import AsyncConsumer, Run
 from lakebed.aio.opening import AsyncClosing
-from lakebed.engine.acks import Acks
-from lakebed.engine.groups import Offsets
+from lakebed.api.acks import Acks
+from lakebed.api.offsets import Offsets
 from lakebed.engine.transaction import Transaction
 from lakebed.errors import LakebedError
 

@@ -13,9 +13,10 @@ from lakebed.bridge.completions import AsyncEvent
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lakebed.api.reads import Bounds
     from lakebed.engine.core import Key
     from lakebed.engine.log import Log
-    from lakebed.engine.reading import Bounds, Reading
+    from lakebed.engine.reading import Reading
 
 Run = Callable[..., Awaitable[Any]]
 """Runs a call in a thread."""

@@ -17,8 +17,8 @@ from lakebed.cli.output import (
     write_table,
 )
 from lakebed.cli.positions import Position, PositionType, check_offset, chosen, offset_of
-from lakebed.engine.groups import GroupInfo, GroupPartition
 from lakebed.errors import OffsetOutOfRangeError
+from lakebed.reports.groups import GroupInfo, GroupPartition
 from lakebed.types import TopicPartition
 
 _name = click.argument("name", shell_complete=complete_group)

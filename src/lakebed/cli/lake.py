@@ -30,8 +30,8 @@ from lakebed.cli.output import (
     write_wrapped,
 )
 from lakebed.config import LakeConfig
-from lakebed.engine.checkpoint import CheckpointReport
-from lakebed.engine.lake_reports import SnapshotInfo, SyncReport, TableInfo
+from lakebed.reports.lake import SnapshotInfo, SyncReport, TableInfo
+from lakebed.reports.maintenance import CheckpointReport
 
 _topic = click.argument("topic", shell_complete=complete_topic)
 

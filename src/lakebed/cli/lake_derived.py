@@ -17,7 +17,7 @@ from lakebed.cli.output import (
     write_wrapped,
 )
 from lakebed.errors import LakebedError
-from lakebed.lake.derived_values import DerivedTable
+from lakebed.reports.derived import DerivedTable
 
 _FLOW: Final = re.compile(r"(.+)\.[0-9a-f]{32}")
 """How the flow of a pipeline signs what it commits."""

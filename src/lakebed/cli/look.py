@@ -23,10 +23,10 @@ from lakebed.cli.output import (
     write_json,
     write_line,
 )
-from lakebed.engine.cleanup import CleanupReport
-from lakebed.engine.lake_reports import LakeStats
-from lakebed.engine.stats import LogStats
 from lakebed.errors import LakebedError
+from lakebed.reports.lake import LakeStats
+from lakebed.reports.maintenance import CleanupReport
+from lakebed.reports.stats import LogStats
 
 Facts = list[tuple[str, str]]
 

@@ -14,8 +14,8 @@ import click
 import lakebed
 from lakebed.cli.data import Target, data_option, opened
 from lakebed.cli.output import flush, json_option, moment, write_json, write_line, write_table
-from lakebed.engine.access import TokenInfo
 from lakebed.errors import LakebedError
+from lakebed.reports.access import TokenInfo
 from lakebed.state.permissions import ADMIN, BUILT_IN, EVERYTHING, Action
 
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -16,10 +16,10 @@ import click
 import lakebed
 from lakebed.cli.data import Target, data_option, opened
 from lakebed.cli.output import counted, flush, json_option, moment, size, write_json, write_line
-from lakebed.engine.groups import GroupInfo
-from lakebed.engine.stats import LogStats
-from lakebed.engine.topics import TopicInfo
 from lakebed.errors import GroupNotFoundError, LakebedError, TopicNotFoundError
+from lakebed.reports.groups import GroupInfo
+from lakebed.reports.stats import LogStats
+from lakebed.reports.topics import TopicInfo
 
 if TYPE_CHECKING:
     from rich.console import Group

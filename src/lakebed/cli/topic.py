@@ -22,7 +22,7 @@ from lakebed.cli.output import (
 )
 from lakebed.cli.schema_file import read_schema
 from lakebed.config import TopicConfig
-from lakebed.engine.topics import PartitionInfo, TopicInfo
+from lakebed.reports.topics import PartitionInfo, TopicInfo
 from lakebed.topic.schema_document import schema_document, type_document
 
 _name = click.argument("name", shell_complete=complete_topic)

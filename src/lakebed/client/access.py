@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from lakebed.client.connection import Connection
-from lakebed.engine.access import EXPIRES_MS, DenialInfo, GrantInfo, RuleInfo, TokenInfo
+from lakebed.reports.access import EXPIRES_MS, DenialInfo, GrantInfo, RuleInfo, TokenInfo
 from lakebed.state.permissions import EVERYTHING
 from lakebed.types import Secret
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakebed.api.derived import DerivedCalls
+from lakebed.api.derived_change import Change
 from lakebed.client.connection import Connection
-from lakebed.engine.derived_calls import DerivedCalls
-from lakebed.lake.derived_change import Change
-from lakebed.lake.derived_values import Committed, DerivedFiles, DerivedTable
+from lakebed.reports.derived import Committed, DerivedFiles, DerivedTable
 from lakebed.types import TableName
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from lakebed.api.offsets import Offsets, flat_offsets
 from lakebed.client.connection import Connection
 from lakebed.client.writing import RemoteCore
-from lakebed.engine.groups import GroupInfo, Groups, Offsets, flat_offsets
+from lakebed.engine.groups import Groups
+from lakebed.reports.groups import GroupInfo
 from lakebed.types import GroupName, TopicPartition
 
 

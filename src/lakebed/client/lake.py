@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lakebed.client.connection import Connection
-from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
-from lakebed.engine.removal import RemovalReport
+from lakebed.reports.lake import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
 from lakebed.types import Progress
 
 

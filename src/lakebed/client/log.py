@@ -11,6 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed import limits
+from lakebed.api.acks import Ack
+from lakebed.api.arguments import checked_segments, checked_wait
+from lakebed.api.reads import checked_bounds, microseconds
+from lakebed.api.together import CommittedTogether
 from lakebed.client.access import RemoteAccess
 from lakebed.client.config import ClientConfig
 from lakebed.client.connection import Connection
@@ -22,24 +26,21 @@ from lakebed.client.reading import RemoteConsumer, RemoteReading, check_named
 from lakebed.client.table import RemoteTable
 from lakebed.client.writing import RemoteCore, RemoteWriting
 from lakebed.config import LogConfig, TopicConfig
-from lakebed.engine.acks import Ack
-from lakebed.engine.arguments import checked_wait
-from lakebed.engine.backup import BackupReport
-from lakebed.engine.checkpoint import CheckpointReport
-from lakebed.engine.cleanup import CleanupReport
-from lakebed.engine.compaction import CompactionPlan, RewriteReport
 from lakebed.engine.log import Log
 from lakebed.engine.producer import Producer
-from lakebed.engine.reading import checked_bounds, microseconds
-from lakebed.engine.segments import SegmentInfo
-from lakebed.engine.stats import LogStats
-from lakebed.engine.survival import checked_segments
 from lakebed.engine.table import Table
-from lakebed.engine.together import CommittedTogether
-from lakebed.engine.topics import TopicInfo
 from lakebed.engine.transaction import Transaction
 from lakebed.errors import ClosedError, InvalidArgumentError
 from lakebed.host.forks import watch_forks
+from lakebed.reports.maintenance import (
+    BackupReport,
+    CheckpointReport,
+    CleanupReport,
+    CompactionPlan,
+    RewriteReport,
+)
+from lakebed.reports.stats import LogStats
+from lakebed.reports.topics import SegmentInfo, TopicInfo
 from lakebed.state.commands import Command, CommitTogether
 from lakebed.topic.survivors import checked_survivors
 from lakebed.types import Progress, TopicName

@@ -15,12 +15,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lakebed.api.arguments import check_wait
+from lakebed.api.lookup import no_partition, no_topic
+from lakebed.api.reads import EARLIEST, Bounds
 from lakebed.client.connection import Connection
-from lakebed.engine.arguments import check_wait
 from lakebed.engine.consumer import Consumer, Fetched
 from lakebed.engine.core import Key
-from lakebed.engine.reading import EARLIEST, Bounds, Reading
-from lakebed.engine.writing import no_partition, no_topic
+from lakebed.engine.reading import Reading
 from lakebed.errors import ClosedError, FencedError, LakebedError
 from lakebed.host.forks import watch_forks
 from lakebed.state.values import Topic

@@ -9,18 +9,18 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.client.connection import Connection
-from lakebed.client.reading import check_named, listed
-from lakebed.engine.plan import ScanPlan
-from lakebed.engine.table import (
+from lakebed.api.table import (
     Points,
-    Table,
     by_position,
     checked_key,
     checked_time,
     checked_where,
 )
+from lakebed.client.connection import Connection
+from lakebed.client.reading import check_named, listed
+from lakebed.engine.table import Table
 from lakebed.errors import ClosedError, InvalidArgumentError
+from lakebed.reports.topics import ScanPlan
 from lakebed.serve.predicates import pack_predicate
 from lakebed.topic.times import python_rows
 

@@ -18,9 +18,9 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
+from lakebed.api.acks import Ack, Acks
 from lakebed.client.connection import Connection
 from lakebed.client.puts import Item, Lane, Runs, check_may_wait, future_item, in_callback
-from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.writing import Encoded, Record, Rows, Target, Writing
 from lakebed.errors import (
     EntryTooLargeError,

@@ -16,12 +16,12 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
 from lakebed.engine.core import Core
 from lakebed.errors import InvalidArgumentError, UnauthenticatedError
+from lakebed.reports.access import EXPIRES_MS, DenialInfo, GrantInfo, RuleInfo, TokenInfo
 from lakebed.state.commands import (
     Command,
     PutToken,
@@ -34,50 +34,10 @@ from lakebed.state.permissions import ADMIN, BUILT_IN, EVERYTHING, Action, Permi
 from lakebed.state.values import Token
 from lakebed.types import PrincipalName, RoleName, Secret
 
-EXPIRES_MS: Final = 90 * 86_400_000
-"""How long a token is valid if nothing is said."""
 _EXPIRES_MS_MAX: Final = 100 * 365 * 86_400_000
 _TOKEN: Final = re.compile(r"lkb_([0-9a-f]{16})_([A-Za-z0-9_-]{43})", re.ASCII)
 _TOKEN_CHARS: Final = 64
 _PATTERN: Final = re.compile(r"[A-Za-z0-9._*?-]{1,128}", re.ASCII)
-
-
-@dataclass(frozen=True)
-class TokenInfo:
-    """A token as it is listed: everything but its secret, which nobody knows any more."""
-
-    id: str
-    principal: str
-    created_us: int
-    expires_us: int | None
-    revoked_us: int | None
-    valid: bool
-
-
-@dataclass(frozen=True, order=True)
-class RuleInfo:
-    """A role may do an action on the names that a pattern fits."""
-
-    role: str
-    action: str
-    pattern: str
-
-
-@dataclass(frozen=True, order=True)
-class DenialInfo:
-    """A role must not do an action on the names that a pattern fits, whatever allows it."""
-
-    role: str
-    action: str
-    pattern: str
-
-
-@dataclass(frozen=True, order=True)
-class GrantInfo:
-    """A principal has a role."""
-
-    principal: str
-    role: str
 
 
 class Access:

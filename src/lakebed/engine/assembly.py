@@ -26,7 +26,6 @@ from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
 from lakebed.engine.rewriting import Rewriting
 from lakebed.engine.settings import effective_config
 from lakebed.engine.staging import Staging
-from lakebed.engine.stats import LogStats
 from lakebed.engine.survival import Survival
 from lakebed.engine.table_keys import Lookup
 from lakebed.engine.topics import Topics
@@ -38,6 +37,7 @@ from lakebed.lake.folder import LakeFolder
 from lakebed.lake.places import Places
 from lakebed.lake.reader import SegmentReader
 from lakebed.lake.remote import RemoteSegments
+from lakebed.reports.stats import LogStats
 from lakebed.state.commands import Command
 from lakebed.state.image import State
 from lakebed.state.snapshot_files import SnapshotFolder

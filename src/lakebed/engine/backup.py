@@ -24,7 +24,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from lakebed.config import CONFIG_NAME, LakeConfig
@@ -44,6 +43,7 @@ from lakebed.host import Disk, Mode, failpoints
 from lakebed.lake.folder import LakeFolder, SegmentName
 from lakebed.lake.places import Places
 from lakebed.lake.verify import verify_segment
+from lakebed.reports.maintenance import BackupReport
 from lakebed.state.image import State, encode_state
 from lakebed.state.snapshot_files import SnapshotFolder
 from lakebed.state.values import STORE, Partition, Segment
@@ -58,24 +58,6 @@ _WHOLE = failpoints.define("engine.backup.whole")
 _WRITTEN = failpoints.define("engine.backup.written")
 
 Tell = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True)
-class BackupReport:
-    """What a backup holds."""
-
-    folder: str
-    log_id: str
-    index: int
-    """The last entry of the log that it reflects."""
-    topics: int
-    records: int
-    files: int
-    size_bytes: int
-    stored_segments: int
-    """Segments that are in the object store alone, and so not in the backup."""
-    store: str
-    seconds: float
 
 
 class Backups:

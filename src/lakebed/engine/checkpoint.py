@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ from lakebed.errors import LakebedError, RejectedError, translated
 from lakebed.host import failpoints
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.write import write_segment
+from lakebed.reports.maintenance import CheckpointReport
 from lakebed.state.commands import Command, Flush, StagedFile
 from lakebed.state.image import State, encode_state
 from lakebed.state.machine import Dropped, carry_out, decide
@@ -46,18 +47,6 @@ _FLUSHED = failpoints.define("engine.checkpoint.flushed")
 _LOGGED = failpoints.define("engine.checkpoint.logged")
 _SNAPSHOT = failpoints.define("engine.checkpoint.snapshot_written")
 _RELEASED = failpoints.define("engine.checkpoint.released")
-
-
-@dataclass(frozen=True)
-class CheckpointReport:
-    """What a checkpoint did."""
-
-    index: int
-    records: int
-    segments: int
-    segment_bytes: int
-    snapshot_bytes: int
-    seconds: float
 
 
 class Checkpointer:

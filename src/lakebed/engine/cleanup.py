@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +28,7 @@ from lakebed.engine.rewriting import Rewriting
 from lakebed.errors import ClosedError, LakebedError, PoisonedError, translated
 from lakebed.host import failpoints
 from lakebed.lake.reader import SegmentReader
+from lakebed.reports.maintenance import CleanupReport
 from lakebed.state.commands import Command, ReplaceSegments, Trim
 from lakebed.state.values import Partition, Segment, Topic
 from lakebed.topic.compaction import keep, surviving, with_tombstones
@@ -37,24 +37,6 @@ from lakebed.topic.retention import plan_compaction, plan_merge, plan_retention
 _log = logging.getLogger("lakebed.engine")
 
 _TRIMMED = failpoints.define("engine.retention.logged")
-
-
-@dataclass
-class CleanupReport:
-    """What a cleanup did."""
-
-    records_removed: int = 0
-    segments_removed: int = 0
-    segments_merged: int = 0
-    segments_compacted: int = 0
-    records_compacted: int = 0
-    errors: dict[str, LakebedError] = field(default_factory=dict)
-    """Topics that could not be cleaned up, and why; the others were."""
-
-    @property
-    def changed(self) -> bool:
-        """Whether records or segments were removed or rewritten."""
-        return replace(self, errors={}) != CleanupReport()
 
 
 class Cleanup:

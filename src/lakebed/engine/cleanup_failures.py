@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lakebed.errors import LakebedError
-
-
-@dataclass(frozen=True)
-class CleanupFailure:
-    """What went wrong with retention, compaction or merging of one topic since the log opened."""
-
-    topic: str
-    failures: int
-    last_failure: str
-    failing: bool
-    """Whether the last attempt failed; it is repeated every `retention_interval_ms`."""
+from lakebed.reports.maintenance import CleanupFailure
 
 
 class CleanupFailures:

@@ -9,12 +9,12 @@ plan changes nothing, and can be used as long as its segments are there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from lakebed.config import TopicConfig, stored_config
 from lakebed.engine.core import Core
-from lakebed.engine.plan import SealedFile
 from lakebed.errors import InvalidArgumentError
+from lakebed.reports.maintenance import CompactionPlan, PartitionCompaction
+from lakebed.reports.topics import SealedFile
 from lakebed.state.values import Committed, Partition, Segment, Topic
 from lakebed.topic.retention import (
     compaction_hold,
@@ -22,49 +22,6 @@ from lakebed.topic.retention import (
     is_compacted,
     plan_compaction,
 )
-
-
-@dataclass(frozen=True)
-class PartitionCompaction:
-    """What of a partition is to be compacted: its segments from the first on."""
-
-    partition: int
-    segments: tuple[int, ...]
-    """Their ids, in the order of offsets, as `rewrite_segments` wants them."""
-    base: int
-    end: int
-    """Survivors have a bit for each offset from `base` up to, not including, `end`."""
-    files: tuple[SealedFile, ...]
-    dirty_percent: int
-    """The share of their bytes that is new since the last compaction."""
-
-
-@dataclass(frozen=True)
-class CompactionPlan:
-    """What of a topic is to be compacted; without partitions, nothing is."""
-
-    topic: str
-    now_us: int
-    tombstone_before_us: int
-    """A tombstone that is the last of its key and older than this goes too."""
-    partitions: tuple[PartitionCompaction, ...]
-
-
-@dataclass(frozen=True)
-class RewriteReport:
-    """What rewriting segments did."""
-
-    topic: str
-    partition: int
-    records_kept: int
-    records_dropped: int
-    segments_removed: int
-    """None if nothing was dropped and nothing was worth merging."""
-    segments_written: int
-    bytes_removed: int
-    bytes_written: int
-    compacted_to: int
-    """The offset below which the partition is compacted now."""
 
 
 def planned(

@@ -11,10 +11,12 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from lakebed.engine.arguments import check_wait
+from lakebed.api.arguments import check_wait
+from lakebed.api.offsets import Offsets
+from lakebed.api.reads import EARLIEST, Bounds
 from lakebed.engine.core import Key
-from lakebed.engine.groups import Groups, Offsets
-from lakebed.engine.reading import EARLIEST, Bounds, Reading
+from lakebed.engine.groups import Groups
+from lakebed.engine.reading import Reading
 from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
 from lakebed.types import Closing, TopicPartition
 

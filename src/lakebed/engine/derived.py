@@ -23,20 +23,20 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lakebed.api.derived import DerivedCalls
+from lakebed.api.derived_change import Change
 from lakebed.config import LakeConfig, resolved
 from lakebed.engine.core import Core
-from lakebed.engine.derived_calls import DerivedCalls
-from lakebed.engine.removal import RemovalReport
 from lakebed.engine.unneeded import Unneeded
 from lakebed.errors import ClosedError, ForeignTableError, InvalidArgumentError
 from lakebed.host import Disk, failpoints
 from lakebed.host.store import ObjectStore, Stored
 from lakebed.lake.catalog import Catalog
 from lakebed.lake.derived import DerivedTables
-from lakebed.lake.derived_change import Change
-from lakebed.lake.derived_values import Committed, DerivedFiles, DerivedTable
 from lakebed.lake.places import HINT_NAME, TABLES_NAME, Places
 from lakebed.lake.table_facts import needed_files
+from lakebed.reports.derived import Committed, DerivedFiles, DerivedTable
+from lakebed.reports.lake import RemovalReport
 from lakebed.types import TableName
 
 _log = logging.getLogger("lakebed.lake")

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from typing import Any
 
 from lakebed import limits
+from lakebed.api.offsets import Offsets, flat_offsets
 from lakebed.engine.core import Core
 from lakebed.engine.reading import Reading
 from lakebed.errors import (
@@ -23,42 +23,11 @@ from lakebed.errors import (
     GroupNotFoundError,
     InvalidArgumentError,
 )
+from lakebed.reports.groups import GroupInfo, GroupPartition
 from lakebed.state.commands import ChangeGroup, Command, CommitOffsets, DeleteGroup
 from lakebed.state.values import Group
 from lakebed.topic.membership import Membership
 from lakebed.types import GroupName, TopicPartition
-
-Offsets = Mapping[Any, Any]
-"""Offsets by (topic, partition), or by topic and then partition."""
-
-
-@dataclass(frozen=True)
-class GroupPartition:
-    """How far a group has come in a partition."""
-
-    topic: str
-    partition: int
-    committed: int | None
-    earliest: int
-    end: int
-    lag: int
-    """Records that the group has not committed yet."""
-    member: str | None
-
-
-@dataclass(frozen=True)
-class GroupInfo:
-    """A group as `describe_group` shows it."""
-
-    name: str
-    generation: int
-    members: tuple[str, ...]
-    partitions: tuple[GroupPartition, ...]
-
-    @property
-    def lag(self) -> int:
-        """Count the records that the group has not committed yet."""
-        return sum(each.lag for each in self.partitions)
 
 
 class Groups:
@@ -283,27 +252,6 @@ class Groups:
             raise GroupNotEmptyError(
                 "the group has members", group=group, members=len(membership.members)
             )
-
-
-def flat_offsets(offsets: Offsets) -> list[tuple[str, int, Any]]:
-    """Return offsets as (topic, partition, offset), whichever way they are given."""
-    if not isinstance(offsets, Mapping):
-        raise InvalidArgumentError(
-            "offsets are {(topic, partition): offset} or {topic: {partition: offset}}",
-            got=repr(offsets)[:200],
-        )
-    found: list[tuple[str, int, Any]] = []
-    for key, value in offsets.items():
-        if isinstance(key, str) and isinstance(value, Mapping):
-            found += [(key, partition, offset) for partition, offset in value.items()]
-        elif isinstance(key, tuple) and len(key) == 2:
-            found.append((*key, value))
-        else:
-            raise InvalidArgumentError(
-                "offsets are {(topic, partition): offset} or {topic: {partition: offset}}",
-                got=repr({key: value})[:200],
-            )
-    return found
 
 
 def _no_group(group: str) -> GroupNotFoundError:

@@ -21,8 +21,7 @@ from typing import Any, Final
 from lakebed.config import LakeConfig, resolved
 from lakebed.engine.core import Core
 from lakebed.engine.derived import Derived
-from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
-from lakebed.engine.removal import Removal, RemovalReport
+from lakebed.engine.removal import Removal
 from lakebed.engine.tables import TopicTables
 from lakebed.engine.tiering import Tiering
 from lakebed.engine.unneeded import Unneeded
@@ -45,6 +44,7 @@ from lakebed.lake.places import TABLES_NAME, Places
 from lakebed.lake.reader import SegmentReader
 from lakebed.lake.remote import RemoteSegments
 from lakebed.lake.table_facts import LOG, OFFSETS, POSITION, TOPIC, is_ours, number_of
+from lakebed.reports.lake import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
 from lakebed.state.commands import Command
 from lakebed.state.machine import Dropped
 from lakebed.state.values import LOCAL, Segment, Topic

@@ -10,25 +10,35 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed import limits
+from lakebed.api.acks import Ack, Acks
+from lakebed.api.arguments import (
+    check_range,
+    checked_consumer,
+    checked_start,
+    checked_wait,
+)
+from lakebed.api.offsets import Offsets
+from lakebed.api.reads import Bounds, checked_bounds, microseconds
+from lakebed.api.together import KEEP_MS, CommittedTogether, command_of, outcome_of
 from lakebed.config import TopicConfig
-from lakebed.engine.acks import Ack, Acks
-from lakebed.engine.arguments import check_range, checked_consumer, checked_start, checked_wait
 from lakebed.engine.assembly import Assembly
-from lakebed.engine.backup import BackupReport
-from lakebed.engine.checkpoint import CheckpointReport
-from lakebed.engine.cleanup import CleanupReport
-from lakebed.engine.compaction import CompactionPlan, RewriteReport, planned
+from lakebed.engine.compaction import planned
 from lakebed.engine.consumer import Callback, Consumer
 from lakebed.engine.core import Key
-from lakebed.engine.groups import GroupInfo, Offsets
 from lakebed.engine.producer import Producer
-from lakebed.engine.reading import Bounds, checked_bounds, microseconds
-from lakebed.engine.segments import SegmentInfo, described
+from lakebed.engine.segments import described
 from lakebed.engine.table import Table
-from lakebed.engine.together import KEEP_MS, CommittedTogether, command_of, outcome_of
-from lakebed.engine.topics import TopicInfo
 from lakebed.engine.transaction import Transaction
 from lakebed.engine.writing import Rows
+from lakebed.reports.groups import GroupInfo
+from lakebed.reports.maintenance import (
+    BackupReport,
+    CheckpointReport,
+    CleanupReport,
+    CompactionPlan,
+    RewriteReport,
+)
+from lakebed.reports.topics import SegmentInfo, TopicInfo
 from lakebed.state.commands import BeginTransaction, CommitTogether, RegisterProducer
 from lakebed.types import GroupName, ProducerName, Progress, TopicPartition, say_nothing
 

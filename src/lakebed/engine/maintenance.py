@@ -15,12 +15,13 @@ from typing import Any, Final, TypeVar
 from lakebed.config import LogConfig, stored_config
 from lakebed.engine.budget import Budget
 from lakebed.engine.checkpoint import Checkpointer
-from lakebed.engine.cleanup import Cleanup, CleanupReport
+from lakebed.engine.cleanup import Cleanup
 from lakebed.engine.core import Core
 from lakebed.engine.groups import Groups
 from lakebed.engine.idle_memory import IdleMemory
 from lakebed.engine.idleness import Idleness
 from lakebed.errors import ClosedError, LakebedError
+from lakebed.reports.maintenance import CleanupReport
 from lakebed.state.commands import AbortTransaction, Command, ExpireProducers
 from lakebed.state.image import State
 from lakebed.state.machine import TIMED_OUT

@@ -9,45 +9,9 @@ them, so a plan can be used for that long.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from lakebed.reports.topics import HotRange, ScanPlan, SealedFile
 from lakebed.state.values import Partition, Segment
-
-
-@dataclass(frozen=True)
-class SealedFile:
-    """A Parquet file, and the offsets of it that are part of a plan."""
-
-    partition: int
-    location: str
-    """Its URL: `file://…`, or that of the object store."""
-    start: int
-    until: int
-    records: int
-    """Of the whole file."""
-    bytes: int
-    whole: bool = False
-    """Whether every record of the file is part of the plan."""
-
-
-@dataclass(frozen=True)
-class HotRange:
-    """Offsets that are in no file yet: `read` gives them."""
-
-    partition: int
-    start: int
-    until: int
-    bytes: int = 0
-    """About how many they take as they were written."""
-
-
-@dataclass(frozen=True)
-class ScanPlan:
-    """Everything that a topic holds of a range, each record in exactly one place."""
-
-    topic: str
-    files: tuple[SealedFile, ...]
-    hot: tuple[HotRange, ...]
 
 
 def plan(

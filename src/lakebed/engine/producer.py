@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.engine.acks import Ack, Acks
+from lakebed.api.acks import Ack, Acks
 from lakebed.engine.core import Core
 from lakebed.engine.writing import Encoded, Target, Writing
 from lakebed.errors import ClosedError, InvalidArgumentError, LakebedError

@@ -12,14 +12,14 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from lakebed.api.lookup import no_partition, no_topic
+from lakebed.api.reads import COLUMNS, EARLIEST, LATEST, Bounds, out_of_range
 from lakebed.engine.core import Core, Key
-from lakebed.engine.writing import no_partition, no_topic
 from lakebed.errors import (
     ClosedError,
     CorruptionError,
@@ -33,18 +33,8 @@ from lakebed.topic.memtable import Chunk, decode_chunks
 from lakebed.topic.records import with_position
 from lakebed.topic.schema import evolve, reader_schema
 
-COLUMNS: Final = ("partition", "offset", "timestamp", "key", "headers", "value")
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
 _SMALL_ROWS: Final = 1_000
 """Batches with fewer rows than this, on average, are copied together for their reader."""
-
-
-class Bounds(NamedTuple):
-    """How much one read may give."""
-
-    records: int
-    bytes: int
 
 
 class Reading:
@@ -404,36 +394,3 @@ def _checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     if isinstance(columns, str) or not all(name in COLUMNS for name in columns) or not columns:
         raise InvalidArgumentError("columns are a list of " + ", ".join(COLUMNS), got=repr(columns))
     return tuple(name for name in COLUMNS if name in columns)
-
-
-def checked_bounds(max_records: Any, max_bytes: Any) -> Bounds:
-    """Check how much a read may give."""
-    for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidArgumentError(f"{name} must be a whole number from 1", got=repr(value))
-    return Bounds(max_records, max_bytes)
-
-
-def microseconds(timestamp: Any) -> int:
-    """Return a time as microseconds since 1970: a number is that already; naive means UTC."""
-    if isinstance(timestamp, datetime):
-        aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
-        since = aware - datetime(1970, 1, 1, tzinfo=UTC)
-        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    if isinstance(timestamp, int) and not isinstance(timestamp, bool):
-        return timestamp
-    raise InvalidArgumentError(
-        "a timestamp is a datetime or microseconds since 1970", got=repr(timestamp)
-    )
-
-
-def out_of_range(
-    topic: Topic, partition: int, offset: int, low: int, end: int
-) -> OffsetOutOfRangeError:
-    """Build the error for an offset that a partition does not have."""
-    message = (
-        "the offset is below the low watermark" if offset < low else "the offset is above the end"
-    )
-    return OffsetOutOfRangeError(
-        message, topic=topic.name, partition=partition, offset=offset, low=low, end=end
-    )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from lakebed.engine.core import Core
@@ -27,6 +26,7 @@ from lakebed.lake.folder import LakeFolder
 from lakebed.lake.places import HINT_NAME, Places
 from lakebed.lake.reader import SegmentReader
 from lakebed.lake.table_facts import needed_files
+from lakebed.reports.lake import RemovalReport
 from lakebed.state.machine import Dropped
 from lakebed.state.values import Topic
 
@@ -34,18 +34,6 @@ _log = logging.getLogger("lakebed.lake")
 
 _REMOVED = failpoints.define("engine.removal.segment_removed")
 _SWEPT = failpoints.define("engine.removal.file_removed")
-
-
-@dataclass
-class RemovalReport:
-    """What a removal did."""
-
-    segments_removed: int = 0
-    files_removed: int = 0
-    """Of tables, and objects of segments."""
-    bytes_removed: int = 0
-    waiting: int = 0
-    """Files that are not needed, and may not go yet."""
 
 
 class Removal:

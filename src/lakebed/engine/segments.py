@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from lakebed.engine.core import Core, Key
+from lakebed.reports.topics import SegmentInfo
 from lakebed.state.values import Partition, Segment, Topic
 
 
-@dataclass(frozen=True)
-class SegmentInfo:
-    """A sealed Parquet file of one partition, and everything that is known of it."""
-
-    topic: str
-    topic_id: int
-    partition: int
-    id: int
-    base: int
-    end: int
-    records: int
-    file_bytes: int
-    tail_bytes: int
-    tail_checksum: int
-    time_min_us: int
-    time_max_us: int
-    place: int
-    location: str
-    """Its URL: `file://…`, or that of the object store."""
-
-    def segment(self) -> Segment:
-        """Return it as the log's state holds it."""
-        return Segment(*(getattr(self, name) for name in Segment._fields))
+def segment_of(info: SegmentInfo) -> Segment:
+    """Return a described segment as the log's state holds it."""
+    return Segment(*(getattr(info, name) for name in Segment._fields))
 
 
 def described(

@@ -24,14 +24,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.api.arguments import checked_segments
 from lakebed.config import TopicConfig
 from lakebed.engine.checkpoint import Checkpointer
-from lakebed.engine.compaction import RewriteReport, checked_compaction, holds_of
+from lakebed.engine.compaction import checked_compaction, holds_of
 from lakebed.engine.core import Core, Key
 from lakebed.engine.rewriting import Rewriting
 from lakebed.errors import (
     CorruptionError,
-    InvalidArgumentError,
     MissingFileError,
     StalePlanError,
     SurvivorsError,
@@ -40,6 +40,7 @@ from lakebed.errors import (
 from lakebed.host import failpoints
 from lakebed.lake.columns import column_numbers
 from lakebed.lake.reader import SegmentReader
+from lakebed.reports.maintenance import RewriteReport
 from lakebed.state.commands import ReplaceSegments
 from lakebed.state.values import Partition, Segment, Topic
 from lakebed.topic.compaction import repeated_keys
@@ -289,16 +290,6 @@ class _Pieces:
     def _next(self) -> pa.RecordBatch | None:
         rest, self._rest = self._rest, None
         return next(self._batches, None) if rest is None else rest
-
-
-def checked_segments(segments: Sequence[int]) -> tuple[int, ...]:
-    """Return ids of segments as they are compared with the log's, or refuse what are none."""
-    listed = isinstance(segments, list | tuple) and bool(segments)
-    if not listed or any(type(each) is not int for each in segments):
-        raise InvalidArgumentError(
-            "segments are a list of ids, as `plan_compaction` gives them", got=repr(segments)[:200]
-        )
-    return tuple(segments)
 
 
 def _run(key: Key, partition: Partition, segments: tuple[int, ...]) -> list[Segment]:

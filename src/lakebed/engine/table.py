@@ -7,7 +7,6 @@ alike. It holds nothing itself; any thread may use it, as long as its log is ope
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -16,15 +15,18 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.api.lookup import no_topic
+from lakebed.api.reads import COLUMNS, Bounds, out_of_range
+from lakebed.api.table import Points, by_position, checked_key, checked_time, checked_where
 from lakebed.engine.core import Core
-from lakebed.engine.plan import ScanPlan, plan
-from lakebed.engine.reading import COLUMNS, Bounds, Reading, microseconds, out_of_range
+from lakebed.engine.plan import plan
+from lakebed.engine.reading import Reading
 from lakebed.engine.table_keys import Lookup
 from lakebed.engine.table_latest import KEY_COLUMNS, current, last_of_keys
 from lakebed.engine.table_scan import Extent, Scan, Selection, fitted
-from lakebed.engine.writing import no_topic
 from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
 from lakebed.lake.reader import SegmentReader
+from lakebed.reports.topics import ScanPlan
 from lakebed.state.values import Partition, Segment, Topic
 from lakebed.topic.times import python_rows, python_values
 
@@ -34,9 +36,6 @@ _TIME: Final = pa.timestamp("us", "UTC")
 _LOOKS_MAX: Final = 100
 _PASSES_MAX: Final = 10
 """How often the current records are read again because some of them were removed meanwhile."""
-
-Points = int | Mapping[int, int]
-"""An offset for every partition, or one for each that is named."""
 
 
 class Table:
@@ -347,26 +346,6 @@ def _needed(empty: pa.Table, where: pc.Expression) -> tuple[str, ...]:
     )
 
 
-def checked_where(where: object) -> None:
-    """Refuse what is not a predicate, and what Arrow cannot show or cannot evaluate safely."""
-    if not isinstance(where, pc.Expression):
-        raise InvalidArgumentError(
-            "where is an expression, such as pyarrow.compute.field('offset') > 5", got=repr(where)
-        )
-    try:
-        text = _without_texts(where)
-    except UnicodeDecodeError as error:
-        raise InvalidArgumentError(
-            "a pattern of the predicate must be UTF-8", reason=str(error)
-        ) from error
-    if "null[large_" in text:
-        raise InvalidArgumentError(
-            "the predicate holds a null of type large_string or large_binary, which Arrow cannot"
-            " cast: use is_null(), or a null without a type",
-            where=where,
-        )
-
-
 def _trouble(empty: pa.Table, where: pc.Expression) -> Exception | None:
     try:
         empty.filter(where)
@@ -375,43 +354,11 @@ def _trouble(empty: pa.Table, where: pc.Expression) -> Exception | None:
     return None
 
 
-def by_position(where: pc.Expression) -> Exception | None:
-    """Refuse a field that is named by its number: a scan does not read all columns."""
-    if "FieldPath(" in _without_texts(where):
-        return ValueError("name fields by their names, not by their positions")
-    return None
-
-
-def _without_texts(where: pc.Expression) -> str:
-    """Return a predicate as Arrow shows it, with its texts left out."""
-    return re.sub(r'"(?:[^"\\]|\\.)*"', "", str(where))
-
-
 def _by_then(wanted: Selection, time_us: int) -> Selection:
     """Leave out records that are later than a time."""
     by_then = pc.field("timestamp") <= pa.scalar(time_us, _TIME)
     both = by_then if wanted.where is None else wanted.where & by_then
     return wanted._replace(where=both, needs=(*wanted.needs, "timestamp"))
-
-
-def checked_time(time: datetime | int | None) -> int:
-    """Return a time as microseconds since 1970, if that many there are."""
-    time_us = microseconds(time)
-    if not -(1 << 63) <= time_us < 1 << 63:
-        raise InvalidArgumentError("a time is 64 bits of microseconds", time_us=time_us)
-    return time_us
-
-
-def checked_key(key: object) -> bytes:
-    """Return a key as it is stored: text as UTF-8."""
-    try:
-        if isinstance(key, str):
-            return key.encode()
-        if isinstance(key, bytes | bytearray | memoryview):
-            return bytes(key)
-    except UnicodeEncodeError as error:
-        raise InvalidArgumentError("a key is bytes or text", reason=error) from error
-    raise InvalidArgumentError("a key is bytes or text", got=type(key).__name__)
 
 
 def _partitions(topic: Topic, chosen: Collection[int] | None) -> list[int]:

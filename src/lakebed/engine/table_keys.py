@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.api.lookup import no_topic
 from lakebed.engine.core import Core, Key
-from lakebed.engine.writing import no_topic
 from lakebed.lake.key_filter import Probe, probe
 from lakebed.lake.reader import SegmentReader
 from lakebed.state.values import Partition, Topic

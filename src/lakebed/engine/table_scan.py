@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from lakebed import limits
+from lakebed.api.lookup import no_topic
+from lakebed.api.reads import Bounds
 from lakebed.engine.core import Core, Key
-from lakebed.engine.reading import Bounds, Reading, segment_at
-from lakebed.engine.writing import no_topic
+from lakebed.engine.reading import Reading, segment_at
 from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
 from lakebed.lake.ahead import Piece
 from lakebed.lake.opened import OpenSegment

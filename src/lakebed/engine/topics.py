@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
 
 from lakebed import limits
+from lakebed.api.lookup import no_topic
 from lakebed.config import TopicConfig, stored_config
 from lakebed.engine.core import Core
-from lakebed.engine.writing import no_topic
 from lakebed.errors import (
     InvalidArgumentError,
     SchemaChangeError,
     TopicExistsError,
     TopicNotFoundError,
 )
+from lakebed.reports.topics import PartitionInfo, TopicInfo
 from lakebed.state.commands import (
     AddPartitions,
     AlterTopic,
@@ -30,38 +31,6 @@ from lakebed.state.commands import (
 from lakebed.state.values import Partition, Topic
 from lakebed.topic.schema import check_change, check_schema, decode_schema, encode_schema
 from lakebed.types import TopicName, is_internal
-
-
-@dataclass(frozen=True)
-class PartitionInfo:
-    """A partition: where it begins and ends, and what it takes."""
-
-    partition: int
-    earliest: int
-    end: int
-    segments: int
-    segment_bytes: int
-    memtable_records: int
-
-
-@dataclass(frozen=True)
-class TopicInfo:
-    """A topic as `describe_topic` shows it."""
-
-    name: str
-    id: int
-    partitions: tuple[PartitionInfo, ...]
-    schema: pa.Schema | None
-    """The newest version; None for a raw topic."""
-    schema_version: int
-    config: dict[str, int | str]
-    """Every setting, also those left at their defaults."""
-    created_us: int
-
-    @property
-    def records(self) -> int:
-        """Count offsets from the earliest to the end; compaction may have left fewer records."""
-        return sum(each.end - each.earliest for each in self.partitions)
 
 
 class Topics:

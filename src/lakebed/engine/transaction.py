@@ -14,9 +14,10 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from lakebed.engine.acks import Acks
+from lakebed.api.acks import Acks
+from lakebed.api.offsets import Offsets
 from lakebed.engine.consumer import Consumer
-from lakebed.engine.groups import Groups, Offsets
+from lakebed.engine.groups import Groups
 from lakebed.engine.writing import Encoded, Record, Writing
 from lakebed.errors import (
     DiskFullError,

@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from lakebed import limits
+from lakebed.api.acks import Ack, Acks
+from lakebed.api.lookup import no_partition, no_topic
 from lakebed.config import TopicConfig, stored_config
-from lakebed.engine.acks import Ack, Acks
 from lakebed.engine.core import Core, Prepared
 from lakebed.errors import (
     EntryTooLargeError,
-    InvalidArgumentError,
     LakebedError,
-    PartitionNotFoundError,
     RecordTooLargeError,
     RejectedError,
-    TopicNotFoundError,
 )
 from lakebed.state.commands import Command, ProducerWrite, Write, encode
 from lakebed.state.machine import Written
@@ -34,7 +32,6 @@ from lakebed.state.values import Part, Run, Topic
 from lakebed.topic.memtable import Body
 from lakebed.topic.records import from_columns, normalize, serialize
 from lakebed.topic.routing import Routed, partitions_of, route, split
-from lakebed.types import TopicName
 from lakebed.wal import Wal
 from lakebed.wal.request import Request, Waiter
 
@@ -495,24 +492,6 @@ def _running() -> Future[Any]:
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
-
-
-def no_topic(name: object) -> RejectedError:
-    """Build the error for a name that no topic has."""
-    if not isinstance(name, str):
-        return InvalidArgumentError("a topic is named by text", got=type(name).__name__)
-    TopicName(name)
-    return TopicNotFoundError("there is no such topic", topic=name)
-
-
-def no_partition(topic: Topic, partition: object) -> RejectedError:
-    """Build the error for a number that no partition has."""
-    return PartitionNotFoundError(
-        "there is no such partition",
-        topic=topic.name,
-        partition=repr(partition),
-        partitions=topic.partitions,
-    )
 
 
 __all__ = ["Encoded", "Record", "Target", "Writing", "no_partition", "no_topic", "outcome"]

@@ -21,9 +21,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lakebed.api.derived_change import Change, check_files
 from lakebed.errors import ForeignTableError, TableChangedError, TableNotFoundError
 from lakebed.lake.catalog import Catalog
-from lakebed.lake.derived_change import Change, check_files
 from lakebed.lake.derived_facts import (
     COMMIT,
     KIND,
@@ -35,9 +35,9 @@ from lakebed.lake.derived_facts import (
 )
 from lakebed.lake.derived_files import described, shown
 from lakebed.lake.derived_schema import added_columns, check_made_alike, table_schema
-from lakebed.lake.derived_values import BUCKET, Committed, DerivedFiles, DerivedTable
 from lakebed.lake.swaps import Steps, Swaps, is_at_head
 from lakebed.lake.table_facts import LOG, live_files
+from lakebed.reports.derived import BUCKET, Committed, DerivedFiles, DerivedTable
 
 _STEPS: Final = Steps.define("lake.derived")
 

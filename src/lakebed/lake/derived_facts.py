@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakebed.lake.derived_change import Change
+from lakebed.api.derived_change import Change
 from lakebed.lake.derived_schema import plain_field
-from lakebed.lake.derived_values import DerivedTable
 from lakebed.lake.swaps import PROPERTIES
 from lakebed.lake.table_facts import LOG, number_of
+from lakebed.reports.derived import DerivedTable
 
 KIND: Final = "lakebed.kind"
 VERSION: Final = "lakebed.version"

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError
-from lakebed.lake.derived_values import DATA, DELETES, DerivedFile
 from lakebed.lake.schema import FIELD_ID
 from lakebed.lake.table_facts import file_statistics
+from lakebed.reports.derived import DATA, DELETES, DerivedFile
 
 _THREADS: Final = 8
 _PATH_ID: Final = 2147483546

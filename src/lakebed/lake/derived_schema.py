@@ -13,7 +13,8 @@ from typing import Final
 import pyarrow as pa
 
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError, TableExistsError
-from lakebed.lake.derived_values import (
+from lakebed.lake.schema import FIELD_ID, numbered_fields
+from lakebed.reports.derived import (
     BUCKET,
     IS_CURRENT,
     KINDS,
@@ -21,7 +22,6 @@ from lakebed.lake.derived_values import (
     VALID_TO,
     DerivedTable,
 )
-from lakebed.lake.schema import FIELD_ID, numbered_fields
 
 BUCKETS_MAX: Final = 4096
 _TIME: Final = pa.timestamp("us", "UTC")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lakebed.engine.groups import GroupInfo, Offsets
-from lakebed.engine.writing import no_topic
+from lakebed.api.lookup import no_topic
+from lakebed.api.offsets import Offsets
 from lakebed.errors import ProtocolError
-
-if TYPE_CHECKING:
-    from lakebed.engine.log import Log
+from lakebed.reports.groups import GroupInfo
 
 # Arguments
 
@@ -50,18 +48,18 @@ def groups_of_offsets(request: Any) -> Sequence[str]:
     return sorted({committed_offset(offset)[0] for offset in request["offsets"]})
 
 
-def joined_topics(_log: Log, request: Any) -> Sequence[str]:
+def joined_topics(_log: Any, request: Any) -> Sequence[str]:
     """Return the topics that a consumer subscribes to."""
     return sorted({topic for topic in request["topics"] if isinstance(topic, str)})
 
 
-def topics_of_offsets(_log: Log, request: Any) -> Sequence[str]:
+def topics_of_offsets(_log: Any, request: Any) -> Sequence[str]:
     """Return the topics whose offsets are committed."""
     topics = {topic for topic, _ in offsets(request["offsets"])}
     return sorted(topic for topic in topics if isinstance(topic, str))
 
 
-def topics_of_transaction(log: Log, request: Any) -> Sequence[str]:
+def topics_of_transaction(log: Any, request: Any) -> Sequence[str]:
     """Return the topics of a transaction's offsets; the log refuses ids that do not exist."""
     topics = log._core.state.topics
     ids = {committed_offset(offset)[2] for offset in request["offsets"]}

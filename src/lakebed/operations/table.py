@@ -16,22 +16,9 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from lakebed.engine.access import DenialInfo, GrantInfo, RuleInfo, TokenInfo
-from lakebed.engine.backup import BackupReport
-from lakebed.engine.checkpoint import CheckpointReport
-from lakebed.engine.cleanup import CleanupReport
-from lakebed.engine.compaction import CompactionPlan, RewriteReport
-from lakebed.engine.groups import GroupInfo
-from lakebed.engine.lake_reports import LakeStats, SnapshotInfo, SyncReport, TableInfo
-from lakebed.engine.plan import ScanPlan
-from lakebed.engine.reading import microseconds
-from lakebed.engine.removal import RemovalReport
-from lakebed.engine.segments import SegmentInfo
-from lakebed.engine.stats import LogStats
-from lakebed.engine.survival import checked_segments
-from lakebed.engine.together import CommittedTogether
-from lakebed.engine.topics import TopicInfo
-from lakebed.lake.derived_values import Committed, DerivedFiles, DerivedTable
+from lakebed.api.arguments import checked_segments
+from lakebed.api.reads import microseconds
+from lakebed.api.together import CommittedTogether
 from lakebed.operations.description import Operation, Owner, Pace, Parameter, Route, Size
 from lakebed.operations.requests import (
     about,
@@ -80,6 +67,19 @@ from lakebed.operations.terms import (
     VALUE,
     WRITE,
 )
+from lakebed.reports.access import DenialInfo, GrantInfo, RuleInfo, TokenInfo
+from lakebed.reports.derived import Committed, DerivedFiles, DerivedTable
+from lakebed.reports.groups import GroupInfo
+from lakebed.reports.lake import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
+from lakebed.reports.maintenance import (
+    BackupReport,
+    CheckpointReport,
+    CleanupReport,
+    CompactionPlan,
+    RewriteReport,
+)
+from lakebed.reports.stats import LogStats
+from lakebed.reports.topics import ScanPlan, SegmentInfo, TopicInfo
 from lakebed.state.permissions import Action
 from lakebed.topic.survivors import checked_survivors
 from lakebed.types import Secret, TopicPartition

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lakebed import limits
-from lakebed.engine.together import checked_transactions
-from lakebed.engine.writing import no_topic
+from lakebed.api.lookup import no_topic
+from lakebed.api.together import checked_transactions
 from lakebed.errors import (
     FencedError,
     InvalidArgumentError,
@@ -20,9 +20,9 @@ from lakebed.errors import (
     LakebedError,
     ProtocolError,
 )
-from lakebed.lake.derived_values import DerivedFile
 from lakebed.operations.description import Operation, Owner
 from lakebed.operations.requests import committed_offset, groups_of_offsets, offsets
+from lakebed.reports.derived import DerivedFile
 from lakebed.serve.protocol import VERSION
 from lakebed.serve.room import Room
 from lakebed.state.commands import (

@@ -14,12 +14,12 @@ from pydantic import BeforeValidator
 from starlette.responses import Response
 
 from lakebed import limits
+from lakebed.api.reads import Bounds
 from lakebed.bridge import log as bridge
-from lakebed.engine.groups import GroupInfo
-from lakebed.engine.reading import Bounds
-from lakebed.engine.topics import TopicInfo
 from lakebed.errors import InvalidArgumentError, TopicNotFoundError
 from lakebed.operations.requests import filter_group
+from lakebed.reports.groups import GroupInfo
+from lakebed.reports.topics import TopicInfo
 from lakebed.serve.gateway_models import (
     NAME_PATTERN,
     TOPIC_PATTERN,

@@ -33,10 +33,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed import limits
-from lakebed.engine.arguments import checked_wait
+from lakebed.api.arguments import checked_wait
+from lakebed.api.lookup import no_topic
+from lakebed.api.reads import COLUMNS, Bounds, checked_bounds
 from lakebed.engine.consumer import Consumer
-from lakebed.engine.reading import COLUMNS, Bounds, checked_bounds
-from lakebed.engine.writing import no_topic
 from lakebed.errors import InvalidArgumentError, ProtocolError, SchemaChangeError
 from lakebed.operations.routes import STREAMS
 from lakebed.serve.calls import check_same

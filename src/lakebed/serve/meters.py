@@ -16,8 +16,8 @@ from lakebed.errors import GroupNotFoundError, TopicNotFoundError
 from lakebed.version import __version__
 
 if TYPE_CHECKING:
-    from lakebed.engine.cleanup_failures import CleanupFailure
     from lakebed.engine.log import Log
+    from lakebed.reports.maintenance import CleanupFailure
     from lakebed.serve.access_log import AccessLog
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -51,7 +51,7 @@ from lakebed.topic.records import normalize
 from lakebed.topic.routing import Routed
 
 if TYPE_CHECKING:
-    from lakebed.engine.acks import Ack
+    from lakebed.api.acks import Ack
     from lakebed.engine.log import Log
     from lakebed.engine.writing import Encoded, Target
     from lakebed.serve.guard import Principal

@@ -25,9 +25,9 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from lakebed.api.acks import Ack
 from lakebed.bridge.completions import CompletionQueue, Reply
 from lakebed.bridge.log import must_wait
-from lakebed.engine.acks import Ack
 from lakebed.errors import InvalidArgumentError, LakebedError, ServerUnavailableError
 from lakebed.operations.routes import STREAMS
 from lakebed.serve.http_body import parsed

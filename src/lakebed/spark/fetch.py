@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from lakebed.engine.plan import SealedFile
 from lakebed.errors import DataLossError, ServerUnavailableError, TopicNotFoundError
 from lakebed.lake.columns import column_numbers
+from lakebed.reports.topics import SealedFile
 from lakebed.spark.connection import connected
 from lakebed.spark.options import Target
 from lakebed.spark.planning import Piece

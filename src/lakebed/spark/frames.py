@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from lakebed.engine.log import Log
-    from lakebed.engine.plan import HotRange, ScanPlan, SealedFile
+    from lakebed.reports.topics import HotRange, ScanPlan, SealedFile
 
 _SIGNS: Final = re.compile(r"[{}\[\]*?\\]")
 """What makes a path a pattern for Spark, unless a backslash stands before it."""

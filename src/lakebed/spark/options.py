@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lakebed.api.reads import EARLIEST, LATEST
 from lakebed.client.config import ClientConfig
-from lakebed.engine.reading import EARLIEST, LATEST
 from lakebed.errors import InvalidArgumentError
 from lakebed.spark.naming import named
 from lakebed.types import GroupName, ProducerName, TopicName

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from lakebed.engine.plan import HotRange, ScanPlan, SealedFile
+from lakebed.reports.topics import HotRange, ScanPlan, SealedFile
 
 PIECE_RECORDS: Final = 2_000_000
 """A piece has about as many records, at most."""

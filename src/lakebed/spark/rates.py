@@ -13,7 +13,7 @@ from lakebed.spark.offsets import Offsets
 
 if TYPE_CHECKING:
     from lakebed.client.log import RemoteLog
-    from lakebed.engine.plan import ScanPlan
+    from lakebed.reports.topics import ScanPlan
     from lakebed.spark.topics import Found
 
 Ends = dict[str, dict[int, int]]

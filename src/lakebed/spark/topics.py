@@ -7,8 +7,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from lakebed.api.reads import EARLIEST, LATEST
 from lakebed.client.log import RemoteLog
-from lakebed.engine.reading import EARLIEST, LATEST
 from lakebed.errors import (
     InvalidArgumentError,
     OffsetOutOfRangeError,

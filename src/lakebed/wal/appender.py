@@ -23,6 +23,7 @@ from crc32c import crc32c
 from lakebed import limits
 from lakebed.errors import DiskFullError, LakebedError, from_os_error
 from lakebed.host import Clock, Disk, File, failpoints, write_all
+from lakebed.reports.wal import Counters
 from lakebed.types import HardState
 from lakebed.wal.folder import Layout
 from lakebed.wal.frame import (
@@ -41,7 +42,6 @@ from lakebed.wal.frame import (
 from lakebed.wal.recovery import Mark
 from lakebed.wal.request import Request, joined
 from lakebed.wal.spares import Spares
-from lakebed.wal.stats import Counters
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -16,6 +16,7 @@ from crc32c import crc32c
 from lakebed import limits
 from lakebed.errors import DeviceError
 from lakebed.host import Disk, write_all
+from lakebed.reports.wal import Counters
 from lakebed.types import HardState
 from lakebed.wal.appender import Appender, NoRoomError, Tail, mark_request
 from lakebed.wal.folder import Layout
@@ -34,7 +35,6 @@ from lakebed.wal.recovery import Mark
 from lakebed.wal.request import Request
 from lakebed.wal.scan import Fields
 from lakebed.wal.spares import Spares
-from lakebed.wal.stats import Counters
 
 HELD_BYTES_MAX: Final = limits.MIB
 """Frames are collected up to this before they are written; a larger entry is never held whole."""

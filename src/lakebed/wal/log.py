@@ -25,6 +25,7 @@ from lakebed.errors import (
     translated,
 )
 from lakebed.host import Clock, Disk, OsDisk, SystemClock, failpoints
+from lakebed.reports.wal import WalStats
 from lakebed.types import Closing, Entry, EntryKind, HardState
 from lakebed.wal.appender import Tail, hard_state_request, mark_request, release_request
 from lakebed.wal.committer import Applied
@@ -35,7 +36,6 @@ from lakebed.wal.reader import Maps, Reader
 from lakebed.wal.reclaim import Reclaimer
 from lakebed.wal.recovery import Mark, Progress
 from lakebed.wal.request import OpenRequest, Request, Waiter, entry_request
-from lakebed.wal.stats import WalStats
 from lakebed.wal.writer import Writer
 
 if TYPE_CHECKING:

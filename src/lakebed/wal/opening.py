@@ -25,6 +25,7 @@ from pathlib import Path
 from lakebed.config import WalConfig
 from lakebed.errors import from_os_error
 from lakebed.host import Clock, Disk, Lock, Mode, failpoints
+from lakebed.reports.wal import Counters, RecoveryStats
 from lakebed.types import HardState
 from lakebed.wal.appender import Appender, NoRoomError, Tail
 from lakebed.wal.entry_map import EntryMap
@@ -42,7 +43,6 @@ from lakebed.wal.reclaim import Sealed
 from lakebed.wal.recovery import FileReport, Mark, Progress, Survey, Verdict, survey
 from lakebed.wal.repair import cut_torn_tail
 from lakebed.wal.spares import Spares
-from lakebed.wal.stats import Counters, RecoveryStats
 
 _log = logging.getLogger("lakebed.wal")
 

@@ -13,10 +13,10 @@ import threading
 from dataclasses import dataclass
 
 from lakebed.host import Disk, failpoints
+from lakebed.reports.wal import Counters
 from lakebed.wal.folder import Layout
 from lakebed.wal.reader import Maps
 from lakebed.wal.spares import Spares
-from lakebed.wal.stats import Counters
 
 _log = logging.getLogger("lakebed.wal")
 

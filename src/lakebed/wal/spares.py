@@ -20,9 +20,9 @@ from typing import Final
 
 from lakebed import limits
 from lakebed.host import Disk, File, Mode, failpoints, write_all
+from lakebed.reports.wal import Counters
 from lakebed.wal.folder import Layout
 from lakebed.wal.frame import CAPACITY_UNIT
-from lakebed.wal.stats import Counters
 
 _log = logging.getLogger("lakebed.wal")
 

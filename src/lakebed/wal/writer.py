@@ -15,6 +15,7 @@ import time
 
 from lakebed.config import SyncMode, WalConfig
 from lakebed.errors import LakebedError, PoisonedError, UnknownOutcomeError, from_os_error
+from lakebed.reports.wal import Counters
 from lakebed.wal.appender import Appender, NoRoomError, Tail, mark_request
 from lakebed.wal.committer import Applied, Committer
 from lakebed.wal.entry_map import EntryMap
@@ -22,7 +23,6 @@ from lakebed.wal.frame import ENTRY, FLAG_RESET, HEADER_BYTES, FrameKind
 from lakebed.wal.reclaim import Reclaimer
 from lakebed.wal.request import Request
 from lakebed.wal.spares import Spares
-from lakebed.wal.stats import Counters
 
 _log = logging.getLogger("lakebed.wal")
 

@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from lakebed.engine.compaction import CompactionPlan, PartitionCompaction, RewriteReport
 from lakebed.errors import StalePlanError
+from lakebed.reports.maintenance import (
+    CompactionPlan,
+    PartitionCompaction,
+    RewriteReport,
+)
 from lakebed.spark.failures import told
 from lakebed.spark.jobs.progress import watched
 from lakebed.spark.jobs.survivors import BLOCK, Bits, first_block, survivors

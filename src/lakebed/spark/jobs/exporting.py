@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lakebed.engine.topics import TopicInfo
 from lakebed.errors import InvalidArgumentError
+from lakebed.reports.topics import TopicInfo
 from lakebed.spark.failures import told
 from lakebed.spark.jobs.progress import watched
 from lakebed.spark.jobs.ranges import Points, Time, chosen_ranges

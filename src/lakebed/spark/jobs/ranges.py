@@ -83,7 +83,7 @@ def as_arguments(
 
 
 def _plain(given: Points | Time | None) -> Any:
-    from lakebed.engine.reading import microseconds
+    from lakebed.api.reads import microseconds
 
     if isinstance(given, Mapping):
         return {str(number): offset for number, offset in given.items()}

@@ -12,8 +12,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lakebed.engine.topics import TopicInfo
 from lakebed.errors import InvalidArgumentError, TopicNotFoundError
+from lakebed.reports.topics import TopicInfo
 from lakebed.spark.failures import told
 from lakebed.spark.jobs.plans import Plans, check_same, job_name
 from lakebed.spark.jobs.ranges import Points, Ranges, Time, as_arguments, chosen_ranges, cut

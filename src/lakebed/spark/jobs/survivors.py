@@ -19,9 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed import limits
-from lakebed.engine.compaction import PartitionCompaction
-from lakebed.engine.plan import SealedFile
-from lakebed.engine.topics import TopicInfo
+from lakebed.reports.maintenance import PartitionCompaction
+from lakebed.reports.topics import SealedFile, TopicInfo
 from lakebed.spark.fetch import Fetch
 from lakebed.spark.options import Target
 from lakebed.spark.planning import Piece

@@ -17,11 +17,12 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from lakebed.engine.lake_reports import TableInfo
-from lakebed.engine.segments import SegmentInfo
+from lakebed.engine.segments import segment_of
 from lakebed.errors import CorruptionError, InvalidArgumentError, LakebedError, MissingFileError
 from lakebed.host import OsDisk
 from lakebed.lake.verify import verify_segment
+from lakebed.reports.lake import TableInfo
+from lakebed.reports.topics import SegmentInfo
 from lakebed.spark.connection import connected
 from lakebed.spark.failures import told
 from lakebed.spark.jobs.progress import watched
@@ -209,7 +210,7 @@ def _verdict(target: Target, info: SegmentInfo) -> tuple[str, str]:
     try:
         try:
             with _local(info.location) as path:
-                verify_segment(OsDisk(), path, info.partition, info.segment())
+                verify_segment(OsDisk(), path, info.partition, segment_of(info))
         except (MissingFileError, FileNotFoundError):
             # It may be on another machine, or merged by now: the owner knows.
             if not connected(target).verify_segment(info.topic, info.partition, info.id):

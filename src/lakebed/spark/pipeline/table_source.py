@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from lakebed.client.config import ClientConfig
-from lakebed.lake.derived_values import BUCKET, DATA
+from lakebed.reports.derived import BUCKET, DATA
 from lakebed.spark.connection import connected
 from lakebed.spark.options import Target
 from lakebed.spark.stores import table_files

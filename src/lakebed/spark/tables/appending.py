@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidArgumentError, TableChangedError
 from lakebed.host.table_files import TableFiles
-from lakebed.lake.derived_values import DATA, DerivedTable, Positions
+from lakebed.reports.derived import DATA, DerivedTable, Positions
 from lakebed.spark.stores import table_files
 from lakebed.spark.tables.bucket import INSERTED, REPORT
 from lakebed.spark.tables.merging import TableReport, committed, written

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from lakebed.lake.derived_values import DATA, DELETES, DerivedFile
+from lakebed.reports.derived import DATA, DELETES, DerivedFile
 
 DELETED_SHARE: Final = 0.2
 FILES_MAX: Final = 24

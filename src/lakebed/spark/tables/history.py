@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.lake.derived_values import IS_CURRENT, VALID_FROM, VALID_TO
+from lakebed.reports.derived import IS_CURRENT, VALID_FROM, VALID_TO
 from lakebed.spark.tables.rows import conformed, ends_key, in_order, key_codes
 
 if TYPE_CHECKING:

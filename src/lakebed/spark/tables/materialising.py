@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from lakebed.engine.topics import TopicInfo
 from lakebed.errors import (
     InvalidArgumentError,
     OffsetOutOfRangeError,
     TableChangedError,
     TableNotFoundError,
 )
-from lakebed.lake.derived_values import DerivedFile, DerivedFiles, DerivedTable
+from lakebed.reports.derived import DerivedFile, DerivedFiles, DerivedTable
+from lakebed.reports.topics import TopicInfo
 from lakebed.spark.tables.bucket import DELETED
 from lakebed.spark.tables.history import TIME
 from lakebed.spark.tables.merging import apply

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidArgumentError
 from lakebed.host import failpoints
-from lakebed.lake.derived_values import (
+from lakebed.reports.derived import (
     BUCKET,
     DATA,
     DELETES,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakebed.host.table_files import TableFiles
-from lakebed.lake.derived_values import BUCKET, DATA, DELETES, DerivedFiles
+from lakebed.reports.derived import BUCKET, DATA, DELETES, DerivedFiles
 from lakebed.spark.stores import table_files
 from lakebed.spark.tables.folding import by_bucket
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from lakebed.errors import InvalidArgumentError
-from lakebed.lake.derived_values import DATA, DELETES, DerivedFile, DerivedTable, Positions
+from lakebed.reports.derived import DATA, DELETES, DerivedFile, DerivedTable, Positions
 
 _NUMBER_MAX: Final = 2**63 - 1
 _WRITER_CHARACTERS_MAX: Final = 256

@@ -98,3 +98,15 @@ class LakeStats:
     cache_misses: int = 0
     cache_bytes: int = 0
     cache_evictions: int = 0
+
+
+@dataclass
+class RemovalReport:
+    """What a removal did."""
+
+    segments_removed: int = 0
+    files_removed: int = 0
+    """Of tables, and objects of segments."""
+    bytes_removed: int = 0
+    waiting: int = 0
+    """Files that are not needed, and may not go yet."""

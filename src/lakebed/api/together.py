@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lakebed import limits
-from lakebed.engine.groups import Offsets
+from lakebed.api.offsets import Offsets
 from lakebed.errors import InvalidArgumentError, RejectedError
 from lakebed.state.commands import CommitTogether
 from lakebed.state.machine import Written

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from lakebed.engine.reading import EARLIEST, LATEST
+from lakebed.api.reads import EARLIEST, LATEST
 from lakebed.errors import InvalidArgumentError
 
 
@@ -55,3 +55,13 @@ def checked_consumer(
         raise InvalidArgumentError("a consumer of partitions needs at least one")
     check_range("session_timeout_ms", session_timeout_ms, 1, 86_400_000)
     return topics
+
+
+def checked_segments(segments: Sequence[int]) -> tuple[int, ...]:
+    """Return ids of segments as they are compared with the log's, or refuse what are none."""
+    listed = isinstance(segments, list | tuple) and bool(segments)
+    if not listed or any(type(each) is not int for each in segments):
+        raise InvalidArgumentError(
+            "segments are a list of ids, as `plan_compaction` gives them", got=repr(segments)[:200]
+        )
+    return tuple(segments)

@@ -6,8 +6,8 @@ import abc
 import uuid
 from collections.abc import Sequence
 
-from lakebed.lake.derived_change import Change, checked_change
-from lakebed.lake.derived_values import Committed, DerivedFile, DerivedTable, Positions
+from lakebed.api.derived_change import Change, checked_change
+from lakebed.reports.derived import Committed, DerivedFile, DerivedTable, Positions
 from lakebed.types import TableName
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lakebed.engine.checkpoint import CheckpointReport
-from lakebed.engine.cleanup_failures import CleanupFailure
-from lakebed.engine.lake_reports import LakeStats
-from lakebed.wal import WalStats
+from lakebed.reports.lake import LakeStats
+from lakebed.reports.maintenance import CheckpointReport, CleanupFailure
+from lakebed.reports.wal import WalStats
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,30 @@
+"""Errors for topics and partitions that do not exist."""
+
+from __future__ import annotations
+
+from lakebed.errors import (
+    InvalidArgumentError,
+    PartitionNotFoundError,
+    RejectedError,
+    TopicNotFoundError,
+)
+from lakebed.state.values import Topic
+from lakebed.types import TopicName
+
+
+def no_topic(name: object) -> RejectedError:
+    """Build the error for a name that no topic has."""
+    if not isinstance(name, str):
+        return InvalidArgumentError("a topic is named by text", got=type(name).__name__)
+    TopicName(name)
+    return TopicNotFoundError("there is no such topic", topic=name)
+
+
+def no_partition(topic: Topic, partition: object) -> RejectedError:
+    """Build the error for a number that no partition has."""
+    return PartitionNotFoundError(
+        "there is no such partition",
+        topic=topic.name,
+        partition=repr(partition),
+        partitions=topic.partitions,
+    )

@@ -1,0 +1,57 @@
+"""What a read may ask for: columns, positions, times, and how much one answer holds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from lakebed.errors import InvalidArgumentError, OffsetOutOfRangeError
+from lakebed.state.values import Topic
+
+COLUMNS: Final = ("partition", "offset", "timestamp", "key", "headers", "value")
+
+
+EARLIEST: Final = "earliest"
+
+
+LATEST: Final = "latest"
+
+
+class Bounds(NamedTuple):
+    """How much one read may give."""
+
+    records: int
+    bytes: int
+
+
+def checked_bounds(max_records: Any, max_bytes: Any) -> Bounds:
+    """Check how much a read may give."""
+    for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InvalidArgumentError(f"{name} must be a whole number from 1", got=repr(value))
+    return Bounds(max_records, max_bytes)
+
+
+def microseconds(timestamp: Any) -> int:
+    """Return a time as microseconds since 1970: a number is that already; naive means UTC."""
+    if isinstance(timestamp, datetime):
+        aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
+        since = aware - datetime(1970, 1, 1, tzinfo=UTC)
+        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    if isinstance(timestamp, int) and not isinstance(timestamp, bool):
+        return timestamp
+    raise InvalidArgumentError(
+        "a timestamp is a datetime or microseconds since 1970", got=repr(timestamp)
+    )
+
+
+def out_of_range(
+    topic: Topic, partition: int, offset: int, low: int, end: int
+) -> OffsetOutOfRangeError:
+    """Build the error for an offset that a partition does not have."""
+    message = (
+        "the offset is below the low watermark" if offset < low else "the offset is above the end"
+    )
+    return OffsetOutOfRangeError(
+        message, topic=topic.name, partition=partition, offset=offset, low=low, end=end
+    )

@@ -1,0 +1,1 @@
+"""What the methods of a log return: descriptions, reports and counters, as plain data."""
