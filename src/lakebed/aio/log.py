@@ -17,6 +17,7 @@ import pyarrow as pa
 
 import lakebed
 from lakebed import limits
+from lakebed.aio._stubs import AsyncLogStub
 from lakebed.aio.access import AsyncAccess
 from lakebed.aio.consumer import AsyncCallback, AsyncConsumer
 from lakebed.aio.lake import AsyncLake
@@ -33,23 +34,16 @@ from lakebed.bridge import log as bridge
 from lakebed.bridge.completions import AsyncEvent, CompletionQueue, FutureReply
 from lakebed.bridge.threads import Threads, progress_in_loop
 from lakebed.client.config import ClientConfig
-from lakebed.config import LogConfig, TopicConfig
+from lakebed.config import LogConfig
 from lakebed.engine.consumer import Consumer
 from lakebed.engine.log import Log
 from lakebed.engine.producer import Producer
 from lakebed.engine.transaction import Transaction
 from lakebed.engine.writing import Record, Rows
-from lakebed.reports.groups import GroupInfo
 from lakebed.reports.maintenance import (
     BackupReport,
-    CheckpointReport,
-    CleanupReport,
-    CompactionPlan,
-    RewriteReport,
 )
-from lakebed.reports.stats import LogStats
-from lakebed.reports.topics import SegmentInfo, TopicInfo
-from lakebed.types import Progress, TopicPartition
+from lakebed.types import Progress
 
 _SLOW_THREADS: Final = 2
 """For checkpoints, cleanup and other long calls."""
@@ -104,20 +98,20 @@ def _opener(
     return functools.partial(lakebed.open, target, config, progress=tell)
 
 
-class AsyncLog(AsyncClosing):
+class AsyncLog(AsyncLogStub, AsyncClosing):
     """A durable event log, for the tasks of one event loop: see `Log`."""
 
     def __init__(self, log: Log, threads: Threads) -> None:
+        super().__init__(threads, log._check_open)
         self._log = log
-        self._threads = threads
         self._loop = asyncio.get_running_loop()
         self._completions = CompletionQueue(self._loop)
         self._room = AsyncEvent(self._loop)
         self._waiting: deque[tuple[Record, asyncio.Future[Ack]]] = deque()
         self._pump: asyncio.Task[None] | None = None
-        self.lake = AsyncLake(log.lake, self._run_slowly, self._run)
+        self.lake = AsyncLake(log.lake, threads, log._check_open)
         """Iceberg tables and object store."""
-        self.access = AsyncAccess(log.access, self._run)
+        self.access = AsyncAccess(log.access, threads, log._check_open)
         """Who may do what when this log is served: tokens, rules, grants."""
 
     @property
@@ -129,58 +123,6 @@ class AsyncLog(AsyncClosing):
     def config(self) -> LogConfig:
         """The settings it was opened with."""
         return self._log.config
-
-    # Topics
-
-    async def create_topic(
-        self,
-        name: str,
-        partitions: int | None = None,
-        schema: pa.Schema | None = None,
-        config: Mapping[str, object] | TopicConfig | None = None,
-    ) -> TopicInfo:
-        """Make a topic: raw without a schema (values are bytes), typed with one."""
-        return await self._run(self._log.create_topic, name, partitions, schema, config)
-
-    async def get_or_create_topic(
-        self,
-        name: str,
-        partitions: int | None = None,
-        schema: pa.Schema | None = None,
-        config: Mapping[str, object] | TopicConfig | None = None,
-    ) -> TopicInfo:
-        """Return a topic as it is, or make it if there is none of that name."""
-        return await self._run(self._log.get_or_create_topic, name, partitions, schema, config)
-
-    async def topics(self) -> list[str]:
-        """List the names of the topics."""
-        return self._log.topics()
-
-    async def describe_topic(self, name: str) -> TopicInfo:
-        """Return partitions, schema and settings of a topic."""
-        return await self._run(self._log.describe_topic, name)
-
-    async def alter_topic(
-        self,
-        name: str,
-        config: Mapping[str, object] | TopicConfig | None = None,
-        schema: pa.Schema | None = None,
-        partitions: int | None = None,
-    ) -> TopicInfo:
-        """Change settings, add nullable fields to the schema, add partitions."""
-        return await self._run(self._log.alter_topic, name, config, schema, partitions)
-
-    async def add_partitions(self, name: str, partitions: int) -> TopicInfo:
-        """Let a topic have so many partitions in all. Keys written from now on may go elsewhere."""
-        return await self._run(self._log.add_partitions, name, partitions)
-
-    async def purge_topic(self, name: str) -> None:
-        """Remove every record of a topic; offsets go on where they were."""
-        await self._run(self._log.purge_topic, name)
-
-    async def delete_topic(self, name: str) -> None:
-        """Remove a topic with everything in it; one made later under its name begins empty."""
-        await self._run(self._log.delete_topic, name)
 
     # Writing
 
@@ -308,10 +250,6 @@ class AsyncLog(AsyncClosing):
             offsets=offsets,
         )
 
-    async def committed_number(self, name: str) -> int | None:
-        """Return the last number that was committed under a name; None if there is none."""
-        return await self._run(self._log.committed_number, name)
-
     # Reading
 
     async def read(
@@ -340,14 +278,6 @@ class AsyncLog(AsyncClosing):
     def table(self, name: str) -> AsyncTable:
         """Return a topic as a table: scans, lookups by key, the current record of each key."""
         return AsyncTable(self._log.table(name), self._threads)
-
-    async def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Return earliest offset and end of each partition; the end is exclusive."""
-        return self._log.offsets(topic)
-
-    async def offset_for_time(self, topic: str, partition: int = 0, *, timestamp: Any) -> int:
-        """Return the first offset at that time or later; the end if there is none."""
-        return await self._run(self._log.offset_for_time, topic, partition, timestamp=timestamp)
 
     def consumer(
         self,
@@ -389,80 +319,14 @@ class AsyncLog(AsyncClosing):
 
         return Opening(opening())
 
-    # Groups
-
-    async def groups(self) -> list[str]:
-        """List the names of the consumer groups."""
-        return self._log.groups()
-
-    async def describe_group(self, name: str) -> GroupInfo:
-        """Return members, committed offsets and lag of a group."""
-        return await self._run(self._log.describe_group, name)
-
-    async def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Return the committed offsets of a group."""
-        return await self._run(self._log.committed, group)
-
-    async def commit_offsets(self, group: str, offsets: Offsets) -> None:
-        """Commit offsets for a group, whoever its members are."""
-        await self._run(self._log.commit_offsets, group, offsets)
-
-    async def reset_group(self, name: str, offsets: Offsets) -> None:
-        """Let a group without members go on from other offsets."""
-        await self._run(self._log.reset_group, name, offsets)
-
-    async def delete_group(self, name: str) -> None:
-        """Forget a group that has no members."""
-        await self._run(self._log.delete_group, name)
-
     # Looking after it
-
-    async def checkpoint(self) -> CheckpointReport:
-        """Put what is in memory into segments, write a snapshot, free WAL files."""
-        return await self._run_slowly(self._log.checkpoint)
-
-    async def retain(self, topic: str | None = None) -> CleanupReport:
-        """Apply retention, compaction and merging now, to one topic or all."""
-        return await self._run_slowly(self._log.retain, topic)
-
-    async def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
-        """Return which segments of a topic are due for a compaction by key, and where they are."""
-        return await self._run(functools.partial(self._log.plan_compaction, topic, force=force))
-
-    async def rewrite_segments(
-        self, topic: str, partition: int, segments: Sequence[int], survivors: bytes
-    ) -> RewriteReport:
-        """Let only the survivors of a compaction stand for segments that follow each other."""
-        return await self._run_slowly(
-            self._log.rewrite_segments, topic, partition, segments, survivors
-        )
 
     async def backup(
         self, target: str | os.PathLike[str], *, progress: Progress | None = None
     ) -> BackupReport:
         """Copy the log as it is at one point, verified, into a folder that is new or empty."""
         tell = None if progress is None else progress_in_loop(progress)
-        return await self._run_slowly(functools.partial(self._log.backup, target, progress=tell))
-
-    async def verify(self, topic: str | None = None) -> int:
-        """Read every byte of every segment; return how many. Raises at the first damage."""
-        return await self._run_slowly(self._log.verify, topic)
-
-    async def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
-        """Return what is known of each segment of a partition, and where its file is."""
-        return await self._run(self._log.segments, topic, partition)
-
-    async def verify_segment(self, topic: str, partition: int, segment: int) -> bool:
-        """Read every byte of one segment; False if there is none of that id."""
-        return await self._run_slowly(self._log.verify_segment, topic, partition, segment)
-
-    async def stats(self) -> LogStats:
-        """Return counters and a picture of the log."""
-        return await self._run(self._log.stats)
-
-    async def tick(self) -> None:
-        """Do what maintenance would do now: timeouts, due checkpoints, retention."""
-        await self._run_slowly(self._log.tick)
+        return await self._run_slowly(self._log.backup, target, progress=tell)
 
     async def close(self) -> None:
         """Finish what was appended and release the folder. A second call does nothing.
@@ -497,14 +361,6 @@ class AsyncLog(AsyncClosing):
         on_revoke: AsyncCallback | None,
     ) -> AsyncConsumer:
         return AsyncConsumer(consumer, self._run, on_assign, on_revoke)
-
-    async def _run(self, call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
-        self._log._check_open()
-        return await self._threads.run(call, *args, **kwargs)
-
-    async def _run_slowly(self, call: Callable[..., Result], *args: Any) -> Result:
-        self._log._check_open()
-        return await self._threads.run_slowly(call, *args)
 
     # Room
 

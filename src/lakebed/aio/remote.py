@@ -87,18 +87,6 @@ class AsyncRemoteLog(AsyncLog):
         """The identity of the served log."""
         return self._log.log_id
 
-    async def topics(self) -> list[str]:
-        """List the names of the topics."""
-        return await self._run(self._log.topics)
-
-    async def groups(self) -> list[str]:
-        """List the names of the consumer groups."""
-        return await self._run(self._log.groups)
-
-    async def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Return earliest offset and end of each partition; the end is exclusive."""
-        return await self._run(self._log.offsets, topic)
-
     # Writing
 
     async def append(

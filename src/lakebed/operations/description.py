@@ -127,6 +127,9 @@ class Operation:
     lists_names: bool = False
     """Whether the reply is a list of names, of which the caller gets those that it may use."""
     size: Size = Size.SMALL
+    composed: bool = False
+    """Whether the client's method does more than this call: it is written by hand, and shared by
+    the logs of this process and served ones."""
     route: Route | None = None
     parameters: Mapping[str, tuple[type, ...]] = field(init=False)
     """The types that each parameter of a request may have."""
@@ -164,6 +167,13 @@ class Stream:
     name: str
     need: Need
     route: Route | None = None
+    owner: Owner = Owner.CLIENT
+    pace: Pace = Pace.QUICK
+
+    @property
+    def method(self) -> str:
+        """The method of its owner."""
+        return self.name
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from lakebed.operations.description import Endpoint, Need, Operation, Route, Stream
+from lakebed.operations.description import Endpoint, Need, Operation, Owner, Pace, Route, Stream
 from lakebed.operations.table import OPERATIONS
 from lakebed.operations.terms import ADMIN, READ, TOPIC_PATH, WRITE
 
-_STREAMS: Final = (
+STREAM_ROWS: Final = (
     Stream(
         "put",
         WRITE,
@@ -19,12 +19,13 @@ _STREAMS: Final = (
     Stream(
         "read", READ, Route("GET", f"{TOPIC_PATH}/records", answer="Records", errors=(404, 416))
     ),
-    *(
-        Stream(name, READ)
-        for name in ("range", "follow", "fetch", "scan", "record", "latest", "as_of")
-    ),
+    *(Stream(name, READ) for name in ("range", "follow", "fetch")),
+    Stream("scan", READ, owner=Owner.TABLE),
+    Stream("record", READ, owner=Owner.TABLE),
+    Stream("latest", READ, owner=Owner.TABLE, pace=Pace.SLOW),
+    Stream("as_of", READ, owner=Owner.TABLE, pace=Pace.SLOW),
 )
-STREAMS: Final = {stream.name: stream.need for stream in _STREAMS}
+STREAMS: Final = {stream.name: stream.need for stream in STREAM_ROWS}
 """What streams need, by the name of their ticket; `put` is the writing one."""
 
 _ENDPOINTS: Final = (
@@ -35,7 +36,7 @@ _ENDPOINTS: Final = (
 _ALL: Final[tuple[Operation | Stream | Endpoint, ...]] = (
     *_ENDPOINTS,
     *OPERATIONS.values(),
-    *_STREAMS,
+    *STREAM_ROWS,
 )
 ROUTES: Final[dict[str, Route]] = {row.name: row.route for row in _ALL if row.route is not None}
 """The HTTP routes by the names of their calls."""

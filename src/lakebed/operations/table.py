@@ -223,8 +223,9 @@ _ROWS: Final = (
         somewhere=(Action.WRITE, Action.GROUP),
         open=True,
         size=Size.LONG_LISTS,
+        composed=True,
     ),
-    Operation(LOG, "committed_number", ANY, {"name": TEXT}, int | None, open=True),
+    Operation(LOG, "committed_number", ANY, {"name": TEXT}, int | None, open=True, composed=True),
     Operation(CLIENT, "abort_transaction", ANY, IDENTITY, None, open=True),
     Operation(
         GROUPS,
@@ -267,6 +268,7 @@ _ROWS: Final = (
         topics=topics_of_offsets,
         size=Size.LONG_LISTS,
         route=Route("PUT", f"{GROUP_PATH}/offsets", 204, body="Commit", errors=(404, 409)),
+        composed=True,
     ),
     Operation(
         LOG,
@@ -276,6 +278,7 @@ _ROWS: Final = (
         dict[TopicPartition, int],
         names=IN_GROUP,
         filter_reply=filter_offsets,
+        composed=True,
     ),
     Operation(
         LOG,
@@ -286,6 +289,7 @@ _ROWS: Final = (
         open=True,
         lists_names=True,
         route=Route("GET", "/v1/groups", answer="GroupNames"),
+        composed=True,
     ),
     Operation(
         LOG,
@@ -296,6 +300,7 @@ _ROWS: Final = (
         names=NAME,
         filter_reply=filter_group,
         route=Route("GET", GROUP_PATH, answer="Group", errors=(404,)),
+        composed=True,
     ),
     Operation(
         LOG,
@@ -306,6 +311,7 @@ _ROWS: Final = (
         names=NAME,
         topics=topics_of_offsets,
         size=Size.LONG_LISTS,
+        composed=True,
     ),
     Operation(
         LOG,
@@ -316,6 +322,7 @@ _ROWS: Final = (
         names=NAME,
         safe=False,
         route=Route("DELETE", GROUP_PATH, 204, errors=(404, 409)),
+        composed=True,
     ),
     Operation(LOG, "checkpoint", ADMIN, {}, CheckpointReport, pace=SLOW),
     Operation(
@@ -454,6 +461,7 @@ _ROWS: Final = (
         names=NAME,
         pace=SLOW,
         size=Size.LONG_LISTS,
+        composed=True,
     ),
     Operation(ACCESS, "tokens", ADMIN, {}, list[TokenInfo], audited=False),
     Operation(
