@@ -16,6 +16,7 @@ from tools.generate import FILES, SUBJECTS
 from lakebed.operations.description import Owner
 from lakebed.operations.table import OPERATIONS
 from lakebed.serve import calls
+from tests.documents.pages import blocks_of
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
@@ -71,3 +72,14 @@ def test_the_server_passes_a_request_on_as_the_arguments_of_its_method() -> None
         if name not in calls._FUNCTIONS and operation.owner in ORIGINS:
             method = getattr(ORIGINS[operation.owner], operation.method)
             assert set(operation.request) <= set(inspect.signature(method).parameters), name
+
+
+def test_the_example_of_an_operation_is_in_the_code() -> None:
+    """Both blocks of CONTRIBUTING.md are copied from the source."""
+    blocks = [each for each in blocks_of("CONTRIBUTING.md") if each.language == "python"]
+    sources = [
+        generate.SOURCE / "lakebed" / name for name in ("engine/log.py", "operations/table.py")
+    ]
+    assert len(blocks) == 2
+    for block, source in zip(blocks, sources, strict=True):
+        assert block.text.rstrip() in source.read_text(encoding="utf8"), source
