@@ -17,9 +17,9 @@ from lakebed.api.offsets import Offsets
 from lakebed.api.table import Points
 from lakebed.config import TopicConfig
 from lakebed.engine.access import Access
-from lakebed.engine.lake import Lake
 from lakebed.engine.log import Log
 from lakebed.engine.table import Table
+from lakebed.iceberg.lake import Lake
 from lakebed.reports.access import EXPIRES_MS, DenialInfo, GrantInfo, RuleInfo, TokenInfo
 from lakebed.reports.groups import GroupInfo
 from lakebed.reports.lake import LakeStats, RemovalReport, SnapshotInfo, TableInfo
