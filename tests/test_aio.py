@@ -30,8 +30,8 @@ from lakebed.aio.remote import AsyncRemoteLog
 from lakebed.config import LogConfig, ServeConfig, WalConfig
 from lakebed.engine.access import Access
 from lakebed.engine.core import Core
-from lakebed.engine.derived import Derived
-from lakebed.engine.lake import Lake
+from lakebed.iceberg.derived_table import Derived
+from lakebed.iceberg.lake import Lake
 from lakebed.serve.server import Server
 from lakebed.topic.survivors import pack_survivors
 from lakebed.types import TopicPartition
@@ -47,8 +47,8 @@ TWINS = [
     (Access, AsyncAccess),
 ]
 INSIDE: dict[type, set[str]] = {
-    Lake: {"start", "nudge", "bury", "stop", "locate"},
-    Derived: {"sweep", "close"},
+    Lake: {"start", "nudge", "delete_segments", "stop", "locate"},
+    Derived: {"list_names", "load", "expire", "exclusive", "check_open", "close"},
     Access: {"authenticate", "permissions"},
     lakebed.Consumer: {"place"},
     # Tasks that call append_batch at the same time have their batches under way together.

@@ -16,7 +16,8 @@ import pytest
 import lakebed
 from lakebed import Log, LogConfig, WalConfig, limits
 from lakebed.engine import backup_files
-from lakebed.lake import derived_facts, index, schema, table_facts
+from lakebed.iceberg import derived_properties, table_metadata
+from lakebed.lake import index, schema
 from lakebed.state import commands, image, values
 from lakebed.wal import folder, frame
 from tests import second_log
@@ -256,8 +257,13 @@ def test_every_field_of_a_segments_index_is_on_the_page() -> None:
 
 def test_every_property_of_tables_is_on_the_page() -> None:
     listed = [name.strip("`") for name, _ in rows("Tables", 2) if name.startswith("`lakebed.")]
-    topics = [table_facts.LOG, table_facts.TOPIC, table_facts.POSITION, table_facts.OFFSETS]
-    described = derived_facts.__doc__ or ""
+    topics = [
+        table_metadata.LOG,
+        table_metadata.TOPIC,
+        table_metadata.POSITION,
+        table_metadata.OFFSETS,
+    ]
+    described = derived_properties.__doc__ or ""
     assert listed == topics + re.findall(r"^(lakebed\.\w+)", described, re.M)
 
 

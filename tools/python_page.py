@@ -13,8 +13,8 @@ from lakebed.client.access import RemoteAccess
 from lakebed.client.derived import RemoteDerived
 from lakebed.client.lake import RemoteLake
 from lakebed.engine.access import Access
-from lakebed.engine.derived import Derived
-from lakebed.engine.lake import Lake
+from lakebed.iceberg.derived_table import Derived
+from lakebed.iceberg.lake import Lake
 from tools.python_names import (
     Attribute,
     attributes_of,

@@ -17,10 +17,10 @@ from lakebed.api.offsets import Offsets
 from lakebed.api.table import Points
 from lakebed.config import TopicConfig
 from lakebed.engine.access import Access
-from lakebed.engine.derived import Derived
-from lakebed.engine.lake import Lake
 from lakebed.engine.log import Log
 from lakebed.engine.table import Table
+from lakebed.iceberg.derived_table import Derived
+from lakebed.iceberg.lake import Lake
 from lakebed.reports.access import EXPIRES_MS, DenialInfo, GrantInfo, RuleInfo, TokenInfo
 from lakebed.reports.derived import Committed, DerivedFile, DerivedFiles, DerivedTable, Positions
 from lakebed.reports.groups import GroupInfo
@@ -204,7 +204,7 @@ class AsyncDerivedStub(Delegate):
         return await self._run_slowly(self._derived.evolve, name, schema)
 
     async def restore(self, name: str) -> DerivedTable:
-        """Bring a table back that somebody else has dropped, or that a lost catalog knew."""
+        """Bring a table back that another writer has dropped, or that a lost catalog knew."""
         return await self._run_slowly(self._derived.restore, name)
 
     async def drop(self, name: str) -> bool:

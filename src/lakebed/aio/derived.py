@@ -7,7 +7,7 @@ from typing import Any
 
 from lakebed.aio._stubs import AsyncDerivedStub
 from lakebed.bridge.threads import Threads
-from lakebed.engine.derived import Derived
+from lakebed.iceberg.derived_table import Derived
 
 
 class AsyncDerived(AsyncDerivedStub):
