@@ -37,7 +37,7 @@ SUBJECTS: Final = (
         Owner.DERIVED,
         "lakebed.iceberg.derived_table:Derived",
         "lakebed.client.derived:RemoteDerived",
-        awaited="",
+        "lakebed.aio.derived:AsyncDerived",
     ),
     Subject(
         Owner.TABLE,
