@@ -63,8 +63,8 @@ MUTANTS = (
         breaks="never lost: a snapshot's name survives before the WAL frees what it holds",
         at="lakebed.host.atomic:write_atomically",
         changes=(drop("$D.sync_folder(...)"),),
-        tests=(ENGINE_CUTS,),
-        seconds=15,
+        tests=("tests/host/test_atomic.py",),
+        seconds=5,
     ),
     Mutant(
         name="contents-not-synced-before-their-name",
