@@ -26,8 +26,6 @@ DROPPED = {
     "meanwhile": "concurrently, in the meantime",
     "whatever is killed": "even if a process is killed",
     "is told": "receives, is notified",
-    "Tell whether": "Return True if",
-    "Give the": "Return the",
     "the till": "the writer",
 }
 """Phrases that read as translated, and what to write instead."""
