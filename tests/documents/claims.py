@@ -269,6 +269,8 @@ CLAIMS = [*_CONCEPTS, *_README, *_COMMAND_LINE, *_SERVERS, *_SPARK_PAGES, *_TABL
 
 _MAKE = f"{_DOCUMENTS}::test_the_makefile_lists_its_targets"
 CLAIMS.append(Claim("docs/getting-started.md", "Install", "sh", _MAKE))
+_EXAMPLE = "tests/test_generated.py::test_the_example_of_an_operation_is_in_the_code"
+CLAIMS.append(Claim("CONTRIBUTING.md", "Adding an operation", "python", _EXAMPLE))
 
 SHOWN = [
     Shown("README.md", "Lakebed", "a drawing"),

@@ -10,9 +10,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from lakebed.aio.loop import AsyncClosing, Bell
+from lakebed.aio.opening import AsyncClosing
 from lakebed.api.arguments import check_wait
 from lakebed.api.offsets import Offsets
+from lakebed.bridge.completions import AsyncEvent
 from lakebed.engine.consumer import Consumer, Fetched
 from lakebed.types import TopicPartition
 
@@ -37,8 +38,8 @@ class AsyncConsumer(AsyncClosing):
         self._run = run
         self._on_assign = on_assign
         self._on_revoke = on_revoke
-        self._bell = Bell(asyncio.get_running_loop())
-        consumer._ring = self._bell.ring
+        self._event = AsyncEvent(asyncio.get_running_loop())
+        consumer._ring = self._event.set
 
     @property
     def group(self) -> str | None:
@@ -91,11 +92,11 @@ class AsyncConsumer(AsyncClosing):
     async def _wait(self, left: float | None) -> None:
         """Sleep until there are records, the group changes, or it is time for a heartbeat."""
         reading, wanted = self._consumer._reading, self._consumer._wanted()
-        stop = reading.watch(wanted, self._bell.ring)
+        stop = reading.watch(wanted, self._event.set)
         try:
             if not reading.ready(wanted):
-                await self._bell.wait(self._consumer._at_most_a_beat(left))
-            self._bell.clear()
+                await self._event.wait(self._consumer._at_most_a_beat(left))
+            self._event.clear()
         finally:
             stop()
 
