@@ -23,8 +23,8 @@ from lakebed.errors import CorruptionError, LakebedError, RejectedError
 from lakebed.host import Disk
 from lakebed.iceberg.derived_folder import NAME as DERIVED_NAME
 from lakebed.lake.folder import LakeFolder
-from lakebed.lake.places import TABLES_NAME
-from lakebed.lake.reader import SegmentReader
+from lakebed.lake.locations import TABLES_NAME
+from lakebed.lake.segment_reader import SegmentReader
 from lakebed.state.commands import decode
 from lakebed.state.image import State, decode_state
 from lakebed.state.machine import carry_out

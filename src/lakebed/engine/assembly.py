@@ -33,11 +33,11 @@ from lakebed.host import Clock, Disk, OsDisk, SystemClock
 from lakebed.iceberg.derived_table import Derived
 from lakebed.iceberg.lake import Lake
 from lakebed.iceberg.parts import LakeParts, open_store
-from lakebed.lake.fetched import FetchedSegments
 from lakebed.lake.folder import LakeFolder
-from lakebed.lake.places import Places
-from lakebed.lake.reader import SegmentReader
-from lakebed.lake.remote import RemoteSegments
+from lakebed.lake.locations import Locations
+from lakebed.lake.remote_cache import RemoteCache
+from lakebed.lake.remote_segments import RemoteSegments
+from lakebed.lake.segment_reader import SegmentReader
 from lakebed.reports.stats import LogStats
 from lakebed.state.commands import Command
 from lakebed.state.image import State
@@ -164,14 +164,14 @@ class Assembly(Closing):
     def _assemble_lake(self) -> None:
         """Put together what reads and writes segments and tables."""
         core, config = self._core, self._lake_config()
-        locations = Places(self.folder, config.store, str(self._wal.log_id))
+        locations = Locations(self.folder, config.store, str(self._wal.log_id))
         store = open_store(config)
-        fetched, remote = None, None
+        cache, remote = None, None
         if store is not None:
-            fetched = FetchedSegments(
+            cache = RemoteCache(
                 self._disk, self.folder / "fetched", store, config.store_cache_bytes
             )
-            remote = RemoteSegments(fetched, locations)
+            remote = RemoteSegments(cache, locations)
         self._segments = SegmentReader(self._lake, self.config.cache_bytes, remote)
         self._reading = Reading(core, self._segments)
         self._lookup = Lookup(core, self._segments)
@@ -184,7 +184,7 @@ class Assembly(Closing):
             segments=self._lake,
             reader=self._segments,
             store=store,
-            fetched=fetched,
+            remote_cache=cache,
             locations=locations,
         )
         self.derived = Derived(parts)

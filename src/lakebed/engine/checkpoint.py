@@ -28,7 +28,7 @@ from lakebed.engine.core import Core, Frozen, Key
 from lakebed.errors import LakebedError, RejectedError, translated
 from lakebed.host import failpoints
 from lakebed.lake.folder import LakeFolder
-from lakebed.lake.write import write_segment
+from lakebed.lake.segment_writer import write_segment
 from lakebed.reports.maintenance import CheckpointReport
 from lakebed.state.commands import Command, Flush, StagedFile
 from lakebed.state.image import State, encode_state

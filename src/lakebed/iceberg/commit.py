@@ -21,7 +21,7 @@ from lakebed.host import failpoints
 from lakebed.iceberg.catalog import Catalog
 from lakebed.iceberg.failures import ConflictError, commit_transaction
 from lakebed.iceberg.table_metadata import expired_snapshots
-from lakebed.lake.places import HINT_NAME
+from lakebed.lake.locations import HINT_NAME
 
 _ATTEMPTS: Final = 5
 """How often a commit is tried if another writer was faster, or its outcome is unknown."""

@@ -15,7 +15,7 @@ from typing import Final
 from lakebed.config import resolved
 from lakebed.host.store import ObjectStore, Stored
 from lakebed.iceberg.parts import LakeParts
-from lakebed.lake.places import HINT_NAME
+from lakebed.lake.locations import HINT_NAME
 
 NAME: Final = "derived"
 """The folder of derived tables."""

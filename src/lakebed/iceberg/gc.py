@@ -26,7 +26,7 @@ from lakebed.iceberg.table_metadata import needed_files
 from lakebed.iceberg.tiering import Tiering
 from lakebed.iceberg.topic_table import TopicTables
 from lakebed.iceberg.worker import Worker
-from lakebed.lake.places import HINT_NAME
+from lakebed.lake.locations import HINT_NAME
 from lakebed.reports.lake import RemovalReport
 from lakebed.state.machine import Dropped
 from lakebed.state.values import Topic

@@ -160,13 +160,13 @@ class Lake:
         if self._parts.store is not None:
             store = self._parts.store.stats
             counters = {f"store_{name}": getattr(store, name) for name in _STORE_COUNTERS}
-        if self._parts.fetched is not None:
-            fetched = self._parts.fetched.stats
+        if self._parts.remote_cache is not None:
+            cache = self._parts.remote_cache.stats
             counters |= {
-                "cache_hits": fetched.hits,
-                "cache_misses": fetched.misses,
-                "cache_bytes": fetched.cached_bytes,
-                "cache_evictions": fetched.evictions,
+                "cache_hits": cache.hits,
+                "cache_misses": cache.misses,
+                "cache_bytes": cache.cached_bytes,
+                "cache_evictions": cache.evictions,
             }
         return counters
 

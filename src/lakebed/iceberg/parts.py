@@ -13,10 +13,10 @@ import pyarrow as pa
 from lakebed.config import LakeConfig, resolved
 from lakebed.host import Clock, Disk
 from lakebed.host.store import ObjectStore
-from lakebed.lake.fetched import FetchedSegments
 from lakebed.lake.folder import LakeFolder
-from lakebed.lake.places import TABLES_NAME, Places
-from lakebed.lake.reader import SegmentReader
+from lakebed.lake.locations import TABLES_NAME, Locations
+from lakebed.lake.remote_cache import RemoteCache
+from lakebed.lake.segment_reader import SegmentReader
 from lakebed.state.commands import Command
 from lakebed.state.image import State
 from lakebed.state.values import Partition, Topic
@@ -72,9 +72,9 @@ class LakeParts:
     """The segments on the local disk."""
     reader: SegmentReader
     store: ObjectStore | None
-    fetched: FetchedSegments | None
+    remote_cache: RemoteCache | None
     """Local copies of segments that are in the store; None without a store."""
-    locations: Places
+    locations: Locations
 
     @property
     def disk(self) -> Disk:

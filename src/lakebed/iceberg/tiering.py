@@ -20,7 +20,7 @@ from lakebed.errors import CorruptionError, LakebedError, MissingFileError, tran
 from lakebed.host import failpoints
 from lakebed.host.store import ObjectStore
 from lakebed.iceberg.parts import LakeParts, PartitionKey
-from lakebed.lake.opened import map_segment
+from lakebed.lake.open_segment import map_segment
 from lakebed.state.commands import PlaceSegments
 from lakebed.state.values import BOTH, LOCAL, STORE, Segment, Topic
 from lakebed.topic.retention import plan_local

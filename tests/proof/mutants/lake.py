@@ -17,7 +17,7 @@ MUTANTS = (
     Mutant(
         name="column-checksum-not-checked",
         breaks="never silently wrong",
-        at="lakebed.lake.opened:OpenSegment._check",
+        at="lakebed.lake.open_segment:OpenSegment._check",
         changes=(never("$X != checksum"),),
         tests=(
             ENGINE_DAMAGE,
@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant(
         name="adopted-file-not-checked",
         breaks="never silently wrong: a copy that is damaged is fetched again",
-        at="lakebed.lake.fetched:FetchedSegments._intact",
+        at="lakebed.lake.remote_cache:RemoteCache._intact",
         changes=(drop("_check(...)"),),
         tests=(f"{TIERING}::test_a_fetched_copy_that_was_damaged_meanwhile_is_fetched_again",),
         seconds=5,
@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant(
         name="backup-without-a-hold",
         breaks="a backup has every file that its snapshot names",
-        at="lakebed.lake.holds:Holds.cover",
+        at="lakebed.lake.pins:Pins.is_pinned",
         changes=(never("any(...)"),),
         tests=(f"{BACKUP}::test_what_the_log_drops_meanwhile_stays_until_it_is_copied",),
         seconds=5,
