@@ -29,15 +29,15 @@ SUBJECTS: Final = (
     ),
     Subject(
         Owner.LAKE,
-        "lakebed.engine.lake:Lake",
+        "lakebed.iceberg.lake:Lake",
         "lakebed.client.lake:RemoteLake",
         "lakebed.aio.lake:AsyncLake",
     ),
     Subject(
         Owner.DERIVED,
-        "lakebed.engine.derived:Derived",
+        "lakebed.iceberg.derived_table:Derived",
         "lakebed.client.derived:RemoteDerived",
-        awaited="",
+        "lakebed.aio.derived:AsyncDerived",
     ),
     Subject(
         Owner.TABLE,

@@ -212,7 +212,7 @@ class RemoteDerivedStub:
         return result
 
     def restore(self, name: str) -> DerivedTable:
-        """Bring a table back that somebody else has dropped, or that a lost catalog knew."""
+        """Bring a table back that another writer has dropped, or that a lost catalog knew."""
         result: DerivedTable = self._call("derived_restore", name=TableName(name))
         return result
 
