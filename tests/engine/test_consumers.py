@@ -440,13 +440,13 @@ def test_a_handover_whose_entry_was_interrupted_is_written_by_the_next_heartbeat
     first.poll()
     second = log.consumer("g", topics=["t"])
     first.poll()  # gives up one of its two partitions
-    submit = log._groups._submit
+    submit = inner(log)._groups._submit
 
     def interrupted(_: object) -> None:
-        log._groups._submit = submit
+        inner(log)._groups._submit = submit
         raise KeyboardInterrupt
 
-    log._groups._submit = interrupted
+    inner(log)._groups._submit = interrupted
     with pytest.raises(KeyboardInterrupt):
         second.poll()
     assert second.poll().num_rows == 1

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any
 
-from lakebed.engine.access import Access
+from lakebed.api.parts import AccessApi
 from lakebed.reports.access import EXPIRES_MS, DenialInfo, GrantInfo, RuleInfo, TokenInfo
 from lakebed.state.permissions import EVERYTHING
 from lakebed.types import Secret
@@ -18,7 +18,7 @@ Run = Callable[..., Awaitable[Any]]
 class AsyncAccess:
     """The tokens, rules and grants of a log. Any task; see `Access`."""
 
-    def __init__(self, access: Access, run: Run) -> None:
+    def __init__(self, access: AccessApi, run: Run) -> None:
         self._access = access
         self._run = run
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from lakebed.aio.loop import told_in_loop
-from lakebed.engine.lake import Lake
+from lakebed.api.parts import LakeApi
 from lakebed.reports.lake import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
 from lakebed.types import Progress
 
@@ -21,7 +21,7 @@ class AsyncLake:
     A catalog or a store may be far away: everything here runs in the threads for what takes long.
     """
 
-    def __init__(self, lake: Lake, run: RunSlowly, quickly: RunSlowly) -> None:
+    def __init__(self, lake: LakeApi, run: RunSlowly, quickly: RunSlowly) -> None:
         self._lake = lake
         self._run = run
         self._quickly = quickly

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
@@ -26,17 +26,18 @@ from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
 from lakebed.api.acks import Ack, Acks
 from lakebed.api.arguments import checked_wait
+from lakebed.api.consumer import Consumer
+from lakebed.api.encoding import Record, Rows
+from lakebed.api.log import Log
 from lakebed.api.offsets import Offsets
+from lakebed.api.producer import Producer
 from lakebed.api.reads import checked_bounds
 from lakebed.api.together import KEEP_MS, CommittedTogether
+from lakebed.api.transaction import Transaction
 from lakebed.client.config import ClientConfig
 from lakebed.config import LogConfig, TopicConfig
-from lakebed.engine.consumer import Consumer
 from lakebed.engine.core import Key
-from lakebed.engine.log import Log
-from lakebed.engine.producer import Producer
-from lakebed.engine.transaction import Transaction
-from lakebed.engine.writing import Record, Rows
+from lakebed.engine.log import EmbeddedLog
 from lakebed.reports.groups import GroupInfo
 from lakebed.reports.maintenance import (
     BackupReport,
@@ -72,13 +73,15 @@ async def _open(
 ) -> AsyncLog:
     threads, woken = Threads(), threading.Event()
     try:
-        log = await threads.open(_opener(target, config, progress, woken), Log.close)
+        log = await threads.open(
+            _opener(target, config, progress, woken), lambda opened: opened.close()
+        )
     except BaseException:
         woken.set()  # a thread that tries to reach a server gives up
         threads.close()
         raise
-    if type(log) is Log:
-        return AsyncLog(log, threads)
+    if isinstance(log, EmbeddedLog):
+        return AsyncEmbeddedLog(log, threads)
     from lakebed.aio.remote import AsyncRemoteLog  # not needed by those who embed the log
 
     return AsyncRemoteLog(log, threads)
@@ -116,14 +119,9 @@ class AsyncLog(AsyncClosing):
         """Who may do what when this log is served: tokens, rules, grants."""
 
     @property
-    def folder(self) -> Path:
-        """The folder of the log."""
-        return self._log.folder
-
-    @property
-    def config(self) -> LogConfig:
-        """The settings it was opened with."""
-        return self._log.config
+    def _engine(self) -> EmbeddedLog:
+        """The log in this process, for what a served one does in another way."""
+        return cast(EmbeddedLog, self._log)
 
     # Topics
 
@@ -213,7 +211,7 @@ class AsyncLog(AsyncClosing):
         It is appended whether or not the future is awaited.
         """
         self._log._check_open()
-        record = self._log._writing.record(topic, value, key, headers, partition, timestamp)
+        record = self._engine._writing.record(topic, value, key, headers, partition, timestamp)
         future: asyncio.Future[Ack] = self._loop.create_future()
         if self._waiting or self._must_wait():
             self._waiting.append((record, future))
@@ -221,7 +219,7 @@ class AsyncLog(AsyncClosing):
                 self._pump = self._loop.create_task(self._append_waiting())
             return future
         try:
-            self._log._writing.post(record, Reply(self._mailbox, future))
+            self._engine._writing.post(record, Reply(self._mailbox, future))
         except BaseException:
             future.cancel()  # it is told by the exception, and by nothing else
             raise
@@ -235,7 +233,7 @@ class AsyncLog(AsyncClosing):
         self._log._check_open()
         await self._admit()
         # A thread checks and encodes; nobody holds one while the disk works.
-        posted = await self._run(self._log._writing.append_batch_async, topic, rows, partition)
+        posted = await self._run(self._engine._writing.append_batch_async, topic, rows, partition)
         return await asyncio.wrap_future(posted)
 
     def producer(
@@ -328,7 +326,7 @@ class AsyncLog(AsyncClosing):
         self._log._check_open()
         seconds = checked_wait(wait_ms)
         bounds = checked_bounds(max_records, max_bytes)
-        read = self._log._read_now
+        read = self._engine._read_now
         table, wanted = await self._run(read, topic, partition, offset, bounds, columns)
         if table.num_rows or seconds == 0 or not await self._arrival(wanted, seconds):
             return table
@@ -342,7 +340,7 @@ class AsyncLog(AsyncClosing):
 
     async def _arrival(self, wanted: dict[Key, int], seconds: float | None) -> bool:
         """Wait until a partition has a record at the offset named; False if none came in time."""
-        reading, bell = self._log._reading, Bell(self._loop)
+        reading, bell = self._engine._reading, Bell(self._loop)
         deadline = None if seconds is None else time.monotonic() + seconds
         stop = reading.watch(wanted, bell.ring)
         try:
@@ -483,7 +481,7 @@ class AsyncLog(AsyncClosing):
 
         Tasks that wait for records or for room get `ClosedError`.
         """
-        if self._log._closed:
+        if self._engine._closed:
             return
         # Not in a thread of the log: those may all be waiting for something that closing ends.
         closing = asyncio.to_thread(self._log.close)
@@ -524,7 +522,7 @@ class AsyncLog(AsyncClosing):
 
     def _must_wait(self) -> bool:
         """Return whether a write has to wait, or has something to be told instead."""
-        log = self._log
+        log = self._engine
         return bool(log._core.broken or log._budget.pause() or log._wal.queue_is_full)
 
     async def _append_waiting(self) -> None:
@@ -550,8 +548,8 @@ class AsyncLog(AsyncClosing):
             if error is not None:
                 raise error
             if not future.done():  # otherwise cancelled, and never written
-                reply, post = Reply(self._mailbox, future), self._log._writing.post
-                if self._log._wal.queue_is_full:
+                reply, post = Reply(self._mailbox, future), self._engine._writing.post
+                if self._engine._wal.queue_is_full:
                     await self._run_slowly(post, record, reply)
                 else:
                     post(record, reply)
@@ -562,9 +560,9 @@ class AsyncLog(AsyncClosing):
 
     async def _admit(self) -> None:
         """Let a write pass, or make it wait: as `Budget.admit`, without a thread."""
-        if self._log._core.broken is not None:
-            raise self._log._core.broken
-        budget = self._log._budget
+        if self._engine._core.broken is not None:
+            raise self._engine._core.broken
+        budget = self._engine._budget
         pause = budget.pause()
         if pause == 0:
             return
@@ -576,8 +574,8 @@ class AsyncLog(AsyncClosing):
         budget.throttled_seconds += time.monotonic() - started
 
     async def _wait_for_room(self, started: float) -> None:
-        budget = self._log._budget
-        deadline = started + self.config.write_timeout_ms / 1000
+        budget = self._engine._budget
+        deadline = started + self._engine.config.write_timeout_ms / 1000
         budget.stopped_writes += 1
         with budget.watched(self._room.ring):
             while budget.used() >= 1:
@@ -588,3 +586,17 @@ class AsyncLog(AsyncClosing):
                 if budget.used() >= 1 and (left <= 0 or not await self._room.wait(left)):
                     raise budget.refusal(started)
                 self._log._check_open()
+
+
+class AsyncEmbeddedLog(AsyncLog):
+    """A log in a folder that this process owns, for the tasks of one event loop."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the log."""
+        return self._engine.folder
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings it was opened with."""
+        return self._engine.config

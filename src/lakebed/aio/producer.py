@@ -14,7 +14,7 @@ from typing import Any
 
 from lakebed.aio.loop import AsyncClosing, Mailbox, Threads
 from lakebed.api.acks import Ack
-from lakebed.engine.producer import Producer, Sent
+from lakebed.api.producer import Producer, Sent
 from lakebed.errors import ClosedError
 
 

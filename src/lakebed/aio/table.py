@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.aio.loop import Threads
-from lakebed.api.table import Points
-from lakebed.engine.table import Table
+from lakebed.api.table import Points, Table
 from lakebed.reports.topics import ScanPlan
 
 

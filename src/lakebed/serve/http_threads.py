@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lakebed.api.acks import Acks
     from lakebed.api.reads import Bounds
     from lakebed.engine.core import Key
-    from lakebed.engine.log import Log
+    from lakebed.engine.log import EmbeddedLog as Log
 
 _THREADS: Final = 8
 _WRITING_THREADS: Final = 8
