@@ -98,7 +98,7 @@ reference: setup ## Write docs/python.md and the help texts of docs/cli.md from 
 	$(BIN)/python -m tools.reference
 
 .PHONY: demo
-demo: setup java ## See the main job done, with kills, in two minutes; writes demo/report.html
+demo: setup java ## Run the end-to-end demo: two kills, every record checked; writes demo/report.html
 	@$(BIN)/lakebed demo
 
 .PHONY: fresh

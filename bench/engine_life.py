@@ -20,8 +20,8 @@ from bench.load import rate
 from bench.logs import BATCH, TOPIC, records_in, settings, settle, table, warm_log
 from bench.report import GIB, Rows
 from lakebed.host import OsDisk
-from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.state.image import decode_state, encode_state
+from lakebed.state.snapshot_files import SnapshotFolder
 from lakebed.state.values import Partition, Segment
 
 _LARGE = 64 * GIB

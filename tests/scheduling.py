@@ -24,6 +24,8 @@ _UNKNOWN_SECONDS = 0.05
 _QUICK_SECONDS = 0.1
 """What `--quick` takes for short."""
 _SPARK = "spark"
+_CACHED = "lakebed/spark"
+"""Where the first worker tells the scheduler which tests need the session."""
 
 
 def recorded() -> dict[str, float]:
@@ -71,7 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Have xdist hand out groups of tests, in the order in which they were collected."""
     if getattr(config.option, "numprocesses", None):
-        config.option.dist = "loadgroup"
+        config.option.dist = "loadscope"
         config.option.loadscopereorder = False
 
 
@@ -88,6 +90,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(slow)]
     if "PYTEST_XDIST_WORKER" in os.environ:
         items[:] = longest_first(items, seconds)
+        if os.environ["PYTEST_XDIST_WORKER"] == "gw0":
+            names = [item.nodeid for item in items if item.get_closest_marker("xdist_group")]
+            config.cache.set(_CACHED, names)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -98,9 +103,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     seconds = recorded()
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def schedule(self) -> None:
+            # The workers have collected; xdist's own groups are lost with this version of pytest.
+            self.of_spark = set(config.cache.get(_CACHED, []))
+            super().schedule()
+
         def _split_scope(self, nodeid: str) -> str:
-            name, _, group = nodeid.partition("@")
-            return scope_of(name, group, seconds)
+            return scope_of(nodeid, _SPARK if nodeid in self.of_spark else "", seconds)
 
     return Scheduling(config, log)
 
@@ -113,7 +122,7 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add what setting up, calling or tearing down took."""
-        name = report.nodeid.partition("@")[0]
+        name = report.nodeid
         self._seconds[name] = self._seconds.get(name, 0.0) + report.duration
 
     def pytest_sessionfinish(self) -> None:

@@ -21,13 +21,13 @@ _SETTINGS = {
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A Spark session on two threads, or a skipped test where there is no Java."""
+    """A Spark session on two threads that tries a task twice; skip without Java."""
     import lakebed.spark
 
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java, which is not installed")
     handler = signal.getsignal(signal.SIGINT)
-    session = lakebed.spark.session(master="local[2,4]", name="lakebed-tests", conf=_SETTINGS)
+    session = lakebed.spark.session(master="local[2,2]", name="lakebed-tests", conf=_SETTINGS)
     signal.signal(signal.SIGINT, handler)  # Spark handles Ctrl-C, which is pytest's here
     yield session
     session.stop()

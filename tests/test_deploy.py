@@ -38,8 +38,9 @@ def check_call(words: list[str]) -> None:
     command: click.Command = cli
     while isinstance(command, click.Group):
         name, *words = words
-        assert name in command.commands, name
-        command = command.commands[name]
+        found = command.get_command(click.Context(command), name)
+        assert found is not None, name
+        command = found
     # A command keeps the help option of its first context: without its parent's it lacks `-h`.
     program = click.Context(cli, info_name="lakebed", **cli.context_settings)
     command.make_context(command.name, words, parent=program, resilient_parsing=True)

@@ -5,9 +5,7 @@ Every block and every link of every page: `tests/documents/`.
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -76,67 +74,32 @@ def test_the_query_of_the_current_state_gives_what_latest_gives(
     assert sorted(found, key=itemgetter("key")) == sorted(latest, key=itemgetter("key"))
 
 
-def test_the_readmes_first_example_shows_the_main_things_in_one_screen() -> None:
+def test_the_readme_shows_five_lines_of_python_and_of_duckdb_on_the_same_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both programs run in one session, as a reader types them in."""
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
     assert len(EXAMPLES) == 2
-    code = EXAMPLES[0][0]
-    assert len(code.strip().splitlines()) <= 30
-    for shown in ("create_topic", "append(", ".read(", "transaction", "consumer", "SIGKILL"):
-        assert shown in code
+    for code, shown in EXAMPLES:
+        exec(code, scope)
+        assert capsys.readouterr().out == shown
+        assert len([line for line in code.splitlines() if line.strip()]) <= 6
+    scope["log"].close()
+
+
+def test_the_readme_is_short_and_begins_with_code() -> None:
+    lines = README.splitlines()
+    assert len(README.split()) <= 900
+    assert any(line.startswith("    pip install ") for line in lines[:15])
+    before, _, _ = README.partition("\n## Pipelines\n")
+    assert not re.search(r"\bJava\b|\bJVM\b", before)
 
 
 def test_every_method_that_the_readme_names_exists() -> None:
     named = set(re.findall(r"\blog\.([a-z_]+)\(", README))
-    assert named >= {"append", "consumer", "transaction", "producer", "checkpoint"}
+    assert named >= {"append", "append_batch", "table"}
     assert [name for name in named if not hasattr(lakebed.Log, name)] == []
-
-
-def terminals(page: str) -> list[list[tuple[str, str]]]:
-    """Return what is typed in each terminal of a page, with what is shown then."""
-    blocks = re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    pieces = [re.split(r"^\$ ", block, flags=re.MULTILINE)[1:] for block in blocks]
-    return [[(each.partition("\n")[0], each.partition("\n")[2]) for each in one] for one in pieces]
-
-
-def test_the_two_terminals_show_what_the_readme_says(tmp_path: Path) -> None:
-    _, _, below = README.partition("\n## Two terminals\n")
-    first, second = terminals(below.partition("\n## ")[0])
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {"PATH": path, "HOME": str(tmp_path)}
-
-    def typed(commands: list[tuple[str, str]]) -> str:
-        done = subprocess.run(
-            ["bash", "-c", "\n".join(command for command, _ in commands)],
-            cwd=tmp_path,
-            env=environment,
-            timeout=600,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=True,
-        )
-        return done.stdout
-
-    def masked(text: str) -> str:
-        return re.sub(r"token [0-9a-f]{16}|[0-9T:-]{19}Z", "...", text)
-
-    *before, (serve, line) = first
-    assert masked(typed(before)) == masked("".join(shown for _, shown in before))
-    with subprocess.Popen(
-        ["bash", "-c", f"exec {serve}"],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as server:
-        try:
-            assert server.stdout is not None
-            assert server.stdout.readline() == line
-            assert typed(second) == "".join(shown for _, shown in second)
-            server.send_signal(signal.SIGINT)
-            assert server.wait(600) == 0
-        finally:
-            server.kill()
 
 
 def test_the_certificates_of_the_server_page_serve(tmp_path: Path) -> None:

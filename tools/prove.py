@@ -58,7 +58,7 @@ PARTS = {
     "spark": [
         "tests/proof/test_spark_kills.py",
         "tests/proof/test_jobs_killed.py",
-        "tests/proof/test_readme_pipeline.py",
+        "tests/proof/test_pipeline_kills.py",
         "tests/spark",
         "tests/cli/test_pipeline.py",
         "tests/demo",

@@ -11,18 +11,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.fresh_machine import shape
+from tools.fresh_machine import shape, shown_demo
 
 import lakebed
 from lakebed import __version__
 from lakebed.demo.asking import _quoted
 from lakebed.demo.children import Child, _environment
 from lakebed.demo.story import stage
-from lakebed.demo.till import written
+from lakebed.demo.writer import written
 from lakebed.errors import DemoFailedError, InvalidArgumentError
+from tests.proof.scale import in_turn
 from tests.waiting import PATIENCE_SECONDS, until
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf8")
 PROGRAM = [str(Path(sys.executable).with_name("lakebed")), "demo", "--records", "4000"]
 
 
@@ -34,21 +34,28 @@ def test_the_demo_does_what_it_says(tmp_path: Path) -> None:
         PROGRAM, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=2340
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"killed with -9 when ([\d,]+) records were acknowledged", done.stdout)
-    assert "killed with -9, with its Java" in done.stdout
+    assert re.search(r"killed \(SIGKILL\) after ([\d,]+) acknowledged records", done.stdout)
+    assert "killed (SIGKILL) with its JVM" in done.stdout
     assert "4,000 records expected, 4,000 found, 0 missing, 0 changed, moved" in done.stdout
-    assert "2,800 after, 2,800 expected" in done.stdout
-    assert done.stdout.count("as the till meant it") == 3
-    assert done.stdout.splitlines()[-1] == "demo/report.html"
-    shown = README.partition("$ make demo\n")[2].partition("```")[0]
-    assert shape(done.stdout) == shape(shown)
-    assert "Everything acknowledged is there" in (tmp_path / "demo/report.html").read_text()
+    assert "2,800 after (2,800 expected)" in done.stdout
+    assert done.stdout.count(": matches, ") == 3
+    assert "\nReport: demo/report.html\n" in done.stdout
+    assert shape(done.stdout) == shape(shown_demo(Path(__file__).parents[2]))
+    for command in re.findall(r"^  lakebed (.+)$", done.stdout, re.MULTILINE):
+        subprocess.run(
+            [PROGRAM[0], *command.split()],
+            cwd=tmp_path,
+            capture_output=True,
+            check=True,
+            timeout=600,
+        )
+    assert "All checks passed" in (tmp_path / "demo/report.html").read_text()
     assert not (tmp_path / "demo/tmp").exists()
     with lakebed.open(tmp_path / "demo/log") as log:
         assert set(log.topics()) >= {"orders", "paid-orders", "orders-dead"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", in_turn("demo stopped", [signal.SIGINT, signal.SIGTERM]))
 def test_stopped_in_the_middle_it_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -61,30 +68,30 @@ def test_stopped_in_the_middle_it_leaves_nothing_behind(
         text=True,
     ) as process:
         try:
-            until(lambda: (tmp_path / "here/demo/log/wal").exists() and bool(tills(tmp_path)))
+            until(lambda: (tmp_path / "here/demo/log/wal").exists() and bool(writers(tmp_path)))
             process.send_signal(number)
             _, said = process.communicate(timeout=PATIENCE_SECONDS)
         finally:
             process.kill()
     assert (process.returncode, said.splitlines()[-1]) == (130, "interrupted")
     assert not (tmp_path / "here/demo").exists()
-    assert tills(tmp_path) == []
+    assert writers(tmp_path) == []
 
 
-def tills(folder: Path) -> list[str]:
-    """Return the tills that write below a folder."""
+def writers(folder: Path) -> list[str]:
+    """Return the command lines of the writers below a folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes().decode()
-            if "lakebed.demo.till" in command and os.readlink(process / "cwd") == str(folder):
+            if "lakebed.demo.writer" in command and os.readlink(process / "cwd") == str(folder):
                 found.append(command)
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
+            continue  # it has ended since
     return found
 
 
-def test_a_till_that_was_killed_goes_on_behind_what_is_in_the_log(tmp_path: Path) -> None:
+def test_a_writer_that_was_killed_continues_after_what_is_in_the_log(tmp_path: Path) -> None:
     with lakebed.open(tmp_path / "log") as log:
         log.create_topic("orders", partitions=2)
     arguments = [str(tmp_path / "log"), "2", "3000"]
@@ -95,10 +102,10 @@ def test_a_till_that_was_killed_goes_on_behind_what_is_in_the_log(tmp_path: Path
         if len(heard) == 20:
             child.kill()
 
-    with Child("lakebed.demo.till", arguments, tmp_path, hear) as child:
+    with Child("lakebed.demo.writer", arguments, tmp_path, hear) as child:
         child.wait(lambda: None)
     assert child.was_killed
-    with Child("lakebed.demo.till", arguments, tmp_path, lambda *_: None) as child:
+    with Child("lakebed.demo.writer", arguments, tmp_path, lambda *_: None) as child:
         child.wait(lambda: None)
     assert not child.was_killed
     with lakebed.open(tmp_path / "log") as log:
@@ -108,7 +115,7 @@ def test_a_till_that_was_killed_goes_on_behind_what_is_in_the_log(tmp_path: Path
 def test_a_process_that_fails_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     with (
         pytest.raises(DemoFailedError, match="ValueError"),
-        Child("lakebed.demo.till", ["x", "no number"], tmp_path, lambda *_: None) as child,
+        Child("lakebed.demo.writer", ["x", "no number"], tmp_path, lambda *_: None) as child,
     ):
         child.wait(lambda: None)
 
@@ -143,7 +150,7 @@ def test_whoever_cannot_listen_ends_the_process_and_says_why(tmp_path: Path) -> 
     arguments = [str(tmp_path / "log"), "1", "100000000"]
     with (
         pytest.raises(ValueError, match="opened"),
-        Child("lakebed.demo.till", arguments, tmp_path, hear) as child,
+        Child("lakebed.demo.writer", arguments, tmp_path, hear) as child,
     ):
         child.wait(lambda: None)
 

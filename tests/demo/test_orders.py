@@ -1,4 +1,4 @@
-"""What the till writes, and what must come out of it."""
+"""What the writer sends, and what must come out of it."""
 
 from __future__ import annotations
 

@@ -54,7 +54,6 @@ _DOCUMENTS = "tests/test_documents.py"
 _HTTP = "tests/serve/test_http_page.py"
 _PIPELINES = "tests/spark/test_pipeline_file.py"
 _PROTOCOL = "tests/serve/test_protocol_docs.py"
-_README_PIPELINE = "tests/proof/test_readme_pipeline.py"
 _SERVED = "tests/documents/test_served_pages.py"
 _SPARK = "tests/spark/test_spark_pages.py"
 _WAL = "tests/documents/test_wal_commands.py"
@@ -70,24 +69,16 @@ def _live_chapters() -> list[str]:
 _README = [
     Claim(
         "README.md",
-        "Two commands",
-        "text",
-        "tests/demo/test_demo.py::test_the_demo_does_what_it_says",
+        "Lakebed",
+        "python",
+        f"{_DOCUMENTS}"
+        "::test_the_readme_shows_five_lines_of_python_and_of_duckdb_on_the_same_records",
     ),
     Claim(
-        "README.md",
-        "Two terminals",
-        "console",
-        f"{_DOCUMENTS}::test_the_two_terminals_show_what_the_readme_says",
-    ),
-    *(
-        Claim(
-            "README.md",
-            "A pipeline",
-            language,
-            f"{_README_PIPELINE}::test_the_readmes_pipeline_runs_as_printed",
-        )
-        for language in ("toml", "console")
+        "docs/getting-started.md",
+        "The demo",
+        "text",
+        "tests/demo/test_demo.py::test_the_demo_does_what_it_says",
     ),
 ]
 
@@ -278,6 +269,8 @@ CLAIMS = [*_CONCEPTS, *_README, *_COMMAND_LINE, *_SERVERS, *_SPARK_PAGES, *_TABL
 
 _MAKE = f"{_DOCUMENTS}::test_the_makefile_lists_its_targets"
 CLAIMS.append(Claim("docs/getting-started.md", "Install", "sh", _MAKE))
+_EXAMPLE = "tests/test_generated.py::test_the_example_of_an_operation_is_in_the_code"
+CLAIMS.append(Claim("CONTRIBUTING.md", "Adding an operation", "python", _EXAMPLE))
 
 SHOWN = [
     Shown("README.md", "Lakebed", "a drawing"),

@@ -38,9 +38,8 @@ def mib(size_bytes: int) -> str:
 
 
 CLAIMS = [
-    ("README.md", f"`max_records` ({default(lakebed.Log.read, 'max_records'):,}) at a time"),
     (
-        "README.md",
+        "docs/durability.md",
         f"{PARTS[1000 // WalConfig().idle_mark_ms]} a second of its last commit (`idle_mark_ms`)",
     ),
     ("docs/concepts.md", f"A small transaction (up to {mib(_WRITE_BYTES)}) is one entry"),

@@ -44,8 +44,9 @@ def check_command(words: list[str], span: str) -> None:
     command: click.Command = cli
     while isinstance(command, click.Group) and words and re.fullmatch(r"[a-z-]+", words[0]):
         name, *words = words
-        assert name in command.commands, span
-        command = command.commands[name]
+        found = command.get_command(click.Context(command), name)
+        assert found is not None, span
+        command = found
     known = {option for each in command.params for option in each.opts} | {"-h", "--help"}
     options = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
     assert isinstance(command, click.Group) or options <= known, span

@@ -20,6 +20,7 @@ from lakebed.errors import (
     TopicNotFoundError,
 )
 from tests.engine.support import in_threads, inner, quiet, rows
+from tests.proof.scale import trials
 from tests.waiting import until
 
 COLUMNS = ["partition", "offset", "timestamp", "key", "headers", "value"]
@@ -259,16 +260,17 @@ def test_times_out_of_order_give_the_first_record_that_is_late_enough() -> None:
 
 
 def test_the_offset_for_a_time_is_right_while_checkpoints_move_records(tmp_path: Path) -> None:
+    records = trials(25, 1_000)
     with lakebed.open(tmp_path) as log:
         log.create_topic("t")
 
         def work(number: int) -> object:
             if number == 0:
-                for at in range(100):
+                for at in range(records):
                     log.append("t", b"x", timestamp=at)
                     log.checkpoint()
                 return None
-            while log.offsets("t")[0][1] < 100:
+            while log.offsets("t")[0][1] < records:
                 end = log.offsets("t")[0][1]
                 if end:
                     assert log.offset_for_time("t", timestamp=end - 1) == end - 1

@@ -32,6 +32,7 @@ from lakebed.host import ManualClock, SimDisk
 from lakebed.lake.opened import OpenSegment
 from lakebed.lake.reader import SegmentReader
 from tests.engine.support import PRICE, any_time, in_threads, inner, quiet
+from tests.proof.scale import trials
 from tests.waiting import until
 
 COLUMNS = ["partition", "offset", "timestamp", "key", "headers", "value"]
@@ -899,7 +900,7 @@ def test_scans_and_lookups_are_right_while_records_move(tmp_path: Path) -> None:
         table = log.table("t")
 
         def write() -> None:
-            for count in range(1, 250):
+            for count in range(1, trials(80, 1_000)):
                 log.append_batch("t", [{"key": key, "value": b"%d" % count} for key in keys])
                 written[0] = count
             stop.set()
@@ -944,7 +945,7 @@ def test_a_scan_misses_nothing_while_segments_are_merged(tmp_path: Path) -> None
         table = log.table("t")
 
         def write() -> None:
-            for _ in range(300):
+            for _ in range(trials(100, 1_000)):
                 log.append_batch("t", [{"value": b"x" * 50}] * 10)
             stop.set()
 

@@ -125,7 +125,7 @@ def test_a_flipped_bit_of_a_log_is_reported_or_harmless(part: int, tmp_path: Pat
     image = next(_images())
     reported: Counter[str] = Counter()
     flips = 0
-    for path, bit in _bits(image, part, chance, trials(700, 0)):
+    for path, bit in _bits(image, part, chance, trials(250, 0)):
         changed = bytearray(image.contents[path])
         changed[bit // 8] ^= 1 << bit % 8
         damaged = {**image.contents, path: bytes(changed)}

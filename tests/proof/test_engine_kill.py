@@ -62,7 +62,7 @@ def test_a_killed_log_keeps_every_acknowledged_record(part: int, tmp_path: Path)
     acks = 0
     lives = 0
     test = f"{_TEST}[{part}]"
-    for life in (rounds := Rounds(test, short=30, long=10_000, shares=2, seconds=8)):
+    for life in (rounds := Rounds(test, short=30, long=10_000, shares=2, seconds=4)):
         rounds.count(_CYCLES_PER_FOLDER)
         lives += 1
         folder = tmp_path / f"life-{life}"

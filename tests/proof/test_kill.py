@@ -67,7 +67,7 @@ def test_a_killed_writer_loses_nothing_that_was_acknowledged(tmp_path: Path) -> 
     phases: Counter[str] = Counter()
     acks = 0
     lives = 0
-    for life in (rounds := Rounds(_TEST, short=50, long=10_000, seconds=10)):
+    for life in (rounds := Rounds(_TEST, short=50, long=10_000, seconds=5)):
         rounds.count(_CYCLES_PER_FOLDER)
         lives += 1
         folder = tmp_path / f"life-{life}"

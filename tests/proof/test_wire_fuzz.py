@@ -72,7 +72,7 @@ def test_no_input_from_the_wire_ends_the_process(mode: str, tmp_path: Path) -> N
     with kept_on_failure(tmp_path, test, mode):
         child = Child(mode, tmp_path)
         try:
-            for number in (rounds := Rounds(test, short=4_000, long=2_000_000, seconds=8)):
+            for number in (rounds := Rounds(test, short=4_000, long=2_000_000, seconds=4)):
                 inputs, not_taken = child.try_round(number)
                 rounds.count(inputs)
                 tried, refused = tried + inputs, refused + not_taken

@@ -21,7 +21,7 @@ MEMBERSHIPS = st.sets(NODES, max_size=8).flatmap(
         lambda voters: Membership(tuple(nodes)[:voters], tuple(nodes)[voters:])
     )
 )
-NOTES = st.builds(Note, MEMBERSHIPS, st.integers(0, 2**32), st.integers(0, 2**32 - 1))
+NOTES = st.builds(Note, st.integers(0, 2**32), st.integers(0, 2**32 - 1), MEMBERSHIPS)
 
 
 @given(MEMBERSHIPS)
@@ -39,7 +39,7 @@ def _mutations(rng: random.Random, count: int) -> list[bytes]:
     """Return random bytes, and valid encodings with bytes changed, cut or added."""
     valid = [
         encode_membership(Membership((1, 2, 300), (2**40,))),
-        encode_note(Note(Membership((1, 2, 3)), 70_000, 2**31)),
+        encode_note(Note(70_000, 2**31, Membership((1, 2, 3)))),
     ]
     made = []
     for _ in range(count):

@@ -26,8 +26,10 @@ from lakebed.errors import (
     RejectedError,
     SequenceGapError,
 )
-from lakebed.serve.calls import CALLS, STREAMS
-from lakebed.serve.protocol import MESSAGE_BYTES_MAX, pack, unpack
+from lakebed.operations.description import MESSAGE_BYTES_MAX
+from lakebed.operations.routes import STREAMS
+from lakebed.operations.table import OPERATIONS
+from lakebed.serve.protocol import pack, unpack
 from tests.serve.raw import RAW, REQUEST_BYTES_MAX, TOPIC, Raw, error_of, run_small, some, unharmed
 from tests.serve.support import ServerProcess
 
@@ -119,12 +121,12 @@ HARMLESS = frozenset(["hello", "wake", "register_producer", "begin_transaction"]
 """Calls that are as good with odd parameters as with any."""
 
 
-@pytest.mark.parametrize("name", sorted(CALLS))
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_odd_parameters_of_a_call_are_refused(server: ServerProcess, name: str) -> None:
     """Parameters of a wrong type, out of range or absurd give a typed error or do no harm."""
     rng = random.Random(name)
     with Raw(server) as raw:
-        for request in _odd_requests(dict(CALLS[name].parameters), rng):
+        for request in _odd_requests(dict(OPERATIONS[name].parameters), rng):
             if name in ("create_token", "allow", "grant") and _would_close(request):
                 continue
             with contextlib.suppress(OverflowError):  # of what msgpack itself does not take

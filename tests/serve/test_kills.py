@@ -13,6 +13,7 @@ from lakebed import Log
 from lakebed.errors import DiskFullError, LakebedError, ServerUnavailableError, UnknownOutcomeError
 from tests.engine.support import everything
 from tests.proof.mounts import needs_mounts, run_privately
+from tests.proof.scale import in_turn
 from tests.serve.support import ServerProcess
 from tests.serve.writers import Ledger, Writers, make_topics
 from tests.waiting import until
@@ -53,7 +54,7 @@ def test_a_server_killed_again_and_again_has_every_acknowledged_record_once(
     assert not [each for each in ledger.failures if "refused: Fenced" in each], ledger.failures
 
 
-@pytest.mark.parametrize("nth", [3, 4, 5, 7])
+@pytest.mark.parametrize("nth", in_turn("server killed", [3, 4, 5, 7]))
 def test_what_was_written_and_not_acknowledged_is_not_written_twice(
     tmp_path: Path, nth: int
 ) -> None:

@@ -25,8 +25,9 @@ from lakebed.errors import (
     ProtocolError,
     UnauthenticatedError,
 )
+from lakebed.operations.routes import STREAMS
+from lakebed.operations.table import OPERATIONS
 from lakebed.serve.callers import OFFERED
-from lakebed.serve.calls import CALLS, STREAMS
 from lakebed.serve.protocol import pack, unpack, unpack_error
 from lakebed.serve.server import Server
 
@@ -327,9 +328,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def test_every_call_and_every_stream_has_a_row() -> None:
     """What is added to the server has to be added here, with who may do it."""
-    assert set(REQUESTS) == set(CALLS)
+    assert set(REQUESTS) == set(OPERATIONS)
     assert set(TICKETS) == set(STREAMS)
-    assert set(READS_TOO) == {name for name, call in CALLS.items() if call.topics is not None}
+    assert set(READS_TOO) == {name for name, call in OPERATIONS.items() if call.topics is not None}
     assert all(
         need in (ANYONE, LOG, *SOMEWHERE, *CALLERS["admin"]) for need, _ in REQUESTS.values()
     )
@@ -535,7 +536,7 @@ def test_times_are_within_their_bounds(served: Served, name: str, request_: dict
 def test_calls_are_listed_to_those_who_are_known(served: Served) -> None:
     """ListActions is a call like any other."""
     caller = Caller(served.server, served.tokens["nobody"])
-    assert {each.type for each in caller._client.list_actions(caller._options)} == set(CALLS)
+    assert {each.type for each in caller._client.list_actions(caller._options)} == set(OPERATIONS)
     caller.close()
     stranger = Caller(served.server, None)
     with pytest.raises(fl.FlightUnauthenticatedError) as caught:

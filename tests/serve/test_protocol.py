@@ -28,21 +28,16 @@ from lakebed.errors import (
 )
 from lakebed.host.table_files import TableFiles
 from lakebed.limits import SCHEMA_BYTES_MAX
+from lakebed.operations.description import MESSAGE_BYTES_MAX
+from lakebed.operations.results import REPORTS
+from lakebed.operations.table import OPERATIONS
 from lakebed.reports.access import DenialInfo
 from lakebed.reports.derived import DerivedFile
 from lakebed.reports.maintenance import CleanupFailure
-from lakebed.serve import protocol
-from lakebed.serve.calls import CALLS, checked
+from lakebed.serve.calls import checked
 from lakebed.serve.gets import Ticket
 from lakebed.serve.guard import Principal
-from lakebed.serve.protocol import (
-    MESSAGE_BYTES_MAX,
-    pack,
-    pack_error,
-    unpack,
-    unpack_error,
-    unpack_request,
-)
+from lakebed.serve.protocol import pack, pack_error, unpack, unpack_error, unpack_request
 from lakebed.serve.puts import AckPool, PutStream
 from lakebed.topic.survivors import pack_survivors
 from tests.engine.support import PRICE, inner, quiet
@@ -159,7 +154,7 @@ def test_every_report_comes_out_as_the_log_gave_it(tmp_path: Path) -> None:
         told = list(reports_of(everything_that_is_told(log, tmp_path / "copy")))
     told.append(CleanupFailure("orders", 2, "a file is damaged", failing=True))
     told.append(DenialInfo("reader", "read", "secret-*"))
-    assert {type(each).__name__ for each in told} == set(protocol._REPORTS)
+    assert {type(each).__name__ for each in told} == set(REPORTS)
     for report in told:
         came = crossed(report)
         assert came == report
@@ -167,7 +162,7 @@ def test_every_report_comes_out_as_the_log_gave_it(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_a_sync_crosses_with_its_report() -> None:
-    report = protocol._REPORTS["SyncReport"](errors={"t": errors.CorruptionError("bad", at=7)})
+    report = REPORTS["SyncReport"](errors={"t": errors.CorruptionError("bad", at=7)})
     came = crossed(report)
     assert came.failures == report.failures
     assert type(came.errors["t"]) is errors.CorruptionError
@@ -176,7 +171,7 @@ def test_a_failure_of_a_sync_crosses_with_its_report() -> None:
 def test_a_field_that_is_not_known_here_is_left_out_of_a_report() -> None:
     fields = {"principal": "a", "role": "b", "since": 5}
     newer = msgpack.packb(msgpack.ExtType(1, pack(["GrantInfo", fields])))
-    assert unpack(newer) == protocol._REPORTS["GrantInfo"]("a", "b")
+    assert unpack(newer) == REPORTS["GrantInfo"]("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -284,7 +279,7 @@ SEEDS = [
     pack([1, "record", b"value", b"key", {"h": b"1"}, 0, 5]),
     pack([1, "write", None]),
     pack({"name": "t", "partitions": 3, "schema": PRICE, "config": {"cleanup": "compact"}}),
-    pack(protocol._REPORTS["GrantInfo"]("a", "b")),
+    pack(REPORTS["GrantInfo"]("a", "b")),
     pack([LakebedError("m", a=1), datetime(2024, 1, 1, tzinfo=UTC)]),
 ]
 
@@ -381,13 +376,13 @@ def test_a_ticket_asks_for_no_more_than_a_server_gives() -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(sorted(CALLS)), WIRE | st.dictionaries(st.text(max_size=12), WIRE))
+@given(st.sampled_from(sorted(OPERATIONS)), WIRE | st.dictionaries(st.text(max_size=12), WIRE))
 def test_any_request_has_the_parameters_of_its_call_or_is_refused(name: str, request: Any) -> None:
     try:
-        request = checked(CALLS[name], crossed(request))
+        request = checked(OPERATIONS[name], crossed(request))
     except ProtocolError:
         return
-    assert set(request) <= set(CALLS[name].parameters)
+    assert set(request) <= set(OPERATIONS[name].parameters)
 
 
 MESSAGES = (

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import lakebed
 from lakebed.config import ServeConfig
-from lakebed.serve import protocol
-from lakebed.serve.calls import CALLS, STREAMS, Call
+from lakebed.operations.description import Operation
+from lakebed.operations.results import REPORTS
+from lakebed.operations.routes import STREAMS
+from lakebed.operations.table import OPERATIONS
 from lakebed.serve.server import Server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf8")
@@ -25,7 +27,7 @@ def rows(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in table[2:]]
 
 
-def expected(call: Call) -> list[str]:
+def expected(call: Operation) -> list[str]:
     need = f"{call.need.action.value} {call.need.on}"
     need += (", read topic" if call.topics else "") + (", open" if call.open else "")
     parameters = [
@@ -36,7 +38,7 @@ def expected(call: Call) -> list[str]:
 
 def test_every_call_is_on_the_page_with_its_parameters_and_needs() -> None:
     listed = rows("Calls")
-    assert [row[:4] for row in listed] == [expected(call) for call in CALLS.values()]
+    assert [row[:4] for row in listed] == [expected(call) for call in OPERATIONS.values()]
     assert all(len(row) == 5 and row[4] for row in listed)
 
 
@@ -49,7 +51,7 @@ def test_every_stream_is_on_the_page() -> None:
 
 def test_the_reports_that_calls_give_are_those_that_the_protocol_knows() -> None:
     named = {name for row in rows("Calls") for name in re.findall(r"`([A-Z]\w+)`", row[4])}
-    assert named <= set(protocol._REPORTS)
+    assert named <= set(REPORTS)
 
 
 def test_the_client_of_the_page_works(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from lakebed import Log, ServeConfig
 from lakebed.errors import AccessDeniedError, LakebedError, ProtocolError
+from lakebed.operations.description import MESSAGE_BYTES_MAX
+from lakebed.operations.table import OPERATIONS
 from lakebed.serve import protocol
-from lakebed.serve.calls import CALLS
-from lakebed.serve.protocol import MESSAGE_BYTES_MAX, pack, unpack_request
+from lakebed.serve.protocol import pack, unpack_request
 from lakebed.serve.requests import SMALL_REQUEST_BYTES, parsed_bytes
 from lakebed.serve.server import Server
 from tests.serve.test_matrix import REQUESTS, Caller, _filled
@@ -47,7 +48,7 @@ def _call(server: Server, token: str, name: str, body: bytes) -> Any:
         caller.close()
 
 
-NOTHING = sorted(name for name, call in CALLS.items() if not call.parameters)
+NOTHING = sorted(name for name, call in OPERATIONS.items() if not call.parameters)
 
 
 @pytest.mark.parametrize("name", NOTHING)
@@ -75,7 +76,7 @@ def test_who_may_do_nothing_of_a_kind_has_no_large_request_taken_apart(
 
     monkeypatch.setattr("lakebed.serve.flight.unpack_call", unpack_call)
     garbage = b"\xc1" * (SMALL_REQUEST_BYTES + 1)
-    for name, call in CALLS.items():
+    for name, call in OPERATIONS.items():
         if call.parameters and (call.somewhere or not call.open):
             got = _call(server, tokens["nobody"], name, garbage)
             assert isinstance(got, AccessDeniedError), name
@@ -95,10 +96,10 @@ def test_a_large_ticket_is_taken_apart_for_readers_alone(
         caller.close()
 
 
-@pytest.mark.parametrize("name", sorted(CALLS))
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_each_call_has_a_largest_request(served: tuple[Server, dict[str, str]], name: str) -> None:
     server, tokens = served
-    call = CALLS[name]
+    call = OPERATIONS[name]
     assert call.bytes_max <= MESSAGE_BYTES_MAX
     if call.parameters:
         got = _call(server, tokens["root"], name, b"\xc1" * (call.bytes_max + 1))

@@ -11,7 +11,7 @@ import pytest
 
 from lakebed.config import LakeConfig
 from tests.foreign.readers import duckdb_connection
-from tests.proof.test_readme_pipeline import PIPELINE, _check, _order, spark_environment
+from tests.proof.test_pipeline_kills import PIPELINE, _check, _order, spark_environment
 from tests.s3 import KEY, REGION, SECRET, Server, options
 from tests.serve.support import ServerProcess
 from tests.spark.cluster import cluster

@@ -14,6 +14,7 @@ from tests.spark.support import PROCESS_SECONDS
 PAGE = "docs/getting-started.md"
 
 
+@pytest.mark.prove
 @pytest.mark.spark
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java, which is missing")
 def test_the_page_works_as_printed(tmp_path: Path) -> None:

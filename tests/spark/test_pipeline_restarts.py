@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "id LONG, amount DOUBLE"
-TASK_ATTEMPTS = 4
+TASK_ATTEMPTS = 2
 """How often the tests' Spark tries a task: so many deaths fail a batch."""
 
 

@@ -55,11 +55,13 @@ with lakebed.open(folder) as log:
 """
 
 
+@pytest.mark.prove
 @pytest.mark.spark
 def test_a_worker_that_dies_once_fails_no_job_of_a_default_session(tmp_path: Path) -> None:
     """The records of the attempt that died are not written, those of the next one are, once.
 
-    A plain `local[*]` that the user names is used as it is, and Spark then retries nothing.
+    A plain `local[*]` that the user names is used as it is, and Spark then retries nothing. Retries
+    in the tests' own session are in `test_pipeline_restarts.py`.
     """
     folder, marker = tmp_path / "log", tmp_path / "marker"
     values = [(b"k%d" % number, b"v%d" % number) for number in range(500)]

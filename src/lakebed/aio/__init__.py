@@ -18,7 +18,7 @@ from lakebed.aio.access import AsyncAccess
 from lakebed.aio.consumer import AsyncConsumer
 from lakebed.aio.lake import AsyncLake
 from lakebed.aio.log import AsyncLog, open  # noqa: A004  # as lakebed.open
-from lakebed.aio.loop import Opening
+from lakebed.aio.opening import Opening
 from lakebed.aio.producer import AsyncProducer
 from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction

@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from lakebed.aio.loop import AsyncClosing, Bell
+from lakebed.aio.opening import AsyncClosing
 from lakebed.api.arguments import check_wait
 from lakebed.api.consumer import Consumer
 from lakebed.api.cursor import Fetched
 from lakebed.api.offsets import Offsets
+from lakebed.bridge.completions import AsyncEvent
 from lakebed.engine.backend import EmbeddedFetcher
 from lakebed.types import TopicPartition
 
@@ -39,8 +40,8 @@ class AsyncConsumer(AsyncClosing):
         self._run = run
         self._on_assign = on_assign
         self._on_revoke = on_revoke
-        self._bell = Bell(asyncio.get_running_loop())
-        consumer._ring = self._bell.ring
+        self._event = AsyncEvent(asyncio.get_running_loop())
+        consumer._ring = self._event.set
 
     @property
     def group(self) -> str | None:
@@ -94,11 +95,11 @@ class AsyncConsumer(AsyncClosing):
         """Sleep until there are records, the group changes, or it is time for a heartbeat."""
         cursor = self._consumer._cursor
         fetcher = cast(EmbeddedFetcher, self._consumer._fetcher)
-        stop = fetcher.watch(cursor, self._bell.ring)
+        stop = fetcher.watch(cursor, self._event.set)
         try:
             if not fetcher.ready(cursor):
-                await self._bell.wait(self._consumer._at_most_a_beat(left))
-            self._bell.clear()
+                await self._event.wait(self._consumer._at_most_a_beat(left))
+            self._event.clear()
         finally:
             stop()
 

@@ -11,16 +11,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import pyarrow as pa
 
 import lakebed
 from lakebed import limits
+from lakebed.aio._stubs import AsyncLogStub
 from lakebed.aio.access import AsyncAccess
 from lakebed.aio.consumer import AsyncCallback, AsyncConsumer
 from lakebed.aio.lake import AsyncLake
-from lakebed.aio.loop import AsyncClosing, Bell, Mailbox, Opening, Reply, Threads, told_in_loop
+from lakebed.aio.opening import AsyncClosing, Opening
 from lakebed.aio.producer import AsyncProducer
 from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
@@ -34,21 +35,19 @@ from lakebed.api.producer import Producer
 from lakebed.api.reads import checked_bounds
 from lakebed.api.together import KEEP_MS, CommittedTogether
 from lakebed.api.transaction import Transaction
+from lakebed.bridge import log as bridge
+from lakebed.bridge.completions import AsyncEvent, CompletionQueue, FutureReply
+from lakebed.bridge.threads import Threads, progress_in_loop
 from lakebed.client.config import ClientConfig
-from lakebed.config import LogConfig, TopicConfig
-from lakebed.engine.core import Key
+from lakebed.config import LogConfig
 from lakebed.engine.log import EmbeddedLog
-from lakebed.reports.groups import GroupInfo
 from lakebed.reports.maintenance import (
     BackupReport,
-    CheckpointReport,
-    CleanupReport,
-    CompactionPlan,
-    RewriteReport,
 )
-from lakebed.reports.stats import LogStats
-from lakebed.reports.topics import SegmentInfo, TopicInfo
-from lakebed.types import Progress, TopicPartition
+from lakebed.types import Progress
+
+_SLOW_THREADS: Final = 2
+"""For checkpoints, cleanup and other long calls."""
 
 Result = TypeVar("Result")
 
@@ -71,7 +70,7 @@ async def _open(
     config: LogConfig | ClientConfig | None,
     progress: Progress | None,
 ) -> AsyncLog:
-    threads, woken = Threads(), threading.Event()
+    threads, woken = Threads("lakebed-aio", slow_threads=_SLOW_THREADS), threading.Event()
     try:
         log = await threads.open(
             _opener(target, config, progress, woken), lambda opened: opened.close()
@@ -98,82 +97,30 @@ def _opener(
         from lakebed.client.log import RemoteLog  # not needed by those who embed the log
 
         return functools.partial(RemoteLog, target, config, woken=woken)
-    tell = None if progress is None else told_in_loop(progress)
+    tell = None if progress is None else progress_in_loop(progress)
     return functools.partial(lakebed.open, target, config, progress=tell)
 
 
-class AsyncLog(AsyncClosing):
+class AsyncLog(AsyncLogStub, AsyncClosing):
     """A durable event log, for the tasks of one event loop: see `Log`."""
 
     def __init__(self, log: Log, threads: Threads) -> None:
+        super().__init__(threads, log._check_open)
         self._log = log
-        self._threads = threads
         self._loop = asyncio.get_running_loop()
-        self._mailbox = Mailbox(self._loop)
-        self._room = Bell(self._loop)
+        self._completions = CompletionQueue(self._loop)
+        self._room = AsyncEvent(self._loop)
         self._waiting: deque[tuple[Record, asyncio.Future[Ack]]] = deque()
         self._pump: asyncio.Task[None] | None = None
-        self.lake = AsyncLake(log.lake, self._run_slowly, self._run)
+        self.lake = AsyncLake(log.lake, threads, log._check_open)
         """Iceberg tables and object store."""
-        self.access = AsyncAccess(log.access, self._run)
+        self.access = AsyncAccess(log.access, threads, log._check_open)
         """Who may do what when this log is served: tokens, rules, grants."""
 
     @property
     def _engine(self) -> EmbeddedLog:
         """The log in this process, for what a served one does in another way."""
         return cast(EmbeddedLog, self._log)
-
-    # Topics
-
-    async def create_topic(
-        self,
-        name: str,
-        partitions: int | None = None,
-        schema: pa.Schema | None = None,
-        config: Mapping[str, object] | TopicConfig | None = None,
-    ) -> TopicInfo:
-        """Make a topic: raw without a schema (values are bytes), typed with one."""
-        return await self._run(self._log.create_topic, name, partitions, schema, config)
-
-    async def get_or_create_topic(
-        self,
-        name: str,
-        partitions: int | None = None,
-        schema: pa.Schema | None = None,
-        config: Mapping[str, object] | TopicConfig | None = None,
-    ) -> TopicInfo:
-        """Return a topic as it is, or make it if there is none of that name."""
-        return await self._run(self._log.get_or_create_topic, name, partitions, schema, config)
-
-    async def topics(self) -> list[str]:
-        """List the names of the topics."""
-        return self._log.topics()
-
-    async def describe_topic(self, name: str) -> TopicInfo:
-        """Return partitions, schema and settings of a topic."""
-        return await self._run(self._log.describe_topic, name)
-
-    async def alter_topic(
-        self,
-        name: str,
-        config: Mapping[str, object] | TopicConfig | None = None,
-        schema: pa.Schema | None = None,
-        partitions: int | None = None,
-    ) -> TopicInfo:
-        """Change settings, add nullable fields to the schema, add partitions."""
-        return await self._run(self._log.alter_topic, name, config, schema, partitions)
-
-    async def add_partitions(self, name: str, partitions: int) -> TopicInfo:
-        """Let a topic have so many partitions in all. Keys written from now on may go elsewhere."""
-        return await self._run(self._log.add_partitions, name, partitions)
-
-    async def purge_topic(self, name: str) -> None:
-        """Remove every record of a topic; offsets go on where they were."""
-        await self._run(self._log.purge_topic, name)
-
-    async def delete_topic(self, name: str) -> None:
-        """Remove a topic with everything in it; one made later under its name begins empty."""
-        await self._run(self._log.delete_topic, name)
 
     # Writing
 
@@ -213,13 +160,13 @@ class AsyncLog(AsyncClosing):
         self._log._check_open()
         record = self._engine._writing.record(topic, value, key, headers, partition, timestamp)
         future: asyncio.Future[Ack] = self._loop.create_future()
-        if self._waiting or self._must_wait():
+        if self._waiting or bridge.must_wait(self._engine):
             self._waiting.append((record, future))
             if self._pump is None:
                 self._pump = self._loop.create_task(self._append_waiting())
             return future
         try:
-            self._engine._writing.post(record, Reply(self._mailbox, future))
+            self._engine._writing.post(record, FutureReply(self._completions, future))
         except BaseException:
             future.cancel()  # it is told by the exception, and by nothing else
             raise
@@ -301,10 +248,6 @@ class AsyncLog(AsyncClosing):
             offsets=offsets,
         )
 
-    async def committed_number(self, name: str) -> int | None:
-        """Return the last number that was committed under a name; None if there is none."""
-        return await self._run(self._log.committed_number, name)
-
     # Reading
 
     async def read(
@@ -326,40 +269,13 @@ class AsyncLog(AsyncClosing):
         self._log._check_open()
         seconds = checked_wait(wait_ms)
         bounds = checked_bounds(max_records, max_bytes)
-        read = self._engine._read_now
-        table, wanted = await self._run(read, topic, partition, offset, bounds, columns)
-        if table.num_rows or seconds == 0 or not await self._arrival(wanted, seconds):
-            return table
-        following = next(iter(wanted.values()))
-        table, _ = await self._run(read, topic, partition, following, bounds, columns)
-        return table
+        return await bridge.read(
+            self._engine, self._run, topic, partition, offset, bounds, columns, seconds
+        )
 
     def table(self, name: str) -> AsyncTable:
         """Return a topic as a table: scans, lookups by key, the current record of each key."""
         return AsyncTable(self._log.table(name), self._threads)
-
-    async def _arrival(self, wanted: dict[Key, int], seconds: float | None) -> bool:
-        """Wait until a partition has a record at the offset named; False if none came in time."""
-        reading, bell = self._engine._reading, Bell(self._loop)
-        deadline = None if seconds is None else time.monotonic() + seconds
-        stop = reading.watch(wanted, bell.ring)
-        try:
-            while not reading.ready(wanted):
-                left = None if deadline is None else deadline - time.monotonic()
-                if not await bell.wait(left):
-                    return False
-                bell.clear()
-            return True
-        finally:
-            stop()
-
-    async def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Return earliest offset and end of each partition; the end is exclusive."""
-        return self._log.offsets(topic)
-
-    async def offset_for_time(self, topic: str, partition: int = 0, *, timestamp: Any) -> int:
-        """Return the first offset at that time or later; the end if there is none."""
-        return await self._run(self._log.offset_for_time, topic, partition, timestamp=timestamp)
 
     def consumer(
         self,
@@ -401,80 +317,14 @@ class AsyncLog(AsyncClosing):
 
         return Opening(opening())
 
-    # Groups
-
-    async def groups(self) -> list[str]:
-        """List the names of the consumer groups."""
-        return self._log.groups()
-
-    async def describe_group(self, name: str) -> GroupInfo:
-        """Return members, committed offsets and lag of a group."""
-        return await self._run(self._log.describe_group, name)
-
-    async def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Return the committed offsets of a group."""
-        return await self._run(self._log.committed, group)
-
-    async def commit_offsets(self, group: str, offsets: Offsets) -> None:
-        """Commit offsets for a group, whoever its members are."""
-        await self._run(self._log.commit_offsets, group, offsets)
-
-    async def reset_group(self, name: str, offsets: Offsets) -> None:
-        """Let a group without members go on from other offsets."""
-        await self._run(self._log.reset_group, name, offsets)
-
-    async def delete_group(self, name: str) -> None:
-        """Forget a group that has no members."""
-        await self._run(self._log.delete_group, name)
-
     # Looking after it
-
-    async def checkpoint(self) -> CheckpointReport:
-        """Put what is in memory into segments, write a snapshot, free WAL files."""
-        return await self._run_slowly(self._log.checkpoint)
-
-    async def retain(self, topic: str | None = None) -> CleanupReport:
-        """Apply retention, compaction and merging now, to one topic or all."""
-        return await self._run_slowly(self._log.retain, topic)
-
-    async def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
-        """Return which segments of a topic are due for a compaction by key, and where they are."""
-        return await self._run(functools.partial(self._log.plan_compaction, topic, force=force))
-
-    async def rewrite_segments(
-        self, topic: str, partition: int, segments: Sequence[int], survivors: bytes
-    ) -> RewriteReport:
-        """Let only the survivors of a compaction stand for segments that follow each other."""
-        return await self._run_slowly(
-            self._log.rewrite_segments, topic, partition, segments, survivors
-        )
 
     async def backup(
         self, target: str | os.PathLike[str], *, progress: Progress | None = None
     ) -> BackupReport:
         """Copy the log as it is at one point, verified, into a folder that is new or empty."""
-        tell = None if progress is None else told_in_loop(progress)
-        return await self._run_slowly(functools.partial(self._log.backup, target, progress=tell))
-
-    async def verify(self, topic: str | None = None) -> int:
-        """Read every byte of every segment; return how many. Raises at the first damage."""
-        return await self._run_slowly(self._log.verify, topic)
-
-    async def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
-        """Return what is known of each segment of a partition, and where its file is."""
-        return await self._run(self._log.segments, topic, partition)
-
-    async def verify_segment(self, topic: str, partition: int, segment: int) -> bool:
-        """Read every byte of one segment; False if there is none of that id."""
-        return await self._run_slowly(self._log.verify_segment, topic, partition, segment)
-
-    async def stats(self) -> LogStats:
-        """Return counters and a picture of the log."""
-        return await self._run(self._log.stats)
-
-    async def tick(self) -> None:
-        """Do what maintenance would do now: timeouts, due checkpoints, retention."""
-        await self._run_slowly(self._log.tick)
+        tell = None if progress is None else progress_in_loop(progress)
+        return await self._run_slowly(self._log.backup, target, progress=tell)
 
     async def close(self) -> None:
         """Finish what was appended and release the folder. A second call does nothing.
@@ -488,7 +338,7 @@ class AsyncLog(AsyncClosing):
         try:
             await asyncio.shield(closing)
         finally:
-            self._room.ring()
+            self._room.set()
             self._threads.close()
 
     def __repr__(self) -> str:
@@ -497,7 +347,7 @@ class AsyncLog(AsyncClosing):
     # Inside
 
     def _async_producer(self, producer: Producer) -> AsyncProducer:
-        return AsyncProducer(producer, self._threads, self._mailbox)
+        return AsyncProducer(producer, self._threads, self._completions)
 
     def _async_transaction(self, transaction: Transaction) -> AsyncTransaction:
         return AsyncTransaction(transaction, self._run, self._admit)
@@ -510,20 +360,7 @@ class AsyncLog(AsyncClosing):
     ) -> AsyncConsumer:
         return AsyncConsumer(consumer, self._run, on_assign, on_revoke)
 
-    async def _run(self, call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
-        self._log._check_open()
-        return await self._threads.run(call, *args, **kwargs)
-
-    async def _run_slowly(self, call: Callable[..., Result], *args: Any) -> Result:
-        self._log._check_open()
-        return await self._threads.run_slowly(call, *args)
-
     # Room
-
-    def _must_wait(self) -> bool:
-        """Return whether a write has to wait, or has something to be told instead."""
-        log = self._engine
-        return bool(log._core.broken or log._budget.pause() or log._wal.queue_is_full)
 
     async def _append_waiting(self) -> None:
         """Append the records that wait for room, in the order in which they came."""
@@ -548,7 +385,7 @@ class AsyncLog(AsyncClosing):
             if error is not None:
                 raise error
             if not future.done():  # otherwise cancelled, and never written
-                reply, post = Reply(self._mailbox, future), self._engine._writing.post
+                reply, post = FutureReply(self._completions, future), self._engine._writing.post
                 if self._engine._wal.queue_is_full:
                     await self._run_slowly(post, record, reply)
                 else:
@@ -577,7 +414,7 @@ class AsyncLog(AsyncClosing):
         budget = self._engine._budget
         deadline = started + self._engine.config.write_timeout_ms / 1000
         budget.stopped_writes += 1
-        with budget.watched(self._room.ring):
+        with budget.watched(self._room.set):
             while budget.used() >= 1:
                 self._room.clear()
                 left = deadline - time.monotonic()

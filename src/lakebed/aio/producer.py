@@ -12,19 +12,21 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from lakebed.aio.loop import AsyncClosing, Mailbox, Threads
+from lakebed.aio.opening import AsyncClosing
 from lakebed.api.acks import Ack
 from lakebed.api.producer import Producer, Sent
+from lakebed.bridge.completions import CompletionQueue
+from lakebed.bridge.threads import Threads
 from lakebed.errors import ClosedError
 
 
 class AsyncProducer(AsyncClosing):
     """Sends records under a name; the latest of a name fences those before it."""
 
-    def __init__(self, producer: Producer, threads: Threads, mailbox: Mailbox) -> None:
+    def __init__(self, producer: Producer, threads: Threads, completions: CompletionQueue) -> None:
         self._producer = producer
         self._threads = threads
-        self._mailbox = mailbox
+        self._completions = completions
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[partial[Sent], asyncio.Future[Ack]]] = deque()
         self._pump: asyncio.Task[None] | None = None
@@ -87,7 +89,7 @@ class AsyncProducer(AsyncClosing):
         """Have the future told what became of a record."""
         # An error that nobody looked at is raised by `flush` and `close`, so it is not lost.
         future.add_done_callback(_looked_at)
-        sent.add_done_callback(lambda done: self._mailbox.put(future, done.result))
+        sent.add_done_callback(lambda done: self._completions.settle(future, done.result))
 
     async def _send_waiting(self) -> None:
         """Send what waits for memory, one after the other."""

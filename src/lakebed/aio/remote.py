@@ -22,7 +22,6 @@ import pyarrow as pa
 from lakebed import limits
 from lakebed.aio.consumer import AsyncCallback, AsyncConsumer
 from lakebed.aio.log import AsyncLog
-from lakebed.aio.loop import Reply, Threads
 from lakebed.aio.producer import AsyncProducer
 from lakebed.aio.remote_consumer import AsyncRemoteConsumer
 from lakebed.aio.table import AsyncTable
@@ -35,6 +34,8 @@ from lakebed.api.log import Log
 from lakebed.api.producer import Producer, Sent
 from lakebed.api.reads import checked_bounds
 from lakebed.api.transaction import Transaction
+from lakebed.bridge.completions import FutureReply
+from lakebed.bridge.threads import Threads
 from lakebed.client.connection import Connection
 from lakebed.client.log import RemoteLog
 from lakebed.client.reading import check_named, listed
@@ -85,18 +86,6 @@ class AsyncRemoteLog(AsyncLog):
     def log_id(self) -> str:
         """The identity of the served log."""
         return self._log.log_id
-
-    async def topics(self) -> list[str]:
-        """List the names of the topics."""
-        return await self._run(self._log.topics)
-
-    async def groups(self) -> list[str]:
-        """List the names of the consumer groups."""
-        return await self._run(self._log.groups)
-
-    async def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Return earliest offset and end of each partition; the end is exclusive."""
-        return await self._run(self._log.offsets, topic)
 
     # Writing
 
@@ -158,7 +147,7 @@ class AsyncRemoteLog(AsyncLog):
             given, future = self._posts.popleft()
             if future.done():
                 continue  # cancelled, and never written
-            reply = Reply(self._mailbox, future)
+            reply = FutureReply(self._completions, future)
             try:
                 record = writing.record(*given)
                 lane = writing._own_lane(record.target)
@@ -251,7 +240,7 @@ class AsyncRemoteLog(AsyncLog):
         """Wait for an answer, or raise `ClosedError` when the log is closed meanwhile."""
         answer: asyncio.Future[Result] = self._loop.create_future()
         self._answers.add(answer)
-        under_way.add_done_callback(lambda done: self._mailbox.put(answer, done.result))
+        under_way.add_done_callback(lambda done: self._completions.settle(answer, done.result))
         try:
             return await answer
         finally:
@@ -299,7 +288,7 @@ class AsyncRemoteLog(AsyncLog):
         self._log._connection.check_process()
 
     def _async_producer(self, producer: Producer) -> AsyncProducer:
-        return AsyncRemoteProducer(producer, self._threads, self._mailbox)
+        return AsyncRemoteProducer(producer, self._threads, self._completions)
 
     def _async_transaction(self, transaction: Transaction) -> AsyncTransaction:
         return AsyncRemoteTransaction(transaction, self._run, self._admit)

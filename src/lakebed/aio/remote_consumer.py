@@ -17,11 +17,11 @@ from typing import Final
 import pyarrow as pa
 
 from lakebed.aio.consumer import AsyncCallback, AsyncConsumer, Run, tell
-from lakebed.aio.loop import Threads
 from lakebed.api.arguments import check_wait
 from lakebed.api.consumer import Consumer
 from lakebed.api.cursor import Fetched
 from lakebed.api.offsets import Offsets
+from lakebed.bridge.threads import Threads
 from lakebed.errors import ClosedError, FencedError
 from lakebed.types import TopicPartition
 
@@ -51,7 +51,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
 
     def ring(self) -> None:
         """Have a waiting task look again at what it waits for. Any thread."""
-        self._bell.ring()
+        self._event.set()
 
     # Reading
 
@@ -107,11 +107,11 @@ class AsyncRemoteConsumer(AsyncConsumer):
         """Ask for the next records, and wait until they are there or somebody wakes this task."""
         self._check_log()
         asked = self._asked = self._threads.waiting(self._remote._fetch, left)
-        asked.add_done_callback(lambda _: self._bell.ring())
+        asked.add_done_callback(lambda _: self._event.set())
         try:
             while not asked.done():
-                await self._bell.wait(None)
-                self._bell.clear()
+                await self._event.wait(None)
+                self._event.clear()
                 self._check_log()
                 if self._remote._stopping and not asked.done():
                     self._wake_request()
@@ -127,14 +127,14 @@ class AsyncRemoteConsumer(AsyncConsumer):
         while asked is not None and not asked.done():
             self._check_log()
             self._wake_request()
-            await self._bell.wait(_WAKE_SECONDS)
-            self._bell.clear()
+            await self._event.wait(_WAKE_SECONDS)
+            self._event.clear()
         self._asked = None
 
     def wake(self) -> None:
         """End the iteration or the waiting of another task. Any thread."""
         self._remote._stopping = True
-        self._bell.ring()
+        self._event.set()
 
     def _wake_request(self) -> None:
         """Have the request answered now; one call at a time does it."""
@@ -185,7 +185,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
             return
         with contextlib.suppress(ClosedError):  # a closed log has no members any more
             await self._run(self._remote.close)
-        self._bell.ring()
+        self._event.set()
 
     def __repr__(self) -> str:
         return f"<Async{repr(self._remote)[1:]}"

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.aio.loop import Threads
+from lakebed.aio._stubs import AsyncTableStub
 from lakebed.api.table import Points, Table
-from lakebed.reports.topics import ScanPlan
+from lakebed.bridge.threads import Threads
 
 
-class AsyncTable:
+class AsyncTable(AsyncTableStub):
     """The records of a topic, as a table of the columns that readers get. Any task."""
 
     def __init__(self, table: Table, threads: Threads) -> None:
+        super().__init__(threads)
         self._table = table
-        self._threads = threads
 
     @property
     def name(self) -> str:
@@ -56,42 +55,12 @@ class AsyncTable:
         while (batch := await self._threads.run(following)) is not None:
             yield batch
 
-    async def plan(
-        self,
-        *,
-        partitions: Collection[int] | None = None,
-        start: Points | None = None,
-        until: Points | None = None,
-    ) -> ScanPlan:
-        """Return which files hold the records of a range, and what of it is in no file yet."""
-        return await self._threads.run(
-            partial(self._table.plan, partitions=partitions, start=start, until=until)
-        )
-
     async def get(self, key: bytes | str, default: Any = None) -> Any:
         """Return the current value of a key: bytes of a raw topic, a dictionary of a typed one.
 
         A key that was never written, or was deleted by a tombstone, has the value `default`.
         """
         return await self._threads.run(self._table.get, key, default)
-
-    async def record(self, key: bytes | str) -> dict[str, Any] | None:
-        """Return the latest record of a key with all its columns, also if it is a tombstone."""
-        return await self._threads.run(self._table.record, key)
-
-    async def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the current record of each key, in the order of partitions and offsets."""
-        return await self._threads.run_slowly(self._table.latest, columns)
-
-    async def as_of(
-        self,
-        offset: Points | None = None,
-        time: datetime | int | None = None,
-        columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
-    ) -> pa.Table:
-        """Return the records that the table had at an offset or a time; see `Table.as_of`."""
-        return await self._threads.run_slowly(self._table.as_of, offset, time, columns, where)
 
     async def iceberg(self) -> Any:
         """Return the topic's table for pyiceberg, showing everything that is in files now."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from lakebed.aio.consumer import AsyncConsumer, Run
-from lakebed.aio.loop import AsyncClosing
+from lakebed.aio.opening import AsyncClosing
 from lakebed.api.acks import Acks
 from lakebed.api.offsets import Offsets
 from lakebed.api.transaction import Transaction

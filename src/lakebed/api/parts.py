@@ -28,11 +28,19 @@ class LakeApi(Protocol):
         take_over: bool = False,
         progress: Progress | None = None,
     ) -> SyncReport:
-        """Bring tables, and the store, up to date now."""
+        """Bring tables, and the store, up to date now; of one topic, or of all.
+
+        A table that somebody else has changed is refused, unless you `take_over`: then it shows
+        exactly the log's records again. `progress` is told how many topics are done.
+        """
         ...
 
     def gc(self, *, now: bool = False) -> RemovalReport:
-        """Remove files that nothing refers to and whose grace period is over."""
+        """Remove files that nothing refers to and whose grace period is over.
+
+        With `now`, older snapshots are expired first and no file is granted a grace period: readers
+        that have begun may fail.
+        """
         ...
 
     def tables(self) -> list[TableInfo]:
@@ -48,11 +56,11 @@ class LakeApi(Protocol):
         ...
 
     def table(self, topic: str) -> Any:
-        """Return the pyiceberg table of a topic."""
+        """Return the pyiceberg table of a topic, showing everything that is in segments now."""
         ...
 
     def stats(self) -> LakeStats:
-        """Return counters of the lake."""
+        """Return counters, and how far the tables are behind."""
         ...
 
 
@@ -73,11 +81,15 @@ class DerivedApi(Protocol):
         key: Sequence[str] = (),
         buckets: int = 16,
     ) -> DerivedTable:
-        """Create a table, or return the existing one if it was created the same way."""
+        """Make a table, or give the one there is if it is made the same way.
+
+        A `current` table has one row for each key, a `history` every version of a key, an `append`
+        table rows without a key. Files are divided into `buckets` by the key.
+        """
         ...
 
     def evolve(self, name: str, schema: pa.Schema) -> DerivedTable:
-        """Add the columns of `schema` that a table lacks; older rows have nulls there."""
+        """Add the columns of `schema` that a table lacks; rows of before have nulls there."""
         ...
 
     def describe(self, name: str) -> DerivedTable:
@@ -85,15 +97,15 @@ class DerivedApi(Protocol):
         ...
 
     def tables(self) -> list[str]:
-        """List the names of the derived tables that the caller may read."""
+        """List the names of the derived tables."""
         ...
 
     def restore(self, name: str) -> DerivedTable:
-        """Register a table again that was dropped, or that a lost catalog knew."""
+        """Bring a table back that somebody else has dropped, or that a lost catalog knew."""
         ...
 
     def drop(self, name: str) -> bool:
-        """Drop a table; return whether it existed."""
+        """Drop a table; return whether there was one. Its files go after the grace period."""
         ...
 
     def files(self, name: str, buckets: Sequence[int] | None = None) -> DerivedFiles:
@@ -115,7 +127,11 @@ class DerivedApi(Protocol):
         positions: Positions | None = None,
         expected: int,
     ) -> Committed:
-        """Add files to a table and remove others, in one swap, once for `writer` and `number`."""
+        """Put files into a table and take others out, in one swap, once for `writer` and `number`.
+
+        A number that the writer has reached is a duplicate: nothing is done. `expected` is the
+        version that the work is based on; `positions` say what of which topics is in the table now.
+        """
         ...
 
     def iceberg(self, name: str) -> Any:
@@ -127,7 +143,7 @@ class AccessApi(Protocol):
     """The tokens, rules and grants of a log. Any thread."""
 
     def tokens(self) -> list[TokenInfo]:
-        """List the tokens, the oldest first."""
+        """List the tokens, the oldest first; those that ended are listed for 90 more days."""
         ...
 
     def create_token(
@@ -137,27 +153,41 @@ class AccessApi(Protocol):
         expires_ms: int | None = EXPIRES_MS,
         roles: Collection[str] = (),
     ) -> Secret:
-        """Create a token for a principal, which gets the roles too; return its text, this once."""
+        """Make a token for a principal, which gets the roles too; return its text.
+
+        The text is given this once: the log keeps no copy. `None` lets it be valid forever.
+        """
         ...
 
     def revoke_token(self, token_id: str, *, force: bool = False) -> None:
-        """Revoke a token."""
+        """Let a token be valid no more, from now on.
+
+        The last token of an administrator goes only with `force`.
+        """
         ...
 
     def rules(self) -> list[RuleInfo]:
-        """List the rules, sorted."""
+        """List the rules, sorted; the roles admin, reader and writer need none."""
         ...
 
     def allow(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Allow a role an action on the topics or groups whose names match the pattern."""
+        """Let a role do an action on the topics or groups whose names the pattern fits.
+
+        A log that is open to everybody is closed by it, for want of an administrator only with
+        `force`.
+        """
         ...
 
     def forbid(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Remove a rule that `allow` made."""
+        """Take a rule away that `allow` made.
+
+        The last rule by which there are administrators, or by which the log is not open to
+        everybody, goes only with `force`.
+        """
         ...
 
     def denials(self) -> list[DenialInfo]:
@@ -167,13 +197,22 @@ class AccessApi(Protocol):
     def deny(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Deny a role an action on the topics or groups whose names match the pattern."""
+        """Refuse those that have a role an action on names that the pattern fits.
+
+        A denial wins over every rule and role that allows the action, also over `admin` if its
+        holder has the denied role too. One that leaves the log without administrators, or that
+        closes an open log, needs `force`. The role `admin` itself cannot be denied anything.
+        """
         ...
 
     def lift(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Remove a denial that `deny` made."""
+        """Remove a denial that `deny` made; rules then decide alone.
+
+        The last denial of a log that has no token, rule or grant is removed only with `force`: the
+        log would be open.
+        """
         ...
 
     def grants(self) -> list[GrantInfo]:
@@ -181,9 +220,17 @@ class AccessApi(Protocol):
         ...
 
     def grant(self, principal: str, role: str, *, force: bool = False) -> None:
-        """Grant a principal a role."""
+        """Let a principal have a role. A role that no rule speaks of allows nothing yet.
+
+        A log that is open to everybody is closed by it, for want of an administrator only with
+        `force`.
+        """
         ...
 
     def revoke(self, principal: str, role: str, *, force: bool = False) -> None:
-        """Revoke a role of a principal."""
+        """Take a role from a principal.
+
+        The last grant by which there are administrators, or by which the log is not open to
+        everybody, goes only with `force`.
+        """
         ...

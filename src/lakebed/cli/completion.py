@@ -11,8 +11,8 @@ from click.shell_completion import CompletionItem, get_completion_class
 from lakebed.cli.output import write_line
 from lakebed.errors import LakebedError
 from lakebed.host import OsDisk
-from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.state.image import State, decode_state
+from lakebed.state.snapshot_files import SnapshotFolder
 
 
 @click.command("completion", short_help="Print the completion script of a shell.")

@@ -1,4 +1,4 @@
-"""`lakebed demo`: the main job in small, with kills, and a report of what was measured."""
+"""`lakebed demo`: the whole data path with two kills, checked, with a report."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from lakebed.demo.measures import Measures
 
 _RECORDS_MIN: Final = 2_000
-"""Fewer would be written before anybody could kill the till."""
+"""Fewer records would be written before the writer could be killed."""
 _RECORDS_MAX: Final = 5_000_000
-"""All of them are kept in mind, to be compared with what is found."""
+"""All of them are held in memory, to be compared with what is read back."""
 _PACKAGES: Final = ("pyspark", "duckdb", "duckdb_extension_avro", "duckdb_extension_iceberg")
 _REPORT: Final = "report.html"
 
 
-@click.command(short_help="See the main job done, with kills, in two minutes.")
+@click.command(short_help="Run the end-to-end demo: two kills, every record checked.")
 @click.option(
     "--records",
     metavar="N",
     type=click.IntRange(_RECORDS_MIN, _RECORDS_MAX),
     default=200_000,
     show_default=True,
-    help="How many records the till writes.",
+    help="Number of records to write.",
 )
 @click.option(
     "--folder",
@@ -43,18 +43,17 @@ _REPORT: Final = "report.html"
     type=click.Path(path_type=Path),
     default="demo",
     show_default=True,
-    help="Where log and report are made, in place of those of an earlier demonstration.",
+    help="Folder for the log and the report; replaces an earlier demo.",
 )
 @json_option
 @click.pass_context
 def demo(ctx: click.Context, records: int, folder: Path, *, as_json: bool) -> None:
-    """Write, get killed, go on; derive by Spark, get killed, go on; compact, query, report.
+    """Run the end-to-end demo: write, kill, recover, derive, compact, query, report.
 
-    A till in a process of its own writes orders, corrections and deletions, and is killed with -9
-    in the middle. A Spark pipeline makes a topic and a current-state table of them, and is killed
-    too. All that was acknowledged is compared with what is there. Spark compacts the topic, DuckDB
-    queries the Iceberg tables. The log stays in the folder, with a report of what was measured,
-    report.html. Exit code 1 if anything is not as it should be.
+    A separate process appends orders, corrections and deletions, is killed (SIGKILL) and
+    restarted. A Spark pipeline derives a topic and a current-state table and is killed too. Every
+    record is compared with what was sent. Spark compacts the topic, DuckDB queries the Iceberg
+    tables. The folder keeps the log and report.html. Exit code 1 if any check fails.
     """
     check_packages("demo", *_PACKAGES)
     check_java()
@@ -70,13 +69,14 @@ def demo(ctx: click.Context, records: int, folder: Path, *, as_json: bool) -> No
         write_json("demo", {"report": report, **_summary(measures)})
     else:
         _conclude(measures)
-        write_line(str(report))
+        write_line(f"Report: {report}")
+        _suggest(folder)
     if not measures.is_right:
         ctx.exit(1)
 
 
 class _Teller(Closing):
-    """Tells acts and facts on stdout, and how far work is on stderr, where it does not stay."""
+    """Writes steps and results to stdout, and transient progress to stderr."""
 
     def __init__(self, *, silent: bool) -> None:
         self._silent = silent
@@ -88,24 +88,24 @@ class _Teller(Closing):
         return Meter(silent=self._silent, unit="records")
 
     def close(self) -> None:
-        """Take away what does not stay."""
+        """Remove the progress display."""
         self._meter.__exit__(None, None, None)
 
     def act(self, text: str) -> None:
-        """Return what begins."""
+        """Report the step that begins."""
         self._acts += 1
         self._say(f"{self._acts}. {text}")
 
     def fact(self, text: str) -> None:
-        """Return what was found."""
+        """Report a result."""
         self._say(f"   {text}")
 
     def far(self, doing: str, done: int, total: int) -> None:
-        """Return how far work has come."""
+        """Report the progress of a step."""
         self._meter(f"   {doing}", done, total)
 
     def busy(self, doing: str) -> None:
-        """Return what is being done of which nobody knows how far it is."""
+        """Report work whose progress is unknown."""
         if doing != self._doing:
             self._doing, self._since = doing, time.monotonic()
             self._renew()
@@ -117,7 +117,7 @@ class _Teller(Closing):
     def _say(self, text: str) -> None:
         if self._silent:
             return
-        self._renew()  # a bar and a line would be in each other's way
+        self._renew()  # a bar would overwrite the line
         write_line(text)
         flush()
 
@@ -127,12 +127,23 @@ class _Teller(Closing):
 
 
 def _conclude(measures: Measures) -> None:
-    """Show what DuckDB answered first, and the verdict."""
+    """Show the answer to the first query, and whether all checks passed."""
     query = measures.queries[0]
     columns = [name if not place else f">{name}" for place, name in enumerate(query.columns)]
     write_table(columns, [[_shown(each) for each in row] for row in query.rows])
-    verdict = "Everything is as promised" if measures.is_right else "NOT everything is as promised"
-    write_line(f"{verdict}, after {measures.seconds:.0f} seconds. What was measured:")
+    verdict = "All checks passed" if measures.is_right else "SOME CHECKS FAILED"
+    write_line(f"{verdict} in {measures.seconds:.0f} s.")
+
+
+def _suggest(folder: Path) -> None:
+    """Write the three commands to try next."""
+    from lakebed.demo import pipeline
+
+    log = folder / "log"
+    write_line("Try next:")
+    write_line(f"  lakebed consume {pipeline.PAID} --max 3 --data {log}")
+    write_line(f"  lakebed lake describe orders --data {log}")
+    write_line(f"  lakebed pipeline status {folder / pipeline.NAME}")
 
 
 def _shown(value: object) -> str:
@@ -140,7 +151,7 @@ def _shown(value: object) -> str:
 
 
 def _summary(measures: Measures) -> Mapping[str, object]:
-    """Return what was found, without what was measured at every moment."""
+    """Return the results without the time series."""
     found = asdict(measures)
     for name in ("acks", "syncs"):
         del found["sale"][name]

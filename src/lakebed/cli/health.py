@@ -25,11 +25,11 @@ from lakebed.host import Disk
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.places import TABLES_NAME
 from lakebed.lake.reader import SegmentReader
-from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.state.commands import decode
 from lakebed.state.image import State, decode_state
 from lakebed.state.machine import carry_out
 from lakebed.state.machine import decide as decide_command
+from lakebed.state.snapshot_files import SnapshotFolder
 from lakebed.state.values import LOCAL, STORE, Segment
 from lakebed.types import EntryKind, Progress
 from lakebed.wal.folder import IDENTITY_NAME, LOCK_NAME, Layout

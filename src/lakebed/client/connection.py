@@ -33,7 +33,8 @@ from lakebed.errors import (
 )
 from lakebed.host import OsDisk, read_file
 from lakebed.host.forks import keep_forever, watch_forks
-from lakebed.serve.calls import CALLS
+from lakebed.operations.description import Pace
+from lakebed.operations.table import OPERATIONS
 from lakebed.serve.protocol import VERSION, pack, unpack, unpack_error
 from lakebed.serve.quiet import quieten
 
@@ -52,23 +53,6 @@ _LEAST_SECONDS: Final = 5.0
 _QUICK_TICKETS: Final = frozenset(["fetch", "read", "record"])
 """Tickets whose answer is small; those of scans take as long as they take."""
 _ONCE_SECONDS: Final = 2.0
-_SLOW: Final = frozenset(
-    [
-        "backup",
-        "checkpoint",
-        "derived_commit",
-        "derived_files",
-        "lake_gc",
-        "lake_sync",
-        "lake_tables",
-        "retain",
-        "rewrite_segments",
-        "tick",
-        "verify",
-        "verify_segment",
-    ]
-)
-"""Calls that take as long as they take."""
 _TELL_SECONDS: Final = 2.0
 """After so long it is told that a call is being repeated."""
 _HELLO_SECONDS: Final = 5.0
@@ -165,15 +149,17 @@ class Connection:
         body = pack(request)
         action = fl.Action(name, body)
         begun = time.monotonic()
+        operation = OPERATIONS[name]
+        is_slow = operation.pace is Pace.SLOW
 
         def attempt() -> Any:
-            options = self.options if name in _SLOW else self._in_time(begun)
+            options = self.options if is_slow else self._in_time(begun)
             results = list(self.client.do_action(action, options))
             if len(results) != 1:
                 raise ProtocolError("a call has one reply", call=name, got=len(results))
             return unpack(memoryview(results[0].body))
 
-        return self.repeated(attempt, safe=CALLS[name].safe)
+        return self.repeated(attempt, safe=operation.safe)
 
     def _in_time(self, begun: float, wait_ms: int = 0) -> Any:
         """Return the options of an attempt of a call: the one place that computes its deadline.

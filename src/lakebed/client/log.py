@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed import limits
-from lakebed.api.arguments import checked_segments, checked_wait
+from lakebed.api.arguments import checked_wait
 from lakebed.api.log import Log
-from lakebed.api.reads import checked_bounds, microseconds
+from lakebed.api.reads import checked_bounds
 from lakebed.api.together import CommittedTogether
+from lakebed.client._stubs import RemoteLogStub
 from lakebed.client.access import RemoteAccess
 from lakebed.client.backend import RemoteBackend
 from lakebed.client.config import ClientConfig
@@ -30,19 +31,13 @@ from lakebed.config import TopicConfig
 from lakebed.errors import ClosedError, InvalidArgumentError
 from lakebed.reports.maintenance import (
     BackupReport,
-    CheckpointReport,
-    CleanupReport,
-    CompactionPlan,
-    RewriteReport,
 )
-from lakebed.reports.stats import LogStats
-from lakebed.reports.topics import SegmentInfo, TopicInfo
+from lakebed.reports.topics import TopicInfo
 from lakebed.state.commands import CommitTogether
-from lakebed.topic.survivors import checked_survivors
 from lakebed.types import Progress, TopicName
 
 
-class RemoteLog(Log):
+class RemoteLog(RemoteLogStub, Log):
     """A log that another process serves."""
 
     def __init__(
@@ -108,16 +103,6 @@ class RemoteLog(Log):
         """Return a topic as it is, or make it if there is none of that name."""
         return self._topic_call("get_or_create_topic", name, partitions, schema, config)
 
-    def topics(self) -> list[str]:
-        """List the names of the topics."""
-        return list(self._call("topics"))
-
-    def describe_topic(self, name: str) -> TopicInfo:
-        """Return partitions, schema and settings of a topic."""
-        check_named(name)
-        info: TopicInfo = self._call("describe_topic", name=name)
-        return info
-
     def alter_topic(
         self,
         name: str,
@@ -134,11 +119,6 @@ class RemoteLog(Log):
         info: TopicInfo = self._call("add_partitions", name=name, partitions=partitions)
         self._topics.forget(name)
         return info
-
-    def purge_topic(self, name: str) -> None:
-        """Remove every record of a topic; offsets go on where they were."""
-        check_named(name)
-        self._call("purge_topic", name=name)
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic with everything in it; one made later under its name begins empty."""
@@ -209,21 +189,7 @@ class RemoteLog(Log):
         check_named(topic)
         return self._reading.offsets(topic)
 
-    def offset_for_time(self, topic: str, partition: int = 0, *, timestamp: Any) -> int:
-        """Return the first offset at that time or later; the end if there is none."""
-        self._check_open()
-        check_named(topic)
-        found: int = self._call(
-            "offset_for_time", topic=topic, partition=partition, timestamp=microseconds(timestamp)
-        )
-        return found
-
     # Looking after it
-
-    def checkpoint(self) -> CheckpointReport:
-        """Put what is in memory into segments, write a snapshot, free WAL files."""
-        report: CheckpointReport = self._call("checkpoint")
-        return report
 
     def backup(
         self, target: str | os.PathLike[str], *, progress: Progress | None = None
@@ -233,69 +199,6 @@ class RemoteLog(Log):
         if progress is not None:
             progress("copying files", report.size_bytes, report.size_bytes)
         return report
-
-    def retain(self, topic: str | None = None) -> CleanupReport:
-        """Apply retention, compaction and merging now, to one topic or all."""
-        if topic is not None:
-            check_named(topic)
-        report: CleanupReport = self._call("retain", topic=topic)
-        return report
-
-    def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
-        """Return the segments of a topic that are due for a compaction by key, and their files.
-
-        The places are those that the server sees.
-        """
-        self._check_open()
-        check_named(topic)
-        plan: CompactionPlan = self._call("plan_compaction", topic=topic, force=bool(force))
-        return plan
-
-    def rewrite_segments(
-        self, topic: str, partition: int, segments: Sequence[int], survivors: bytes
-    ) -> RewriteReport:
-        """Have the server let only the survivors of a compaction stand for segments."""
-        self._check_open()
-        check_named(topic)
-        report: RewriteReport = self._call(
-            "rewrite_segments",
-            topic=topic,
-            partition=partition,
-            segments=checked_segments(segments),
-            survivors=checked_survivors(survivors),
-        )
-        return report
-
-    def verify(self, topic: str | None = None) -> int:
-        """Read every byte of every segment; return how many. Raises at the first damage."""
-        if topic is not None:
-            check_named(topic)
-        count: int = self._call("verify", topic=topic)
-        return count
-
-    def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
-        """Return what is known of each segment of a partition; places are those the server sees."""
-        self._check_open()
-        check_named(topic)
-        return list(self._call("segments", topic=topic, partition=partition))
-
-    def verify_segment(self, topic: str, partition: int, segment: int) -> bool:
-        """Have the server read every byte of one segment; False if there is none of that id."""
-        self._check_open()
-        check_named(topic)
-        there: bool = self._call(
-            "verify_segment", topic=topic, partition=partition, segment=segment
-        )
-        return there
-
-    def stats(self) -> LogStats:
-        """Return counters and a picture of the served log."""
-        stats: LogStats = self._call("stats")
-        return stats
-
-    def tick(self) -> None:
-        """Have the server do what maintenance would do now."""
-        self._call("tick")
 
     def close(self) -> None:
         """Finish what was appended and end the connection. A second call does nothing."""

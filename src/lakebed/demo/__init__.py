@@ -1,5 +1,5 @@
-"""The demonstration: a shop whose till and whose pipeline are killed, and what is left of it.
+"""The demonstration: a writer and a pipeline are killed, and every record is checked.
 
-It is the main job in small, done by real processes: `story.py` has the acts in their order,
-`lakebed demo` (`cli/demo.py`) tells them, `report.py` writes down what was measured.
+Real processes do the work: `story.py` has the steps in order, `lakebed demo` (`cli/demo.py`)
+reports them, `report.py` writes the measurements as a page.
 """

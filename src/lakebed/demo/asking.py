@@ -1,4 +1,4 @@
-"""DuckDB, which knows nothing of Lakebed, asks the Iceberg tables what the shop has sold."""
+"""Queries of the Iceberg tables by DuckDB, without Lakebed, and the expected answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import lakebed
 from lakebed.demo import pipeline
 from lakebed.demo.measures import Query
 from lakebed.demo.orders import Expected
-from lakebed.demo.till import TOPIC
+from lakebed.demo.writer import TOPIC
 
 _REVENUE: Final = """\
 SELECT customer, count(*) AS orders, sum(amount) AS revenue
@@ -37,17 +37,17 @@ def rows(log: lakebed.Log, table: str) -> list[tuple[Any, ...]]:
 
 
 def ask(log: lakebed.Log, folder: Path, expected: Expected) -> list[Query]:
-    """Ask each table, and compare the answers with what the till meant to write."""
+    """Query each table and compare the answer with what the writer sent."""
     every, current = len(expected.orders), len(expected.current)
     revenue = [(name, *sums) for name, sums in expected.revenue().items()]
     state = _path(log.derived.describe(pipeline.TABLE).metadata)
-    # In the folder of a topic's table DuckDB finds the newest metadata by itself.
+    # Given the folder of a topic's table, DuckDB finds the newest metadata.
     topic, paid = (
         _path(log.table(name).iceberg().metadata_location).parents[1]
         for name in (TOPIC, pipeline.PAID)
     )
     asked = (
-        (f"paid orders by customer, of {pipeline.TABLE}", _REVENUE, state, revenue),
+        (f"paid orders by customer, from {pipeline.TABLE}", _REVENUE, state, revenue),
         (f"the topic {TOPIC}, compacted", _TOPIC, topic, [(every, current, every - current)]),
         (f"the topic {pipeline.PAID}", _PAID, paid, [(expected.paid, expected.ever_paid)]),
     )

@@ -9,7 +9,7 @@ _SHARES: Final = (50.0, 90.0, 99.0, 99.9, 100.0)
 
 
 class Ack(NamedTuple):
-    """A batch of the till that is on disk."""
+    """A batch that the writer was told is on disk."""
 
     at: float
     records: int
@@ -17,7 +17,7 @@ class Ack(NamedTuple):
 
 
 class Syncs(NamedTuple):
-    """How much a till has written by then, since it was started."""
+    """How much a writer has written by then, since its start."""
 
     at: float
     entries: int
@@ -34,7 +34,7 @@ class Flow(NamedTuple):
 
 @dataclass
 class Sale:
-    """The till's two lives."""
+    """The two runs of the writer."""
 
     records: int
     checkouts: int
@@ -44,11 +44,11 @@ class Sale:
     acknowledged: int = 0
     """Records, in both lives."""
     killed_at: float | None = None
-    """None if the till had ended before it could be killed."""
+    """None if the writer ended before it could be killed."""
     acknowledged_before: int = 0
     """Records, when the kill came."""
     unacknowledged: int = 0
-    """Records that were on disk when the kill came, before the till was told."""
+    """Records on disk at the time of the kill whose acknowledgement was not delivered."""
     reopened_at: float = 0.0
     opening_ms: float = 0.0
     """What opening the log took after the kill."""

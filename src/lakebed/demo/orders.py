@@ -1,6 +1,6 @@
-"""What the till writes: orders, corrections and deletions, each known from its number alone.
+"""What the writer sends: orders, corrections and deletions, each known from its number alone.
 
-Whoever knows how many changes a checkout has written knows all of them, so that a till that was
+The number of changes that a thread has written determines all of them, so a writer that was
 killed can go on, and everything that comes out at the other end can be compared with what went in.
 
 Ten changes in a row are seven new orders, two corrections and a deletion:

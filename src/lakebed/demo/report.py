@@ -1,4 +1,4 @@
-"""What the demonstration has measured, as one page that needs nothing else."""
+"""The report of a run: one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def page(measures: Measures) -> str:
     body = "\n".join(
         [
             *_head(measures),
-            *_till(measures.sale),
+            *_writer(measures.sale),
             *_compared(measures),
             *_piped(measures),
             *_sized(measures),
@@ -71,9 +71,9 @@ def page(measures: Measures) -> str:
 def _head(measures: Measures) -> Iterable[str]:
     sale, check = measures.sale, measures.check
     verdict = (
-        "<b>Everything acknowledged is there, once, as it was written.</b>"
+        "<b>All checks passed: every acknowledged record is there exactly once, unchanged.</b>"
         if measures.is_right
-        else '<b class="bad">Not everything is as it should be: see below.</b>'
+        else '<b class="bad">Some checks failed: see below.</b>'
     )
     machine = (
         f"{os.cpu_count()} cores, Python {platform.python_version()}, "
@@ -82,16 +82,16 @@ def _head(measures: Measures) -> Iterable[str]:
     yield "<h1>Lakebed: a demonstration</h1>"
     yield (
         f'<p class="soft">Lakebed {__version__}, {escape(measures.started)}, '
-        f"{measures.seconds:.0f} seconds; {escape(machine)}. Every figure is of this run.</p>"
+        f"{measures.seconds:.0f} seconds; {escape(machine)}. All figures are from this run.</p>"
     )
     yield f'<p class="verdict">{verdict}</p>'
     tiles = [
         ("records acknowledged", f"{sale.records:,}"),
-        ("missing, wrong or twice", f"{check.missing + check.wrong:,}" if check else "-"),
+        ("missing, wrong or duplicated", f"{check.missing + check.wrong:,}" if check else "-"),
         ("processes killed", str(measures.kills)),
         ("entries per sync", f"{sale.entries_per_sync():.1f}"),
         (
-            "acknowledged within, 99 %",
+            "append latency, p99",
             f"{sale.latencies_ms()[99]:.1f} ms",
         ),
     ]
@@ -99,19 +99,19 @@ def _head(measures: Measures) -> Iterable[str]:
     yield f"<dl>{''.join(rows)}</dl>"
 
 
-def _till(sale: Sale) -> Iterable[str]:
-    marks = [*_killed(sale.killed_at, "till killed (-9)"), Mark(sale.reopened_at, "open", False)]
-    yield "<h2>The till</h2>"
+def _writer(sale: Sale) -> Iterable[str]:
+    marks = [*_killed(sale.killed_at, "writer killed"), Mark(sale.reopened_at, "open", False)]
+    yield "<h2>The writer</h2>"
     yield (
-        f"<p>{sale.checkouts} checkouts write {sale.records:,} orders, corrections and deletions. "
-        f"The first process ended when {sale.acknowledged_before:,} were acknowledged. "
-        f"{sale.unacknowledged:,} more were on disk, which it had not been told; the next till "
-        "found them in the log and went on behind them. Opening the log again took "
-        f"{sale.opening_ms:.0f} ms; the rest of the gap is the start of a process.</p>"
+        f"<p>{sale.checkouts} threads append {sale.records:,} orders, corrections and deletions. "
+        f"The first process ended after {sale.acknowledged_before:,} acknowledged records. "
+        f"{sale.unacknowledged:,} more were on disk without an acknowledgement; the restarted "
+        "writer found them in the log and continued after them. Recovery took "
+        f"{sale.opening_ms:.0f} ms; the rest of the gap is process start-up.</p>"
     )
     rates = Series("acknowledged", _rates(sale))
     yield plots.over_time(
-        "Records acknowledged, which is on disk",
+        "Acknowledged records (on disk)",
         _PER_SECOND,
         [rates],
         marks,
@@ -119,16 +119,16 @@ def _till(sale: Sale) -> Iterable[str]:
     )
     shared = [Series("entries", _shares(life)) for life in sale.syncs]
     yield plots.over_time(
-        "Entries that shared a sync",
+        "Entries per fdatasync (group commit)",
         _PER_SYNC,
         shared,
         marks,
     )
     latency = sale.latencies_ms()
-    names = {50.0: "half of them", 100.0: "all of them"}
+    names = {50.0: "p50", 100.0: "slowest"}
     yield plots.bars(
-        "Acknowledged within, of all batches",
-        [(names.get(share, f"{share:g} %"), value) for share, value in latency.items()],
+        "Append latency of all batches",
+        [(names.get(share, f"p{share:g}"), value) for share, value in latency.items()],
         lambda value: f"{value:.1f} ms",
     )
 
@@ -164,9 +164,9 @@ def _compared(measures: Measures) -> Iterable[str]:
         (f"topic {pipeline.DEAD}", piping.dead),
         (f"table {pipeline.TABLE}: every row", piping.table),
     ]
-    yield "<h2>What is there, beside what has to be</h2>"
+    yield "<h2>Expected and found</h2>"
     yield _table(
-        ("", "expected", "found", "missing", "wrong or twice"),
+        ("", "expected", "found", "missing", "wrong or duplicated"),
         [
             (name, each.expected, each.found, each.missing, each.wrong)
             for name, each in rows
@@ -182,11 +182,11 @@ def _piped(measures: Measures) -> Iterable[str]:
         Series(label, [(each.at, each.records) for each in piping.flows if each.name == name])
         for name, label in names.items()
     ]
-    marks = _killed(piping.killed_at, "pipeline killed (-9)")
+    marks = _killed(piping.killed_at, "pipeline killed")
     yield "<h2>The pipeline</h2>"
     yield (
-        f"<p>Two runs of Spark, {piping.seconds:.0f} seconds with starting it twice. The second "
-        "went on where the first had ended: what it read, and what it wrote, counts once.</p>"
+        f"<p>Two runs of Spark, {piping.seconds:.0f} seconds including two starts. The second run "
+        "continued where the first had ended; every record took effect exactly once.</p>"
     )
     yield plots.over_time("Records read by the pipeline", "", series, marks, stepped=True)
 
@@ -198,17 +198,17 @@ def _sized(measures: Measures) -> Iterable[str]:
         ("tables (Iceberg)", [float(each.tables) for each in measures.sizes]),
     ]
     yield "<h2>Sizes</h2>"
-    yield plots.stacks("The lake, after each act", acts, lake, _bytes)
+    yield plots.stacks("The lake, after each step", acts, lake, _bytes)
     yield plots.bars(
-        "Files of the write-ahead log, which are made ahead of their use",
+        "Write-ahead log files (preallocated)",
         [(each.act, float(each.wal)) for each in measures.sizes],
         _bytes,
     )
     if (done := measures.compaction) is not None:
         yield (
             f"<p>Compaction by Spark left {done.records_after:,} of {done.records_before:,} "
-            f"records ({done.expected:,} expected) in {done.seconds:.0f} seconds, with the start "
-            "of Spark. Files that snapshots of a table still need stay until those are dropped.</p>"
+            f"records ({done.expected:,} expected) in {done.seconds:.0f} seconds, including "
+            "Spark start-up. Files that table snapshots refer to stay until those expire.</p>"
         )
 
 
@@ -217,22 +217,21 @@ def _bytes(value: float) -> str:
 
 
 def _asked(queries: Sequence[Query]) -> Iterable[str]:
-    yield "<h2>Asked by DuckDB</h2>"
+    yield "<h2>DuckDB queries</h2>"
     for query in queries:
-        right = "as the till meant it" if query.is_right else "not what the till meant"
-        yield f"<p>{escape(query.name)}: {right}, in {query.seconds * 1000:.0f} ms</p>"
+        right = "matches" if query.is_right else "does not match"
+        yield f"<p>{escape(query.name)}: {right}, {query.seconds * 1000:.0f} ms</p>"
         yield f"<pre>{escape(query.sql)}</pre>"
         yield _table(query.columns, query.rows)
 
 
 def _further() -> Iterable[str]:
-    yield "<h2>Go on</h2>"
-    yield "<p>The log is still there. In the folder of this page:</p>"
+    yield "<h2>Next</h2>"
+    yield "<p>The log is kept. In the folder of this page:</p>"
     yield (
-        "<pre>lakebed lake tables --data log\n"
-        "lakebed consume paid-orders --data log --max 3\n"
-        f"lakebed pipeline status {pipeline.NAME}\n"
-        "lakebed lake describe orders --data log</pre>"
+        "<pre>lakebed consume paid-orders --max 3 --data log\n"
+        "lakebed lake describe orders --data log\n"
+        f"lakebed pipeline status {pipeline.NAME}</pre>"
     )
 
 

@@ -1,10 +1,10 @@
-"""The acts of the demonstration, in their order; each does its part with real processes.
+"""The steps of the demonstration, in order, run by real processes.
 
-sell       a till writes to the log, is killed, is started again
-check      every record is compared with what the till meant to write
-derive     a Spark pipeline makes a topic and a table of it, is killed, is started again
-compact    Spark finds the last change of each order, the log keeps those
-ask        DuckDB reads the tables
+sell       a writer appends orders to the log, is killed and restarted
+check      every record is compared with what the writer sent
+derive     a Spark pipeline derives a topic and a table, is killed and restarted
+compact    Spark finds the latest record of each key; the log keeps only those
+ask        DuckDB queries the tables
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakebed.demo import asking, comparing, pipeline
 from lakebed.demo.children import TEMPORARY, Child
 from lakebed.demo.measures import Ack, Compaction, Flow, Measures, Sale, Sizes, Syncs
 from lakebed.demo.orders import Expected
-from lakebed.demo.till import TOPIC
+from lakebed.demo.writer import TOPIC
 from lakebed.errors import InvalidArgumentError, translated
 from lakebed.spark.serving import url_of
 
@@ -35,27 +35,27 @@ _BATCHES: Final = 3
 _FLOWS: Final = ("paid", "now")
 """The flows of the pipeline that read every order."""
 _MARK: Final = ".lakebed-demo"
-"""Tells a folder of the demonstration from a folder that somebody needs."""
+"""Marks a folder as one that the demonstration may replace."""
 
 
 class Teller(Protocol):
-    """Whoever tells the story while it happens."""
+    """Reports the steps while they run."""
 
     def act(self, text: str) -> None:
-        """Return what begins."""
+        """Report the step that begins."""
 
     def fact(self, text: str) -> None:
-        """Return what was found."""
+        """Report a result."""
 
     def far(self, doing: str, done: int, total: int) -> None:
-        """Return how far work has come."""
+        """Report the progress of a step."""
 
     def busy(self, doing: str) -> None:
-        """Return what is being done of which nobody knows how far it is."""
+        """Report work whose progress is unknown."""
 
 
 class Story:
-    """One run, in a folder of its own."""
+    """One run, in its own folder."""
 
     def __init__(self, folder: Path, records: int, teller: Teller) -> None:
         changes = records // CHECKOUTS
@@ -70,7 +70,7 @@ class Story:
         self.measures = Measures(started, Sale(self._expected.changes, CHECKOUTS))
 
     def run(self) -> Measures:
-        """Play all acts."""
+        """Run all steps."""
         with lakebed.open(self._log_folder) as log:
             log.create_topic(TOPIC, partitions=PARTITIONS)
         self._sell()
@@ -86,39 +86,38 @@ class Story:
         return time.monotonic() - self._begun
 
     def _since(self, nanoseconds: str) -> float:
-        """Return a time that a child has told, since the beginning."""
+        """Return a time that a child reported, in seconds since the start of the run."""
         return int(nanoseconds) / 1e9 - self._begun
 
-    # The till
+    # The writer
 
     def _sell(self) -> None:
         sale = self.measures.sale
         self._act(
-            f"A till writes {sale.records:,} orders, corrections and deletions to "
-            f"{self._log_folder}, {CHECKOUTS} checkouts at once."
+            f"A writer appends {sale.records:,} orders, corrections and deletions to "
+            f"{self._log_folder} from {CHECKOUTS} threads."
         )
-        self._till(kill_at=sale.records // 2)
+        self._run_writer(kill_at=sale.records // 2)
         sale.acknowledged_before = sale.acknowledged
         self._say(
-            f"killed with -9 when {sale.acknowledged:,} records were acknowledged, and started "
-            "again"
+            f"killed (SIGKILL) after {sale.acknowledged:,} acknowledged records; restarted"
             if sale.killed_at is not None
-            else "it had ended before it could be killed; started again"
+            else "ended before it could be killed; restarted"
         )
-        self._till(kill_at=None)
+        self._run_writer(kill_at=None)
         sale.unacknowledged = sale.records - sale.acknowledged
         latency = sale.latencies_ms()
         self._say(
-            f"open again after {sale.opening_ms:.0f} ms, with {sale.replayed_entries:,} entries "
-            f"replayed; {sale.unacknowledged:,} records were on disk without the till knowing"
+            f"recovered in {sale.opening_ms:.0f} ms: {sale.replayed_entries:,} entries replayed; "
+            f"{sale.unacknowledged:,} records on disk that the writer had not been told about"
         )
         self._say(
-            f"half of the acknowledgements came within {latency[50]:.1f} ms, 99 % within "
-            f"{latency[99]:.1f} ms; {sale.entries_per_sync():.1f} entries shared a sync"
+            f"append latency p50 {latency[50]:.1f} ms, p99 {latency[99]:.1f} ms; "
+            f"{sale.entries_per_sync():.1f} entries per fdatasync"
         )
 
-    def _till(self, *, kill_at: int | None) -> None:
-        """Let a till write, to its end or until so many records are acknowledged."""
+    def _run_writer(self, *, kill_at: int | None) -> None:
+        """Run the writer to its end, or until `kill_at` records are acknowledged."""
         sale, syncs, first = self.measures.sale, list[Syncs](), not self.measures.sale.syncs
         sale.syncs.append(syncs)
 
@@ -138,14 +137,14 @@ class Story:
                 sale.replayed_entries = int(replayed)
 
         arguments = [str(self._log_folder), str(CHECKOUTS), str(self._changes)]
-        child = Child("lakebed.demo.till", arguments, self.folder, hear)
+        child = Child("lakebed.demo.writer", arguments, self.folder, hear)
         with child:
-            child.wait(lambda: self._meter("selling", sale.acknowledged, sale.records))
+            child.wait(lambda: self._meter("writing", sale.acknowledged, sale.records))
         if child.was_killed and child.killed_at is not None:
             sale.killed_at = child.killed_at - self._begun
 
     def _check(self, log: lakebed.Log) -> None:
-        self._act("Every record is read and compared with what the till meant to write.")
+        self._act("Every record is read back and compared with what the writer sent.")
         done, total = 0, self._expected.changes
 
         def told(records: int) -> None:
@@ -157,7 +156,7 @@ class Story:
         self.measures.check = found
         self._say(
             f"{found.expected:,} records expected, {found.found:,} found, {found.missing:,} "
-            f"missing, {found.wrong:,} changed, moved or twice"
+            f"missing, {found.wrong:,} changed, moved or duplicated"
         )
         self._measure("written")
         log.checkpoint()
@@ -169,15 +168,15 @@ class Story:
         file = self.folder / pipeline.NAME
         file.write_text(pipeline.text(-(-self._expected.changes // _BATCHES)), encoding="utf8")
         self._act(
-            f"A Spark pipeline ({file}) makes the topic {pipeline.PAID} and the table "
-            f"{pipeline.TABLE} of it."
+            f"A Spark pipeline ({file}) derives the topic {pipeline.PAID} and the table "
+            f"{pipeline.TABLE}."
         )
         piping, begun = self.measures.piping, self._now()
         self._pipeline(file, url_of(log), kill=True)
         self._say(
-            "killed with -9, with its Java, after its first batches; run again"
+            "killed (SIGKILL) with its JVM after the first batches; restarted"
             if piping.killed_at is not None
-            else "it had ended before it could be killed; run again"
+            else "ended before it could be killed; restarted"
         )
         self._pipeline(file, url_of(log), kill=False)
         piping.seconds = self._now() - begun
@@ -187,12 +186,12 @@ class Story:
         piping.table = comparing.table(asking.rows(log, pipeline.TABLE), self._expected)
         for name, found in (
             (f"topic {pipeline.PAID}", piping.paid),
-            (f"topic {pipeline.DEAD}, amounts that cannot be", piping.dead),
-            (f"table {pipeline.TABLE}, orders as they are now", piping.table),
+            (f"topic {pipeline.DEAD}, invalid amounts", piping.dead),
+            (f"table {pipeline.TABLE}, current state", piping.table),
         ):
             self._say(
                 f"{name}: {found.expected:,} expected, {found.found:,} found, "
-                f"{found.missing:,} missing, {found.wrong:,} wrong or twice"
+                f"{found.missing:,} missing, {found.wrong:,} wrong or duplicated"
             )
         log.checkpoint()
         log.lake.sync()
@@ -211,7 +210,7 @@ class Story:
             if kill and all(read.get(name) for name in _FLOWS):
                 child.kill()
 
-        def meanwhile() -> None:
+        def report_progress() -> None:
             done = min(read.get(each, 0) for each in _FLOWS)
             if done:
                 self._meter("pipeline", done, self._expected.changes)
@@ -221,14 +220,14 @@ class Story:
         arguments = ["pipeline", "run", str(file), "--data", url, "--available-now", "--json"]
         child = Child("lakebed.cli", arguments, self.folder, hear)
         with child:
-            child.wait(meanwhile)
+            child.wait(report_progress)
         if child.was_killed and child.killed_at is not None:
             piping.killed_at = child.killed_at - self._begun
 
     # The topic, and its tables
 
     def _compact(self, log: lakebed.Log) -> None:
-        self._act(f"The topic {TOPIC} is compacted: the last change of each order stays.")
+        self._act(f"The topic {TOPIC} is compacted: only the latest record of each key is kept.")
         before, begun = _records(log), self._now()
         log.alter_topic(TOPIC, config={"cleanup": "compact"})
         arguments = ["job", "compact", TOPIC, "--data", url_of(log), "--force", "--json"]
@@ -242,17 +241,17 @@ class Story:
         self._measure("old files removed")
         sizes = self.measures.sizes
         self._say(
-            f"{before:,} records before, {after:,} after, {expected:,} expected; segments "
-            f"{sizes[-2].segments / 2**20:.1f} MiB, {sizes[-1].segments / 2**20:.1f} MiB when old "
-            "snapshots of the tables are dropped"
+            f"{before:,} records before, {after:,} after ({expected:,} expected); segments "
+            f"{sizes[-2].segments / 2**20:.1f} MiB, {sizes[-1].segments / 2**20:.1f} MiB after "
+            "old table snapshots are removed"
         )
 
     def _ask(self, log: lakebed.Log) -> None:
-        self._act("DuckDB reads the Iceberg tables.")
+        self._act("DuckDB queries the Iceberg tables.")
         self.measures.queries = asking.ask(log, self.folder, self._expected)
         for query in self.measures.queries:
-            answer = "as the till meant it" if query.is_right else "NOT what the till meant"
-            self._say(f"{query.name}: {answer}, in {query.seconds * 1000:.0f} ms")
+            answer = "matches" if query.is_right else "DOES NOT MATCH"
+            self._say(f"{query.name}: {answer}, {query.seconds * 1000:.0f} ms")
 
     def _measure(self, act: str) -> None:
         """Note how large the log's parts are."""
@@ -272,7 +271,7 @@ def _size(folder: Path) -> int:
 
 
 def _heedless(_: Child, __: str) -> None:
-    """Hear nothing."""
+    """Ignore what the process writes."""
 
 
 @contextlib.contextmanager
@@ -299,9 +298,9 @@ def stage(folder: Path) -> Iterator[None]:
 
 def _check(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise InvalidArgumentError("this is no folder: name another place", folder=folder)
+        raise InvalidArgumentError("--folder is not a directory; name another one", folder=folder)
     if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
         raise InvalidArgumentError(
-            "this folder is not empty, and not of an earlier demonstration: name another one",
+            "the folder is not empty and not from an earlier demo; name another one",
             folder=folder,
         )

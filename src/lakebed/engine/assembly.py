@@ -39,9 +39,9 @@ from lakebed.lake.folder import LakeFolder
 from lakebed.lake.places import Places
 from lakebed.lake.reader import SegmentReader
 from lakebed.lake.remote import RemoteSegments
-from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.reports.stats import LogStats
 from lakebed.state.image import State
+from lakebed.state.snapshot_files import SnapshotFolder
 from lakebed.types import HardState, Progress, say_nothing
 from lakebed.wal import Wal
 from lakebed.wal.folder import RAFT, TOPICS, Layout, declare_kind, is_declared, other_kind

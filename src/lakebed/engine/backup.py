@@ -43,9 +43,9 @@ from lakebed.host import Disk, Mode, failpoints
 from lakebed.lake.folder import LakeFolder, SegmentName
 from lakebed.lake.places import Places
 from lakebed.lake.verify import verify_segment
-from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.reports.maintenance import BackupReport
 from lakebed.state.image import State, encode_state
+from lakebed.state.snapshot_files import SnapshotFolder
 from lakebed.state.values import STORE, Partition, Segment
 from lakebed.version import __version__
 from lakebed.wal import Wal

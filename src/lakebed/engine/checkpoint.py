@@ -29,11 +29,11 @@ from lakebed.errors import LakebedError, RejectedError, translated
 from lakebed.host import failpoints
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.write import write_segment
-from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.reports.maintenance import CheckpointReport
 from lakebed.state.commands import Command, Flush, StagedFile
 from lakebed.state.image import State, encode_state
 from lakebed.state.machine import Dropped, carry_out, decide
+from lakebed.state.snapshot_files import SnapshotFolder
 from lakebed.state.values import Segment, Topic
 from lakebed.topic.memtable import Chunk, decode_chunks
 from lakebed.topic.records import with_position

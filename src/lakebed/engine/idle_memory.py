@@ -12,7 +12,7 @@ from lakebed.engine.core import Core
 from lakebed.host.memory import release_unused
 
 _IDLE_SECONDS: Final = 10.0
-_BUSY_SECONDS: Final = 300.0
+_BUSY_SECONDS: Final = 60.0
 
 
 class IdleMemory:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lakebed.host import Disk
-    from lakebed.raft.snapshot import SnapshotFolder
+    from lakebed.state.snapshot_files import SnapshotFolder
     from lakebed.types import Entry
 
 _log = logging.getLogger("lakebed.engine")

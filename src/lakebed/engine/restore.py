@@ -39,8 +39,8 @@ from lakebed.engine.log import EmbeddedLog as Log
 from lakebed.engine.settings import effective_config
 from lakebed.errors import BackupDamagedError, InvalidArgumentError, MissingFileError, translated
 from lakebed.host import Disk, OsDisk, failpoints
-from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.state.image import decode_state, encode_state
+from lakebed.state.snapshot_files import SnapshotFolder
 from lakebed.types import Progress
 from lakebed.wal.copying import Copy
 from lakebed.wal.folder import TOPICS, Layout, make_folders, write_identity

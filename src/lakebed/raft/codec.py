@@ -11,7 +11,7 @@ Note, kept in the WAL's release mark, whose index and term are the snapshot's:
 
     [version 1, file bytes, CRC32C of the file, voters [u64 …], learners [u64 …]]
 
-The note is what makes a snapshot valid: a file that no note speaks of is a leftover.
+The note is what makes a snapshot valid: a file without a note is a leftover.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import msgpack  # it ships no types
 from lakebed import limits
 from lakebed.errors import CorruptionError, FormatTooNewError, InvalidArgumentError
 from lakebed.raft.values import MEMBERS_MAX, Membership
+from lakebed.state.snapshot_files import SnapshotNote
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -35,12 +36,10 @@ _BYTES_MAX: Final = 64 + 9 * MEMBERS_MAX
 
 
 @dataclass(frozen=True)
-class Note:
-    """What the log remembers about its snapshot: who belonged, and what the file must be."""
+class Note(SnapshotNote):
+    """What the log remembers about its snapshot: its members, and what the file must be."""
 
     membership: Membership
-    file_bytes: int
-    checksum: int
 
 
 def encode_membership(membership: Membership) -> bytes:
@@ -66,9 +65,9 @@ def decode_note(data: Buffer) -> Note:
     """Return the note in a release mark."""
     file_bytes, checksum, voters, learners = _unpack(data, "a snapshot's note", 5)
     return Note(
-        _membership(voters, learners),
         _number(file_bytes, "file_bytes", limits.SNAPSHOT_BYTES_MAX),
         _number(checksum, "checksum", 2**32 - 1),
+        _membership(voters, learners),
     )
 
 

@@ -32,9 +32,9 @@ from lakebed.raft.checks import (
 from lakebed.raft.codec import Note, encode_note
 from lakebed.raft.log import READ_BYTES_MAX
 from lakebed.raft.mapping import boundary_of, load_history, note_of, read_durable, runs
-from lakebed.raft.snapshot import SnapshotFolder
 from lakebed.raft.staging import Group, Staging
 from lakebed.raft.values import LogEntry, Membership, Snapshot
+from lakebed.state.snapshot_files import SnapshotFolder
 from lakebed.types import Closing, EntryKind, HardState
 from lakebed.wal import Wal, WalConfig, WalStats
 from lakebed.wal.folder import RAFT, TOPICS, Layout, declare_kind, is_declared, other_kind
@@ -266,7 +266,7 @@ class WalLog(Closing):
             check_snapshot_follows(snapshot, self._history.boundary.term)
             try:
                 checksum = self._snapshots.write(snapshot.index, snapshot.data)
-                self._mark(snapshot, Note(snapshot.membership, len(snapshot.data), checksum))
+                self._mark(snapshot, Note(len(snapshot.data), checksum, snapshot.membership))
             finally:
                 self._remove_leftovers()
 

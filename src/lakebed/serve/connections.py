@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 
 from lakebed import limits
 from lakebed.config import ServeConfig
-from lakebed.serve.protocol import MESSAGE_BYTES_MAX
+from lakebed.operations.description import MESSAGE_BYTES_MAX
 
 _log = logging.getLogger("lakebed.serve")
 

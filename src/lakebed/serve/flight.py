@@ -30,8 +30,11 @@ from lakebed.errors import (
     QuotaExceededError,
     ServerUnavailableError,
 )
+from lakebed.operations.description import Operation
+from lakebed.operations.routes import STREAMS
+from lakebed.operations.table import OPERATIONS
 from lakebed.serve.callers import OFFERED, PUT, Caller, Callers
-from lakebed.serve.calls import CALLS, STREAMS, Call, Session, checked, is_administrative
+from lakebed.serve.calls import Session, checked, run
 from lakebed.serve.connections import Connections, Sockets, host_of
 from lakebed.serve.flight_errors import flight_error
 from lakebed.serve.flight_info import flight_info
@@ -127,7 +130,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
         """Make a call."""
-        call = CALLS.get(action.type)
+        call = OPERATIONS.get(action.type)
         with self._served(context, action.type if call else "unknown") as principal:
             if call is None:
                 raise ProtocolError("there is no such call", call=str(action.type)[:80])
@@ -144,7 +147,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             self._is_sending(caller, principal)
         return iter([fl.Result(pa.py_buffer(reply))])
 
-    def _call(self, principal: Principal, call: Call, request: Any) -> Any:
+    def _call(self, principal: Principal, call: Operation, request: Any) -> Any:
         names = call.names(request)
         if not call.open or names:
             self._guard.check(principal, call.name, call.need, names)
@@ -161,19 +164,19 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             self._config,
             administrator=self._guard.administers(principal),
         )
-        administrative = is_administrative(call)
         try:
-            reply = call.run(session, request)
+            reply = run(session, call, request)
         except LakebedError as error:
-            if administrative:
+            if call.is_audited:
                 self._guard.did(principal, call.name, names, outcome="failed", reason=error.code)
             raise
-        if administrative:
+        if call.is_audited:
             self._guard.did(principal, call.name, names)
-        if call.name in ("topics", "groups"):
+        if call.lists_names:
             return [name for name in reply if self._guard.permits(principal, call.need, name)]
-        if call.shown is not None:
-            return call.shown(reply, lambda name: self._guard.permits(principal, _READ, name))
+        if call.filter_reply is not None:
+            permits = self._guard.permits
+            return call.filter_reply(reply, lambda topic: permits(principal, _READ, topic))
         return reply
 
     def list_actions(self, context: Any) -> list[Any]:
@@ -181,7 +184,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         with self._served(context, "list_actions"):
             return [
                 (call.name, f"{call.need.action.value}: {', '.join(call.parameters) or 'nothing'}")
-                for call in CALLS.values()
+                for call in OPERATIONS.values()
             ]
 
     # Streams
@@ -226,7 +229,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self._guard.check(principal, ticket.call, STREAMS[ticket.call], ticket.topics())
         group = ticket.group()
         if group is not None:  # it is the heartbeat of a member too
-            self._guard.check(principal, ticket.call, CALLS["heartbeat"].need, [group])
+            self._guard.check(principal, ticket.call, OPERATIONS["heartbeat"].need, [group])
 
     def _answer(self, context: Any, caller: Caller, principal: Principal, ticket: Ticket) -> Any:
         """Return the answer to a ticket; the bytes of a table count until it is sent."""

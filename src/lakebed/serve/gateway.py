@@ -15,10 +15,11 @@ from starlette.responses import Response
 
 from lakebed import limits
 from lakebed.api.reads import Bounds
+from lakebed.bridge import log as bridge
 from lakebed.errors import InvalidArgumentError, TopicNotFoundError
+from lakebed.operations.requests import filter_group
 from lakebed.reports.groups import GroupInfo
 from lakebed.reports.topics import TopicInfo
-from lakebed.serve.calls import shown_group
 from lakebed.serve.gateway_models import (
     NAME_PATTERN,
     TOPIC_PATTERN,
@@ -219,7 +220,7 @@ def _add_records(app: FastAPI, door: Door) -> None:
 
         def reading(start: int) -> Coroutine[Any, Any, pa.Table]:
             bounds = Bounds(max_records, _READ_BYTES)
-            return door.threads.read(topic, partition, start, bounds, wait_ms / 1000)
+            return bridge.read(door.log, run, topic, partition, start, bounds, None, wait_ms / 1000)
 
         async def work(caller: Caller) -> Response:
             start = await run(_start, door.log, topic, partition, offset)
@@ -246,9 +247,11 @@ async def _written(door: Door, topic: str, rows: list[dict[str, Any]]) -> list[t
     """Write rows atomically; give partition and offset of each."""
     found = by_partition(rows)
     if len(found) == 1:
-        acks = await door.threads.append_batch(topic, rows, next(iter(found)))
+        append = door.log._writing.append_batch_async
+        future = await door.threads.run_slowly(append, topic, rows, next(iter(found)))
+        acks = await asyncio.wrap_future(future)  # no thread is held while the disk works
         return [(ack.partition, ack.offset) for ack in acks]
-    return await door.threads.write(_written_together, door.log, topic, rows, found)
+    return await door.threads.run_slowly(_written_together, door.log, topic, rows, found)
 
 
 def _written_together(
@@ -330,7 +333,7 @@ def _add_groups(app: FastAPI, door: Door) -> None:
 
         async def work(caller: Caller) -> Response:
             info = await run(log.describe_group, group)
-            return answer(_group(shown_group(info, caller.may_read)))
+            return answer(_group(filter_group(info, caller.may_read)))
 
         return await door.answer(request, "describe_group", work, [group])
 

@@ -39,7 +39,8 @@ from lakebed.api.lookup import no_topic
 from lakebed.api.reads import COLUMNS, Bounds, checked_bounds
 from lakebed.engine.fetching import fetch, wanted_next
 from lakebed.errors import InvalidArgumentError, ProtocolError, SchemaChangeError
-from lakebed.serve.calls import STREAMS, check_same
+from lakebed.operations.routes import STREAMS
+from lakebed.serve.calls import check_same
 from lakebed.serve.predicates import unpack_predicate
 from lakebed.serve.protocol import pack, unpack_request
 from lakebed.types import TopicPartition

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from lakebed.config import ServeConfig
 from lakebed.errors import AccessDeniedError, UnauthenticatedError
 from lakebed.host import Clock, SystemClock
+from lakebed.operations.description import Need
 from lakebed.reports.audit import AuditRecord
 from lakebed.serve.access_log import CallFacts
 from lakebed.serve.audit import Auditor
@@ -40,14 +41,6 @@ _OWN_TOKEN: Final = "lkb_"  # noqa: S105  # what it begins with is no secret
 _NAMES_MAX: Final = 20
 _TEXT_MAX: Final = 200
 """How much of what a caller sent goes into the audit."""
-
-
-class Need(NamedTuple):
-    """What a call needs: an action, on topics, on groups, or on the log as a whole."""
-
-    action: Action
-    on: str
-    """`topic`, `group` or `log`."""
 
 
 class Principal(NamedTuple):

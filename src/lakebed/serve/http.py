@@ -131,10 +131,10 @@ def _run(run: Callable[[], Coroutine[Any, Any, None]], begun: Future[_Parts]) ->
 def _server(app: Any, door: Door, config: ServeConfig, context: ssl.SSLContext | None) -> Any:
     import uvicorn
 
+    from lakebed.bridge.completions import CompletionQueue
     from lakebed.serve.http_connections import Connections, Seat
     from lakebed.serve.http_listener import Listener
     from lakebed.serve.http_protocol import Connection
-    from lakebed.serve.letters import Letters
     from lakebed.serve.record_socket import RecordSocket
 
     connections = Connections(config, door.meters)
@@ -142,7 +142,8 @@ def _server(app: Any, door: Door, config: ServeConfig, context: ssl.SSLContext |
     class Writer(RecordSocket):
         """WebSockets of this server."""
 
-    Writer.door, Writer.letters = door, Letters(asyncio.get_running_loop())
+    Writer.door = door
+    Writer.completions = CompletionQueue(asyncio.get_running_loop())
 
     class Limited(Connection):
         """Connections of this server."""

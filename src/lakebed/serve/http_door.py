@@ -14,9 +14,11 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from lakebed import limits
-from lakebed.errors import InvalidArgumentError, LakebedError
-from lakebed.serve.calls import CALLS, STREAMS, is_administrative
-from lakebed.serve.guard import Need, Principal
+from lakebed.bridge.threads import Threads
+from lakebed.errors import InvalidArgumentError, LakebedError, ServerUnavailableError
+from lakebed.operations.routes import NEEDS
+from lakebed.operations.table import OPERATIONS
+from lakebed.serve.guard import Principal
 from lakebed.serve.http_body import (
     STEP_BYTES,
     GoneError,
@@ -29,7 +31,6 @@ from lakebed.serve.http_errors import Refused, problem, refusal
 from lakebed.serve.http_origin import check_origin
 from lakebed.serve.http_places import Places, too_many
 from lakebed.serve.http_stalls import BUFFER_BYTES
-from lakebed.serve.http_threads import HttpThreads
 from lakebed.serve.record_form import check_form
 from lakebed.serve.refusals import tell
 
@@ -43,38 +44,22 @@ if TYPE_CHECKING:
     from lakebed.serve.meters import Meters
     from lakebed.serve.quotas import Quotas
 
-NEEDS: Final[dict[str, Need]] = {
-    **{
-        name: CALLS[name].need
-        for name in (
-            "topics",
-            "create_topic",
-            "describe_topic",
-            "alter_topic",
-            "delete_topic",
-            "offsets",
-            "groups",
-            "describe_group",
-            "commit_offsets",
-            "delete_group",
-        )
-    },
-    "put": STREAMS["put"],
-    "read": STREAMS["read"],
-    "metrics": CALLS["stats"].need,
-}
-"""What each call needs: the same as over Flight."""
-
 ANSWER: Final = "answer"
 """The state of a request under which its answer's bytes are held until they are sent."""
 
 _BIG_BYTES: Final = 64 * 1024
 """A body from this size on is parsed in a thread."""
 _BEARER: Final = "bearer "
+_WRITING_THREADS: Final = 8
+"""For calls that wait when memory is short, so that reads do not queue behind them."""
 
 _logger: Final = logging.getLogger("lakebed.serve")
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+def _stopping_error() -> LakebedError:
+    return ServerUnavailableError("the server is stopping")
 
 
 class Caller:
@@ -175,7 +160,9 @@ class Door:
         self.guard = guard
         self.quotas = quotas
         self.meters = meters
-        self.threads = HttpThreads(log)
+        self.threads = Threads(
+            "lakebed-gateway", slow_threads=_WRITING_THREADS, closed=_stopping_error
+        )
         self.body_bytes_max = min(config.request_bytes_max, limits.JSON_BYTES_MAX)
         self.stopping = asyncio.Event()
         self._places = Places(config)
@@ -216,8 +203,8 @@ class Door:
 
     def _record(self, caller: Caller, outcome: str) -> None:
         """Put an administrative act on record; what was refused before, the guard has recorded."""
-        call = CALLS.get(caller.call)
-        if call is None or caller.names is None or not is_administrative(call):
+        call = OPERATIONS.get(caller.call)
+        if call is None or caller.names is None or not call.is_audited:
             return
         if outcome == "ok":
             self.guard.did(caller.principal, call.name, caller.names)
@@ -278,7 +265,7 @@ class Door:
 
     def close(self) -> None:
         """Let the threads go."""
-        self.threads.close()
+        self.threads.close(cancel_queued=True)
 
 
 def _peer(request: Request) -> str:

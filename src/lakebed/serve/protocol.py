@@ -2,7 +2,7 @@
 
 Requests, replies and tickets are msgpack: numbers, text, bytes, lists, maps, and these extensions:
 
-    1  one of the reports in `_REPORTS`: [name, {field: value}]
+    1  one of the reports in `operations/results.py`: [name, {field: value}]
     2  an Arrow schema, as an IPC message
     3  a time: microseconds since 1970, UTC, as text
     4  an error: {code, message, facts}
@@ -22,37 +22,13 @@ import msgpack
 import pyarrow as pa
 
 from lakebed import errors, limits
-from lakebed.api.together import CommittedTogether
 from lakebed.errors import LakebedError, ProtocolError
-from lakebed.reports.access import DenialInfo, GrantInfo, RuleInfo, TokenInfo
-from lakebed.reports.derived import Committed, DerivedFile, DerivedFiles, DerivedTable
-from lakebed.reports.groups import GroupInfo, GroupPartition
-from lakebed.reports.lake import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
-from lakebed.reports.maintenance import (
-    BackupReport,
-    CheckpointReport,
-    CleanupFailure,
-    CleanupReport,
-    CompactionPlan,
-    PartitionCompaction,
-    RewriteReport,
-)
-from lakebed.reports.stats import LogStats
-from lakebed.reports.topics import (
-    HotRange,
-    PartitionInfo,
-    ScanPlan,
-    SealedFile,
-    SegmentInfo,
-    TopicInfo,
-)
-from lakebed.reports.wal import Counters, RecoveryStats, WalStats
+from lakebed.operations.description import MESSAGE_BYTES_MAX
+from lakebed.operations.results import REPORTS
 from lakebed.serve.private_paths import without_paths
 from lakebed.serve.received import check_text
 
 VERSION: Final = 1
-MESSAGE_BYTES_MAX: Final = 16 * limits.MIB
-"""The largest request, reply or ticket; records travel as Arrow batches and are not in it."""
 REQUEST_ITEMS_MAX: Final = 1_000_000
 """The most items of a list or map in a request, unless its call allows fewer."""
 _FACT_BYTES_MAX: Final = 400
@@ -62,44 +38,6 @@ _DEPTH_MAX: Final = 8
 """So deep may reports stand in reports."""
 _EXTENSIONS: Final = (1, 2, 3, 4)
 _REPORT, _SCHEMA, _TIME, _ERROR = _EXTENSIONS
-_REPORTS: Final[dict[str, Any]] = {
-    kind.__name__: kind
-    for kind in (
-        BackupReport,
-        CheckpointReport,
-        CleanupFailure,
-        CleanupReport,
-        CompactionPlan,
-        Committed,
-        CommittedTogether,
-        Counters,
-        DerivedFile,
-        DerivedFiles,
-        DerivedTable,
-        DenialInfo,
-        GrantInfo,
-        GroupInfo,
-        GroupPartition,
-        HotRange,
-        LakeStats,
-        LogStats,
-        PartitionCompaction,
-        PartitionInfo,
-        RecoveryStats,
-        RemovalReport,
-        RewriteReport,
-        RuleInfo,
-        ScanPlan,
-        SealedFile,
-        SegmentInfo,
-        SnapshotInfo,
-        SyncReport,
-        TableInfo,
-        TokenInfo,
-        TopicInfo,
-        WalStats,
-    )
-}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -122,7 +60,7 @@ def _extension(value: Any) -> Any:
         return msgpack.ExtType(_TIME, str(since // timedelta(microseconds=1)).encode())
     if isinstance(value, LakebedError):
         return msgpack.ExtType(_ERROR, pack_error(value))
-    if type(value).__name__ in _REPORTS and dataclasses.is_dataclass(value):
+    if type(value).__name__ in REPORTS and dataclasses.is_dataclass(value):
         fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
         return msgpack.ExtType(_REPORT, pack([type(value).__name__, fields]))
     if isinstance(value, set | frozenset):
@@ -200,7 +138,7 @@ def _schema(data: bytes) -> pa.Schema:
 def _report(value: Any) -> Any:
     try:
         name, fields = value
-        kind = _REPORTS[name]
+        kind = REPORTS[name]
         known = {each.name: str(each.type) for each in dataclasses.fields(kind)}
         return kind(
             **{

@@ -26,8 +26,10 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from lakebed.api.acks import Ack
+from lakebed.bridge.completions import CompletionQueue, Reply
+from lakebed.bridge.log import must_wait
 from lakebed.errors import InvalidArgumentError, LakebedError, ServerUnavailableError
-from lakebed.serve.calls import STREAMS
+from lakebed.operations.routes import STREAMS
 from lakebed.serve.http_body import parsed
 from lakebed.serve.http_errors import HEADERS, Refused, body_of, problem, status_of
 from lakebed.serve.http_head import head_fault
@@ -35,7 +37,6 @@ from lakebed.serve.http_origin import check_origin
 from lakebed.serve.http_places import too_many
 from lakebed.serve.http_protocol import end_stalled
 from lakebed.serve.http_stalls import StallWatch
-from lakebed.serve.letters import Letters, Slot
 from lakebed.serve.record_form import RecordReader, check_record
 from lakebed.serve.refusals import tell_upgrade
 
@@ -62,11 +63,25 @@ _CLOSE_SECONDS: Final = 10.0
 """How long a connection that is closed may take to be gone."""
 
 
+class Slot(Reply):
+    """The answer to one message of a connection, once the log has written or refused its record."""
+
+    def __init__(self, socket: RecordSocket, completions: CompletionQueue) -> None:
+        super().__init__(completions)
+        self._socket = socket
+        self.answer: Any = None
+
+    def deliver(self, result: Any, error: BaseException | None) -> None:
+        """Keep the answer, and let the connection send those that are due."""
+        self.answer = result if error is None else error
+        self._socket.continue_or_fail()
+
+
 class RecordSocket(asyncio.Protocol):
     """One connection; the HTTP server hands it over when it asks for an upgrade."""
 
     door: Door
-    letters: Letters
+    completions: CompletionQueue
     """Both set in a class of its own for each server."""
 
     def __init__(
@@ -146,7 +161,7 @@ class RecordSocket(asyncio.Protocol):
         """Go on with a client that reads again."""
         self._full = False
         self._watch.end()
-        asyncio.get_running_loop().call_soon(self._go_on_alone)  # this may be called by a write
+        asyncio.get_running_loop().call_soon(self.continue_or_fail)  # this may be called by a write
 
     def eof_received(self) -> None:
         """Take the end of what comes."""
@@ -299,7 +314,8 @@ class RecordSocket(asyncio.Protocol):
         if not self._slots and self.door.stopping.is_set():
             self._close(CloseCode.SERVICE_RESTART, "the server is stopping")
 
-    def _go_on_alone(self) -> None:
+    def continue_or_fail(self) -> None:
+        """Go on; a defect ends this connection and no other."""
         try:
             self.go_on()
         except Exception as error:
@@ -308,7 +324,7 @@ class RecordSocket(asyncio.Protocol):
     def _submit_some(self) -> None:
         held_up = self._waiting or self._full
         while self._messages and len(self._slots) < _UNDER_WAY_MAX and not held_up:
-            if self._must_wait():
+            if must_wait(self.door.log):
                 self._waiting = True
                 task = asyncio.get_running_loop().create_task(self._wait())
                 task.add_done_callback(lambda _: None)
@@ -328,10 +344,6 @@ class RecordSocket(asyncio.Protocol):
         else:
             self._transport.resume_reading()
 
-    def _must_wait(self) -> bool:
-        log = self.door.log
-        return bool(log._core.broken or log._budget.pause() or log._wal.queue_is_full)
-
     async def _wait(self) -> None:
         """Wait for room in the log; if there is none in time, the next record is refused."""
         try:
@@ -344,11 +356,11 @@ class RecordSocket(asyncio.Protocol):
             self.fail(error)
         finally:
             self._waiting = False
-        self._go_on_alone()
+        self.continue_or_fail()
 
     def _submit(self, message: bytes) -> None:
         """Append the record of a message."""
-        slot = Slot(self, self.letters)
+        slot = Slot(self, self.completions)
         try:
             if time.monotonic() - self._checked_at > _RECHECK_SECONDS:
                 self._check()
@@ -358,7 +370,7 @@ class RecordSocket(asyncio.Protocol):
             else:
                 record = self._record(message)
             self._slots.append(slot)
-            self.door.log._writing.post(record, slot)  # type: ignore[arg-type]  # what it calls
+            self.door.log._writing.post(record, slot)
         except LakebedError as error:
             if self._slots and self._slots[-1] is slot:
                 self._slots.pop()
@@ -387,7 +399,7 @@ class RecordSocket(asyncio.Protocol):
     # Answers
 
     def _refuse(self, error: LakebedError) -> None:
-        slot = Slot(self, self.letters)
+        slot = Slot(self, self.completions)
         slot.answer = error
         self._slots.append(slot)
 

@@ -14,7 +14,7 @@ from lakebed.serve.protocol import pack, unpack_request
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig
-    from lakebed.serve.calls import Call
+    from lakebed.operations.description import Operation
     from lakebed.serve.guard import Guard, Principal
 
 SMALL_REQUEST_BYTES: Final = 4 * 1024
@@ -25,7 +25,7 @@ _PARSED_TIMES: Final = 32
 _NOTHING: Final = pack({})
 
 
-def check_unread(guard: Guard, principal: Principal, call: Call, size: int) -> None:
+def check_unread(guard: Guard, principal: Principal, call: Operation, size: int) -> None:
     """Refuse a request by its size, or because its caller may do nothing of this kind at all."""
     if not call.parameters and size > len(_NOTHING):
         raise ProtocolError("the call takes no parameters", call=call.name, bytes=size)
@@ -38,7 +38,7 @@ def check_unread(guard: Guard, principal: Principal, call: Call, size: int) -> N
         guard.check_somewhere(principal, call.name, *actions)
 
 
-def unpack_call(call: Call, body: Any) -> Any:
+def unpack_call(call: Operation, body: Any) -> Any:
     """Take the request of a call apart; an empty one has no parameters."""
     return unpack_request(memoryview(body), call.items_max) if body.size else {}
 

@@ -61,7 +61,7 @@ MUTANTS = (
     Mutant(
         name="snapshot-name-not-synced",
         breaks="never lost: a snapshot's name survives before the WAL frees what it holds",
-        at="lakebed.raft.snapshot:SnapshotFolder.write",
+        at="lakebed.state.snapshot_files:SnapshotFolder.write",
         changes=(drop("$D.sync_folder(...)"),),
         tests=(ENGINE_CUTS,),
         seconds=15,

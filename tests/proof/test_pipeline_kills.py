@@ -1,10 +1,9 @@
-"""The README's pipeline: run as printed, and killed again and again while orders come in."""
+"""A pipeline to a topic and to a table, killed again and again while orders come in."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,28 +18,42 @@ import duckdb
 import pytest
 
 import lakebed
-from tests.documents.pages import blocks_of
-from tests.documents.terminal import check
 from tests.foreign.readers import duckdb_connection
 from tests.proof.scale import kept_on_failure, rng
 from tests.serve.support import ServerProcess
-from tests.test_documents import README
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(1200)]
 
-_, _, _SECTION = README.partition("\n## A pipeline\n")
-SECTION = _SECTION.partition("\n## ")[0]
-(PIPELINE,) = re.findall(r"^```toml\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
+PIPELINE = """\
+name = "orders"
+log = "sales"                   # a folder, or the URL of a server
+dead_letter = "orders-dead"     # what cannot be decoded, or fails a check, with the reason
+
+[source.orders]
+topic = "orders"
+decode = "json"
+schema = "id BIGINT, customer STRING, amount DOUBLE, status STRING"
+
+[step.paid]
+sql = "SELECT id, customer, amount FROM orders WHERE status = 'paid'"
+expect.positive = { check = "amount > 0", otherwise = "dead-letter" }
+
+[step.totals]
+sql = "SELECT customer, count(*) AS orders, sum(amount) AS amount FROM paid GROUP BY customer"
+
+[sink.paid]
+from = "paid"
+topic = "paid-orders"
+key = "id"
+
+[sink.by_customer]
+from = "totals"
+table = "orders_by_customer"    # an Iceberg table
+mode = "current"                # with a row for each customer
+key = ["customer"]
+"""
 CUSTOMERS = 7
 LIFE_SECONDS = 900
-
-
-def test_the_readmes_pipeline_runs_as_printed(tmp_path: Path) -> None:
-    blocks = [block for block in blocks_of("README.md") if block.chapter == "A pipeline"]
-    assert [block.language for block in blocks] == ["toml", "console"]
-    check(blocks, tmp_path, timeout_seconds=LIFE_SECONDS)
-    with lakebed.open(tmp_path / "here" / "sales") as log:
-        assert _totals(log) == {"ann": (2, 7.0)}
 
 
 @pytest.mark.prove
@@ -48,11 +61,11 @@ def test_the_readmes_pipeline_runs_as_printed(tmp_path: Path) -> None:
 def test_a_pipeline_that_is_killed_again_and_again_writes_every_order_once(tmp_path: Path) -> None:
     """Orders are written all the while; the whole process group dies, Java and workers with it."""
     (tmp_path / "orders.toml").write_text(PIPELINE)
-    random = rng("readme pipeline")
+    random = rng("pipeline kills")
     kills = 10
     folder = tmp_path / "sales"
     with (
-        kept_on_failure(tmp_path, "tests/proof/test_readme_pipeline.py"),
+        kept_on_failure(tmp_path, "tests/proof/test_pipeline_kills.py"),
         ServerProcess(folder) as server,
         server.open() as log,
     ):

@@ -1,13 +1,13 @@
-"""Snapshot files: each is there whole or not at all, and every byte is checked when it is read.
+"""Snapshot files: each exists whole or not at all, and every byte is checked when it is read.
 
     DIR/snapshots/{index:020d}.snapshot      the snapshot's data, nothing else
     DIR/snapshots/{index:020d}.snapshot.tmp  one being written
 
-A file says nothing about itself: the note in the WAL's release mark says which one is valid, how
-long it is and what its checksum is. Order of a write, and why:
+The state of a log is written by `image.py`, with its length and checksum inside. For any other data
+the caller keeps a `SnapshotNote` of the length and checksum. Order of a write, and why:
 
 1. write the data to a temporary name, and sync it: a snapshot's name means whole contents
-2. rename it, sync the folder: the name survives before the WAL speaks of it
+2. rename it, sync the folder: the name survives before the WAL refers to it
 3. the WAL's release mark, durable: from here on this snapshot is the valid one
 4. only then remove the one before it, and free the WAL's files
 
@@ -21,6 +21,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -29,9 +30,8 @@ from crc32c import crc32c
 from lakebed import limits
 from lakebed.errors import CorruptionError, translated
 from lakebed.host import Disk, File, Mode, failpoints, fill, read_exactly, write_all
-from lakebed.raft.codec import Note
 
-_log = logging.getLogger("lakebed.raft")
+_log = logging.getLogger("lakebed.state")
 
 _WRITTEN = failpoints.define("raft.snapshot.written")
 _SYNCED = failpoints.define("raft.snapshot.synced")
@@ -42,6 +42,14 @@ _REMOVED = failpoints.define("raft.snapshot.removed")
 
 _WHOLE: Final = re.compile(r"\d{20}\.snapshot", re.ASCII)
 _OURS: Final = re.compile(r"\d{20}\.snapshot(\.tmp)?")
+
+
+@dataclass(frozen=True)
+class SnapshotNote:
+    """What the file of a snapshot must be."""
+
+    file_bytes: int
+    checksum: int
 
 
 class SnapshotFolder:
@@ -93,8 +101,8 @@ class SnapshotFolder:
             file.close()
         return checksum
 
-    def verify(self, index: int, note: Note) -> None:
-        """Raise `CorruptionError` unless the file is the one that the note speaks of."""
+    def verify(self, index: int, note: SnapshotNote) -> None:
+        """Raise `CorruptionError` unless the file is the one that the note describes."""
         buffer = memoryview(bytearray(min(limits.READ_CHUNK_BYTES, note.file_bytes)))
         with self._opened(index, note) as file:
             checksum, position = 0, 0
@@ -103,7 +111,7 @@ class SnapshotFolder:
                 position += have
         self._check(index, note, position, checksum)
 
-    def read(self, index: int, note: Note) -> bytes:
+    def read(self, index: int, note: SnapshotNote) -> bytes:
         """Return a snapshot's data, verified."""
         with self._opened(index, note) as file:
             data = bytearray(note.file_bytes)
@@ -145,7 +153,7 @@ class SnapshotFolder:
             )
 
     @contextlib.contextmanager
-    def _opened(self, index: int, note: Note) -> Iterator[File]:
+    def _opened(self, index: int, note: SnapshotNote) -> Iterator[File]:
         """Open a file whose length is right, so that nothing is read into too large a buffer."""
         path = self.path(index)
         with translated("reading a snapshot", path):
@@ -159,7 +167,7 @@ class SnapshotFolder:
             finally:
                 file.close()
 
-    def _check(self, index: int, note: Note, file_bytes: int, checksum: int) -> None:
+    def _check(self, index: int, note: SnapshotNote, file_bytes: int, checksum: int) -> None:
         if (file_bytes, checksum) != (note.file_bytes, note.checksum):
             raise CorruptionError(
                 "the snapshot is damaged",

@@ -1,8 +1,8 @@
-"""The till: a process of its own that writes to the log, and tells what was acknowledged.
+"""The writer: a separate process that appends to the log and reports what was acknowledged.
 
-It opens the log itself, so that whoever kills it kills the log's owner in the middle of its work.
-Started again, it looks up how much of its work is in the log, and goes on behind it. What it tells
-are lines on stdout, each a word and numbers: `opened`, `ack` and `stats`.
+It opens the log itself, so killing it kills the owner of the log. Restarted, it looks up how much
+of its work is in the log and continues after it. It reports lines on stdout, each a word and
+numbers: `opened`, `ack` and `stats`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lakebed.demo.orders import change, checkout_of
 
 TOPIC: Final = "orders"
 AT_ONCE: Final = 25
-"""Changes that a checkout writes together."""
+"""Changes in one batch of a thread."""
 _STATS_SECONDS: Final = 0.1
 
 
 class Teller:
-    """Writes lines for whoever started the till; many threads may."""
+    """Writes lines to the parent process; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

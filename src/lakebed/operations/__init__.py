@@ -1,0 +1,1 @@
+"""Every operation of a log, described once: client, asyncio, server and HTTP follow from it."""

@@ -1,0 +1,46 @@
+"""The HTTP routes: those of operations and streams, and those of the server itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.operations.description import Endpoint, Need, Operation, Owner, Pace, Route, Stream
+from lakebed.operations.table import OPERATIONS
+from lakebed.operations.terms import ADMIN, READ, TOPIC_PATH, WRITE
+
+STREAM_ROWS: Final = (
+    Stream(
+        "put",
+        WRITE,
+        Route(
+            "POST", f"{TOPIC_PATH}/records", 200, "Written", body="NewRecords", errors=(404, 409)
+        ),
+    ),
+    Stream(
+        "read", READ, Route("GET", f"{TOPIC_PATH}/records", answer="Records", errors=(404, 416))
+    ),
+    *(Stream(name, READ) for name in ("range", "follow", "fetch")),
+    Stream("scan", READ, owner=Owner.TABLE),
+    Stream("record", READ, owner=Owner.TABLE),
+    Stream("latest", READ, owner=Owner.TABLE, pace=Pace.SLOW),
+    Stream("as_of", READ, owner=Owner.TABLE, pace=Pace.SLOW),
+)
+STREAMS: Final = {stream.name: stream.need for stream in STREAM_ROWS}
+"""What streams need, by the name of their ticket; `put` is the writing one."""
+
+_ENDPOINTS: Final = (
+    Endpoint("live", None, Route("GET", "/health/live", answer="Live")),
+    Endpoint("ready", None, Route("GET", "/health/ready", answer="Ready", errors=(503,))),
+    Endpoint("metrics", ADMIN, Route("GET", "/metrics", answer="text/plain")),
+)
+_ALL: Final[tuple[Operation | Stream | Endpoint, ...]] = (
+    *_ENDPOINTS,
+    *OPERATIONS.values(),
+    *STREAM_ROWS,
+)
+ROUTES: Final[dict[str, Route]] = {row.name: row.route for row in _ALL if row.route is not None}
+"""The HTTP routes by the names of their calls."""
+NEEDS: Final[dict[str, Need]] = {
+    row.name: row.need for row in _ALL if row.route is not None and row.need is not None
+}
+"""The permission of each HTTP call; those without one need no token."""
