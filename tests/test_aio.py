@@ -19,6 +19,7 @@ from lakebed import errors
 from lakebed.aio import (
     AsyncAccess,
     AsyncConsumer,
+    AsyncDerived,
     AsyncLake,
     AsyncLog,
     AsyncProducer,
@@ -29,7 +30,8 @@ from lakebed.aio.remote import AsyncRemoteLog
 from lakebed.config import LogConfig, ServeConfig, WalConfig
 from lakebed.engine.access import Access
 from lakebed.engine.core import Core
-from lakebed.engine.lake import Lake
+from lakebed.iceberg.derived_table import Derived
+from lakebed.iceberg.lake import Lake
 from lakebed.serve.server import Server
 from lakebed.topic.survivors import pack_survivors
 from lakebed.types import TopicPartition
@@ -42,10 +44,12 @@ TWINS = [
     (lakebed.Transaction, AsyncTransaction),
     (lakebed.Table, AsyncTable),
     (Lake, AsyncLake),
+    (Derived, AsyncDerived),
     (Access, AsyncAccess),
 ]
 INSIDE: dict[type, set[str]] = {
-    Lake: {"start", "nudge", "bury", "stop", "locate"},
+    Lake: {"start", "nudge", "delete_segments", "stop", "locate"},
+    Derived: {"list_names", "load", "expire", "exclusive", "check_open", "close"},
     Access: {"authenticate", "permissions"},
     lakebed.Producer: {"after_fork"},
     lakebed.Transaction: {"after_fork"},
@@ -1024,5 +1028,31 @@ def test_times_outside_the_years_1_to_9999_are_refused(tmp_path: Path, run_on: R
             with pytest.raises(errors.InvalidArgumentError):
                 await transaction.append("t", b"x", timestamp=2**62)
         assert values(await log.read("t")) == []
+
+    run_on(tmp_path / "log", body)
+
+
+# Derived tables
+
+
+def test_a_derived_table_is_made_and_read_by_tasks(tmp_path: Path, run_on: Run) -> None:
+    schema = pa.schema([("id", pa.int64()), ("amount", pa.int64())])
+
+    async def body(log: AsyncLog) -> None:
+        made = await log.derived.create("totals", schema, key=["id"], buckets=1)
+        assert await log.derived.tables() == ["totals"]
+        assert (await log.derived.describe("totals")).location == made.location
+        places = [await log.derived.place("totals") for _ in range(2)]
+        assert len(set(places)) == 2
+        assert all(place.startswith(made.location) for place in places)
+        assert (await log.derived.files("totals")).files == ()
+        done = await log.derived.commit("totals", writer="job", number=1, expected=made.version)
+        assert done.duplicate is False
+        assert (await log.derived.describe("totals")).writers == {"job": 1}
+        assert (await log.derived.iceberg("totals")).schema().column_names
+        assert await log.derived.drop("totals")
+        assert await log.derived.tables() == []
+        with pytest.raises(errors.LakebedError):
+            await log.derived.describe("totals")
 
     run_on(tmp_path / "log", body)

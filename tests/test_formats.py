@@ -16,7 +16,8 @@ import pytest
 import lakebed
 from lakebed import Log, LogConfig, WalConfig, limits
 from lakebed.engine import backup_files
-from lakebed.lake import derived_facts, index, schema, table_facts
+from lakebed.iceberg import derived_properties, table_metadata
+from lakebed.lake import schema, segment_index
 from lakebed.state import commands, image, values
 from lakebed.wal import folder, frame
 from tests import second_log
@@ -191,9 +192,9 @@ def test_magic_numbers_and_units_are_those_of_the_code() -> None:
     for magic in (frame.FILE_MAGIC, image.MAGIC):
         assert f"`{magic.decode().rstrip()}\\n`" in PAGE
     assert f"`0x{frame.FRAME_MAGIC:08X}`" in PAGE
-    assert f"`{index.MAGIC.decode()}`" in PAGE
+    assert f"`{segment_index.MAGIC.decode()}`" in PAGE
     assert f"in {frame.CAPACITY_UNIT} bytes" in PAGE
-    assert f"`{index.KEY}`" in PAGE
+    assert f"`{segment_index.KEY}`" in PAGE
     assert f"has {limits.ROW_GROUP_RECORDS:,} records" in PAGE
     assert f"at most {limits.ENTRY_BYTES_MAX // limits.GIB} GiB" in PAGE
     assert f"at most {limits.MARK_BYTES_MAX // limits.KIB} KiB" in PAGE
@@ -249,15 +250,20 @@ def test_the_columns_of_a_segment_have_the_field_ids_of_the_page() -> None:
 
 def test_every_field_of_a_segments_index_is_on_the_page() -> None:
     listed = {name for each in rows("Segments", 2) for name in re.findall(r"`(\w+)`", each[0])}
-    groups = {each.name for each in dataclasses.fields(index.RowGroup)}
-    whole = {each.name for each in dataclasses.fields(index.SegmentIndex)}
+    groups = {each.name for each in dataclasses.fields(segment_index.RowGroup)}
+    whole = {each.name for each in dataclasses.fields(segment_index.SegmentIndex)}
     assert listed == groups | whole | {"format"}
 
 
 def test_every_property_of_tables_is_on_the_page() -> None:
     listed = [name.strip("`") for name, _ in rows("Tables", 2) if name.startswith("`lakebed.")]
-    topics = [table_facts.LOG, table_facts.TOPIC, table_facts.POSITION, table_facts.OFFSETS]
-    described = derived_facts.__doc__ or ""
+    topics = [
+        table_metadata.LOG,
+        table_metadata.TOPIC,
+        table_metadata.POSITION,
+        table_metadata.OFFSETS,
+    ]
+    described = derived_properties.__doc__ or ""
     assert listed == topics + re.findall(r"^(lakebed\.\w+)", described, re.M)
 
 
@@ -274,6 +280,6 @@ def test_the_versions_are_those_of_the_code() -> None:
         "WAL file": frame.FILE_VERSION,
         "command": commands.VERSION,
         "snapshot": image.VERSION,
-        "segment": index.FORMAT_VERSION,
+        "segment": segment_index.FORMAT_VERSION,
         "backup": backup_files.FORMAT,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import textwrap
 import typing
 from pathlib import Path
 from typing import Any
@@ -81,4 +82,6 @@ def test_the_example_of_an_operation_is_in_the_code() -> None:
     sources = [SOURCE / "lakebed" / name for name in ("api/log.py", "operations/table.py")]
     assert len(blocks) == 2
     for block, source in zip(blocks, sources, strict=True):
-        assert block.text.rstrip() in source.read_text(encoding="utf8"), source
+        assert textwrap.indent(block.text.rstrip(), "    ") in source.read_text(encoding="utf8"), (
+            source
+        )

@@ -11,7 +11,7 @@ from lakebed import ServeConfig
 from lakebed.engine.log import EmbeddedLog
 from lakebed.serve.server import Server
 
-HEAVY: Final = ("lakebed.engine", "lakebed.lake", "lakebed.raft", "lakebed.wal", "pyiceberg")
+HEAVY: Final = ("lakebed.engine", "lakebed.iceberg", "lakebed.lake", "lakebed.wal", "pyiceberg")
 
 
 def loaded_by(code: str) -> set[str]:

@@ -38,7 +38,7 @@ SUBJECTS: Final = (
         Owner.DERIVED,
         "lakebed.api.parts:DerivedApi",
         "lakebed.client.derived:RemoteDerived",
-        awaited="",
+        "lakebed.aio.derived:AsyncDerived",
     ),
     Subject(
         Owner.TABLE,

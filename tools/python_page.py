@@ -13,8 +13,8 @@ from lakebed.client.access import RemoteAccess
 from lakebed.client.derived import RemoteDerived
 from lakebed.client.lake import RemoteLake
 from lakebed.engine.access import Access
-from lakebed.engine.derived import Derived
-from lakebed.engine.lake import Lake
+from lakebed.iceberg.derived_table import Derived
+from lakebed.iceberg.lake import Lake
 from tools.python_names import (
     Attribute,
     attributes_of,
@@ -51,7 +51,7 @@ _GIVEN: Final = (
 _TWIN: Final = (
     "The classes have the methods of their twins, with the same arguments and results; each is"
     " awaited, or entered with `async with`. `log.lake` is an `AsyncLake`, `log.access` an"
-    " `AsyncAccess`. `log.derived` has no twin."
+    " `AsyncAccess`, `log.derived` an `AsyncDerived`."
 )
 _WAL: Final = (
     "The write-ahead log by itself, for whoever builds a log of their own; Lakebed's topics are"
@@ -208,8 +208,11 @@ def _aio() -> Iterator[str]:
     yield "| class | is | lacks | has more |"
     yield "|---|---|---|---|"
     pairs = [(name, getattr(lakebed, twin), twin) for name, twin in _TWINS]
-    pairs += [("AsyncLake", Lake, "log.lake"), ("AsyncAccess", Access, "log.access")]
-    served: dict[str, type] = {"AsyncLake": RemoteLake, "AsyncAccess": RemoteAccess}
+    served: dict[str, type] = {}
+    for name, kind, remote in _PARTS:
+        twin = f"Async{kind.__name__}"
+        pairs.append((twin, kind, name))
+        served[twin] = remote
     for name, kind, twin in pairs:
         mine = _names(getattr(aio, name))
         theirs = _names(served.get(name, kind)) - _INNER.get(kind.__name__, set())

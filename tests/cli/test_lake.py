@@ -334,7 +334,7 @@ def test_one_table_that_fails_holds_up_no_other_and_is_exit_code_1(shell: Shell)
     result = shell.run("lake", "sync", code=1)
     assert "tables  1 changed, 0 dropped\n" in result.stdout
     error, advice = result.stderr.splitlines()
-    assert error.startswith("error: orders: somebody else has put files into the table")
+    assert error.startswith("error: orders: another writer has put files into the table")
     assert advice.startswith("advice: undo the change")
     assert advice.endswith("(code: foreign_table)")
     result = shell.run("lake", "sync", "--json", code=1)
@@ -527,7 +527,7 @@ def test_a_checkpoint_tells_which_table_is_refused(shell: Shell) -> None:
     append_foreign(shell)
     result = shell.run("checkpoint")
     warning, advice = result.stderr.splitlines()
-    assert warning.startswith("warning: the table of orders is not up to date: somebody else")
+    assert warning.startswith("warning: the table of orders is not up to date: another writer")
     assert advice.endswith("(code: foreign_table)")
 
 

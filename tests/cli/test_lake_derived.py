@@ -60,7 +60,7 @@ def test_programs_get_a_line_for_each_derived_table(shell: Shell) -> None:
 def test_a_derived_table_that_cannot_be_read_does_not_hide_the_others(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lakebed.engine.derived import Derived
+    from lakebed.iceberg.derived_table import Derived
 
     real = Derived.describe
 

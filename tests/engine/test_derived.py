@@ -28,7 +28,7 @@ from lakebed.errors import (
 )
 from lakebed.host import ManualClock, OsDisk
 from lakebed.host.table_files import TableFiles
-from lakebed.lake.derived_files import DELETES_SCHEMA
+from lakebed.iceberg.derived_files import DELETES_SCHEMA
 from lakebed.reports.derived import DerivedFile
 from tests.engine import support
 from tests.engine.support import inner
@@ -315,7 +315,7 @@ def test_a_table_that_somebody_else_has_changed_is_refused(derived_log: Log) -> 
     left = derived_log.derived.describe("visits")
     table = inner(derived_log).derived.iceberg("visits")
     table.append(table.scan().to_arrow())
-    with pytest.raises(ForeignTableError, match="somebody else has changed"):
+    with pytest.raises(ForeignTableError, match="another writer has changed"):
         commit(derived_log, "visits", 1, expected=1)
     assert left.snapshot is not None
     table.manage_snapshots().set_current_snapshot(left.snapshot).commit()

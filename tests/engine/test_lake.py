@@ -31,7 +31,6 @@ from pyiceberg.types import StringType
 from sqlalchemy.exc import OperationalError
 
 from lakebed import LakeConfig, Log, LogConfig, limits
-from lakebed.engine import removal
 from lakebed.errors import (
     CatalogUnavailableError,
     ClosedError,
@@ -41,7 +40,8 @@ from lakebed.errors import (
     TopicNotFoundError,
 )
 from lakebed.host import ManualClock, failpoints
-from lakebed.lake import catalog as own_catalog
+from lakebed.iceberg import catalog as own_catalog
+from lakebed.iceberg import gc as removal
 from lakebed.reports.lake import SyncReport
 from tests.engine.support import PRICE, any_time, in_threads, inner
 from tests.waiting import until
@@ -591,7 +591,7 @@ def test_a_catalog_that_is_gone_or_damaged_is_made_anew(
     aside = tmp_path / "iceberg" / "catalog.db.damaged"
     assert aside.exists() == (damage is not remove)
     if damage is not remove:
-        assert "is damaged, and made anew" in caplog.text
+        assert "is damaged, and is created again" in caplog.text
         assert (tmp_path / "iceberg" / "catalog.db").stat().st_mode & 0o777 == 0o600
 
 
@@ -622,7 +622,7 @@ def test_a_table_whose_metadata_is_gone_or_damaged_is_made_anew_and_others_go_on
         assert agrees(log, "others")
         assert agrees(log, "orders")
         assert log.lake.stats().foreign_changes == 1
-    assert "table orders is made anew" in caplog.text
+    assert "table orders is created again" in caplog.text
 
 
 # Somebody else changes a table
@@ -797,7 +797,7 @@ def test_a_change_that_leaves_only_our_files_is_carried_on_with(
         log.lake.gc(now=True)
         assert agrees(log)
     if change in (delete_file, roll_back):
-        assert "was changed by somebody else, and is restored" in caplog.text
+        assert "was changed by another writer, and is restored" in caplog.text
 
 
 def test_the_counters_tell_of_a_foreign_change_that_was_carried_on_with(log: Log) -> None:
@@ -1017,7 +1017,7 @@ def test_a_table_says_what_is_wrong_with_it_before_and_after_a_sync_refuses_it(
     log.lake.sync()
     assert log.lake.describe("orders").problem == ""
     put_stranger(log, tmp_path)
-    assert "somebody else has changed the table" in log.lake.describe("orders").problem
+    assert "another writer has changed the table" in log.lake.describe("orders").problem
     with pytest.raises(ForeignTableError):
         log.lake.sync("orders")
     assert "has put files into the table" in log.lake.tables()[0].problem
@@ -1244,7 +1244,7 @@ def test_closing_while_a_sync_runs_waits_for_it_and_refuses_the_next(
     second.start()
     closing = threading.Thread(target=log.close)
     closing.start()
-    until(lambda: inner(log).lake._stopping)
+    until(lambda: log.lake._worker.stopping)
     go_on.set()
     for thread in (first, second, closing):
         thread.join(600)
@@ -1396,6 +1396,6 @@ def test_an_unchanged_table_is_not_read_again_for_each_segment_that_waits(
         reads: list[object] = []
         monkeypatch.setattr(removal, "needed_files", reads.append)
         for _ in range(3):
-            inner(log).lake._tidy()
+            log.lake._collect_garbage()
         assert reads == []
         assert log.lake.stats().files_waiting > 0

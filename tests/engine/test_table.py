@@ -29,8 +29,8 @@ from lakebed.errors import (
     TopicNotFoundError,
 )
 from lakebed.host import ManualClock, SimDisk
-from lakebed.lake.opened import OpenSegment
-from lakebed.lake.reader import SegmentReader
+from lakebed.lake.open_segment import OpenSegment
+from lakebed.lake.segment_reader import SegmentReader
 from tests.engine.support import PRICE, any_time, in_threads, inner, quiet
 from tests.proof.scale import trials
 from tests.waiting import until

@@ -15,7 +15,7 @@ import pytest
 import lakebed
 from lakebed import LakeConfig, LogConfig
 from lakebed.errors import CatalogUnavailableError
-from lakebed.lake import sqlite_catalog
+from lakebed.iceberg import sqlite_catalog
 
 
 class Tracked(sqlite3.Connection):

@@ -15,8 +15,8 @@ import pytest
 from lakebed import limits
 from lakebed.errors import CorruptionError, FormatTooNewError, LakebedError, MissingFileError
 from lakebed.host import Mode, OsDisk, SimDisk
-from lakebed.lake import LakeFolder, SegmentReader, scan
-from lakebed.lake.index import decode
+from lakebed.lake import LakeFolder, SegmentReader, segment_scan
+from lakebed.lake.segment_index import decode
 from lakebed.state.values import Segment
 from tests.lake.support import (
     ID,
@@ -111,14 +111,14 @@ def test_a_read_that_does_not_need_the_damaged_chunk_gives_what_was_written() ->
 def test_every_part_of_a_damaged_row_group_is_an_error_whichever_is_decoded_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scan, "WHOLE_BYTES_MAX", 0)
-    monkeypatch.setattr(scan, "PART_BYTES", 1)
+    monkeypatch.setattr(segment_scan, "WHOLE_BYTES_MAX", 0)
+    monkeypatch.setattr(segment_scan, "PART_BYTES", 1)
     data, segment, _ = whole(count=8)
     changed = bytearray(data)
     for byte in range(4, segment.file_bytes - segment.tail_bytes):
         changed[byte] ^= 1
     opened = SegmentReader(damaged(bytes(changed)), 0).open(TOPIC, PARTITION, segment)
-    found = scan.pieces(
+    found = segment_scan.pieces(
         opened,
         [0],
         ["value"],
@@ -139,8 +139,8 @@ def test_parts_go_on_with_another_copy_where_the_damaged_one_failed(
     monkeypatch: pytest.MonkeyPatch, copies: int
 ) -> None:
     """Some parts were given already when the library cannot decode the next one."""
-    monkeypatch.setattr(scan, "WHOLE_BYTES_MAX", 0)
-    monkeypatch.setattr(scan, "PART_BYTES", 1)
+    monkeypatch.setattr(segment_scan, "WHOLE_BYTES_MAX", 0)
+    monkeypatch.setattr(segment_scan, "PART_BYTES", 1)
     data, segment, table = whole(count=8)
     opened, other = (
         SegmentReader(damaged(data), 0).open(TOPIC, PARTITION, segment) for _ in range(2)
@@ -152,7 +152,7 @@ def test_parts_go_on_with_another_copy_where_the_damaged_one_failed(
         raise CorruptionError("a row group cannot be decoded")
 
     monkeypatch.setattr(opened, "slices", failing)
-    found = scan.pieces(
+    found = segment_scan.pieces(
         opened,
         [0],
         ["value"],

@@ -22,8 +22,8 @@ from lakebed.errors import (
 )
 from lakebed.host import Disk, Fault, FaultyDisk, Mode, OsDisk, failpoints
 from lakebed.host.store import ObjectStore
-from lakebed.lake.fetched import FetchedSegments
-from lakebed.lake.opened import open_segment
+from lakebed.lake.open_segment import open_segment
+from lakebed.lake.remote_cache import RemoteCache
 from lakebed.state.values import Segment
 from tests.lake.support import PARTITION, TOPIC, lake, records, write
 from tests.s3 import FOREVER, NO_REPETITION, Proxy, Server, options, proxy, s3
@@ -55,13 +55,11 @@ class Lake:
 
     def cache(
         self, *, files: float = 10, store: ObjectStore | None = None, disk: Disk | None = None
-    ) -> FetchedSegments:
+    ) -> RemoteCache:
         bytes_max = int(files * self.size)
-        return FetchedSegments(
-            disk or OsDisk(), self.folder / "cache", store or self.store, bytes_max
-        )
+        return RemoteCache(disk or OsDisk(), self.folder / "cache", store or self.store, bytes_max)
 
-    def get(self, cache: FetchedSegments, number: int) -> Path:
+    def get(self, cache: RemoteCache, number: int) -> Path:
         """Ask for a segment, and check that its file has exactly its bytes."""
         name = self.names[number]
         path = cache.path(name, self.segments[name])
@@ -90,7 +88,7 @@ def test_a_segment_is_fetched_once_and_found_afterwards(stored: Lake) -> None:
 def test_a_fetched_segment_can_be_read(stored: Lake) -> None:
     cache = stored.cache()
     segment = stored.segments[stored.names[0]]
-    with cache.held(stored.names[0], segment) as path:
+    with cache.pin(stored.names[0], segment) as path:
         opened = open_segment(OsDisk(), path, segment)
     assert opened.columns(0, ["offset"])["offset"].to_pylist() == list(range(200))
 
@@ -131,7 +129,7 @@ def test_the_segment_that_is_asked_for_is_given_even_beyond_the_bound(
 def test_a_held_segment_is_not_evicted_and_goes_when_it_is_released(stored: Lake) -> None:
     cache = stored.cache(files=1)
     name = stored.names[0]
-    with cache.held(name, stored.segments[name]) as path:
+    with cache.pin(name, stored.segments[name]) as path:
         for number in (1, 2):
             stored.get(cache, number)
         assert path.read_bytes() == stored.data[name]
@@ -142,7 +140,7 @@ def test_a_held_segment_is_not_evicted_and_goes_when_it_is_released(stored: Lake
 def test_a_segment_that_is_forgotten_while_held_goes_when_it_is_released(stored: Lake) -> None:
     cache = stored.cache()
     name = stored.names[0]
-    with cache.held(name, stored.segments[name]) as path:
+    with cache.pin(name, stored.segments[name]) as path:
         cache.forget(name)
         assert path.read_bytes() == stored.data[name]
     assert stored.cached() == []
@@ -152,7 +150,7 @@ def test_a_segment_that_is_forgotten_while_held_goes_when_it_is_released(stored:
 def test_a_segment_that_is_discarded_while_held_is_replaced_in_one_step(stored: Lake) -> None:
     cache = stored.cache()
     name = stored.names[0]
-    with cache.held(name, stored.segments[name]) as path:
+    with cache.pin(name, stored.segments[name]) as path:
         _flip(path, 10)
         cache.discard(name)
         assert path.exists()
@@ -210,7 +208,7 @@ def test_threads_over_a_small_cache_always_get_the_right_bytes(stored: Lake) -> 
             name = stored.names[(seed * 7 + step * (seed + 1)) % len(stored.names)]
             if step % 13 == seed:
                 cache.forget(name)
-            with cache.held(name, stored.segments[name]) as path:
+            with cache.pin(name, stored.segments[name]) as path:
                 if path.read_bytes() != stored.data[name]:
                     wrong.append(name)
 

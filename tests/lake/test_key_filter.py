@@ -14,7 +14,7 @@ from lakebed.errors import CorruptionError
 from lakebed.host import Mode
 from lakebed.lake import LakeFolder, SegmentReader
 from lakebed.lake.key_filter import blocks_of, may_hold, probe, xxh64
-from lakebed.lake.opened import OpenSegment, open_segment
+from lakebed.lake.open_segment import OpenSegment, open_segment
 from lakebed.lake.segment_keys import KeysCache, RowGroupKeys, SegmentKeys
 from lakebed.state.values import Segment
 from tests.lake.support import ID, PARTITION, RAW, TOPIC, lake, records, verify, write

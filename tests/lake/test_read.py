@@ -12,7 +12,7 @@ import pytest
 from lakebed import limits
 from lakebed.errors import ClosedError, InvalidArgumentError, MissingFileError
 from lakebed.host import OsDisk
-from lakebed.lake import COLUMNS, LakeFolder, SegmentReader, reader
+from lakebed.lake import COLUMNS, LakeFolder, SegmentReader, segment_reader
 from lakebed.state.values import Segment
 from tests.lake.support import EVERYTHING, PARTITION, RAW, TOPIC, TYPED, lake, read, records, write
 
@@ -181,7 +181,7 @@ def test_a_scan_does_not_fill_the_cache() -> None:
 
 
 def test_only_so_many_segments_stay_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "OPEN_SEGMENTS_MAX", 3)
+    monkeypatch.setattr(segment_reader, "OPEN_SEGMENTS_MAX", 3)
     folder, table = lake(), records(range(10))
     segments = [write(folder, table, segment_id=number) for number in range(8)]
     found = SegmentReader(folder, 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lakebed import Log
-from lakebed.lake.table_facts import needed_files
+from lakebed.iceberg.table_metadata import needed_files
 from lakebed.state.values import STORE, Partition
 from tests.engine.support import inner
 from tests.foreign.readers import contents, read_pyiceberg
@@ -103,8 +103,8 @@ def _partition(log: Log, topic: str, number: int) -> Partition:
 
 def check_files(log: Log) -> None:
     """After a removal there is every file that is needed, and no other."""
-    lake, state = inner(log).lake, inner(log)._core.state
-    places = lake._places
+    lake, state = log.lake, log._core.state
+    places = lake._parts.locations
     local, stored = set(), set()
     for (topic, number), partition in state.partitions.items():
         for segment in partition.segments:
@@ -117,12 +117,12 @@ def check_files(log: Log) -> None:
         table = lake.table(name)
         stored |= needed_files(table)
         stored.add(f"{table.location()}/metadata/version-hint.text")
-    if lake._store is None:
+    if lake._parts.store is None:
         stored = {each for each in stored if each.startswith(places.base)}
         there = {f"file://{path.resolve()}" for path in _files(inner(log).folder / "iceberg")}
     else:
-        own = f"{lake._log_id}/"  # other logs may have theirs beside it
-        there = {lake._store.uri(each.name) for each in lake._store.listing(own)}
+        own = f"{lake._parts.log_id}/"  # other logs may have theirs beside it
+        there = {lake._parts.store.uri(each.name) for each in lake._parts.store.listing(own)}
         if places.base.startswith("file://"):
             there |= {f"file://{path}" for path in _files(Path(places.base[7:]) / own)}
         assert {path.name for path in _files(inner(log).folder / "iceberg")} <= {"catalog.db"}

@@ -14,8 +14,8 @@ import pytest
 from crc32c import crc32c
 
 from lakebed.errors import LakebedError
-from lakebed.lake.index import Chunk, RowGroup, SegmentIndex
-from lakebed.lake.index import decode as decode_index
+from lakebed.lake.segment_index import Chunk, RowGroup, SegmentIndex
+from lakebed.lake.segment_index import decode as decode_index
 from lakebed.state.commands import decode, encode
 from lakebed.state.image import MAGIC, State, decode_state, encode_state
 from lakebed.state.values import Partition, Segment, Topic

@@ -17,8 +17,8 @@ from schemathesis.config import SchemathesisConfig
 
 from lakebed import Log, TopicConfig, limits
 from lakebed.cli.formats import format_of
+from lakebed.operations.routes import ROUTES
 from lakebed.serve.http_body import parsed
-from lakebed.serve.openapi import OPERATIONS
 from tests.engine.support import any_time
 from tests.serve.over_http import Answer, Served, served
 from tests.waiting import until
@@ -545,7 +545,7 @@ def run(strategy: Any) -> None:
     check()
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", ROUTES)
 def test_every_answer_to_any_request_is_as_the_document_says(known: Served, name: str) -> None:
     document = schemathesis.openapi.from_url(
         f"{known.url}/openapi.json", config=SchemathesisConfig()
@@ -571,7 +571,7 @@ def test_the_document_has_every_route_and_every_status(here: Served) -> None:
         for methods in document["paths"].values()
         for given in methods.values()
     }
-    assert set(found) == set(OPERATIONS)
+    assert set(found) == set(ROUTES)
     bounds = {
         each["name"]: [each["schema"].get(name) for name in ("minimum", "maximum")]
         for each in found["read"]["parameters"]

@@ -223,7 +223,7 @@ def test_what_somebody_else_did_to_a_table_is_an_error(
     append(log, "visits", rows, writer="test", number=0)
     table = log.derived.iceberg("visits")
     table.append(table.scan().to_arrow())
-    with pytest.raises(ForeignTableError, match="somebody else has changed"):
+    with pytest.raises(ForeignTableError, match="another writer has changed"):
         append(log, "visits", rows, writer="test", number=1)
     table.catalog.drop_table(table.name())
     with pytest.raises(TableNotFoundError):

@@ -16,6 +16,7 @@ not lost: the next call gives them. A log belongs to the event loop it was opene
 
 from lakebed.aio.access import AsyncAccess
 from lakebed.aio.consumer import AsyncConsumer
+from lakebed.aio.derived import AsyncDerived
 from lakebed.aio.lake import AsyncLake
 from lakebed.aio.log import AsyncLog, open  # noqa: A004  # as lakebed.open
 from lakebed.aio.opening import Opening
@@ -26,6 +27,7 @@ from lakebed.aio.transaction import AsyncTransaction
 __all__ = [
     "AsyncAccess",
     "AsyncConsumer",
+    "AsyncDerived",
     "AsyncLake",
     "AsyncLog",
     "AsyncProducer",

@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 from lakebed.aio.delegate import Delegate
 from lakebed.api.log import Log
 from lakebed.api.offsets import Offsets
-from lakebed.api.parts import AccessApi, LakeApi
+from lakebed.api.parts import AccessApi, DerivedApi, LakeApi
 from lakebed.api.table import Points, Table
 from lakebed.config import TopicConfig
 from lakebed.reports.access import EXPIRES_MS, DenialInfo, GrantInfo, RuleInfo, TokenInfo
+from lakebed.reports.derived import Committed, DerivedFile, DerivedFiles, DerivedTable, Positions
 from lakebed.reports.groups import GroupInfo
 from lakebed.reports.lake import LakeStats, RemovalReport, SnapshotInfo, TableInfo
 from lakebed.reports.maintenance import (
@@ -158,6 +159,81 @@ class AsyncLakeStub(Delegate):
     async def stats(self) -> LakeStats:
         """Return counters, and how far the tables are behind."""
         return await self._run(self._lake.stats)
+
+
+class AsyncDerivedStub(Delegate):
+    """The methods of `AsyncDerived` that run one of `DerivedApi` each."""
+
+    _derived: DerivedApi
+
+    async def tables(self) -> list[str]:
+        """List the names of the derived tables."""
+        return await self._run_slowly(self._derived.tables)
+
+    async def describe(self, name: str) -> DerivedTable:
+        """Describe a table: columns, version, how far its writers have come."""
+        return await self._run_slowly(self._derived.describe, name)
+
+    async def files(self, name: str, buckets: Sequence[int] | None = None) -> DerivedFiles:
+        """Return a table with its files, or with those of some buckets, all of one version."""
+        return await self._run_slowly(self._derived.files, name, buckets)
+
+    async def create(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        kind: str = "current",
+        key: Sequence[str] = (),
+        buckets: int = 16,
+    ) -> DerivedTable:
+        """Make a table, or give the one there is if it is made the same way.
+
+        A `current` table has one row for each key, a `history` every version of a key, an `append`
+        table rows without a key. Files are divided into `buckets` by the key.
+        """
+        return await self._run_slowly(
+            self._derived.create, name, schema, kind=kind, key=key, buckets=buckets
+        )
+
+    async def evolve(self, name: str, schema: pa.Schema) -> DerivedTable:
+        """Add the columns of `schema` that a table lacks; rows of before have nulls there."""
+        return await self._run_slowly(self._derived.evolve, name, schema)
+
+    async def restore(self, name: str) -> DerivedTable:
+        """Bring a table back that somebody else has dropped, or that a lost catalog knew."""
+        return await self._run_slowly(self._derived.restore, name)
+
+    async def drop(self, name: str) -> bool:
+        """Drop a table; return whether there was one. Its files go after the grace period."""
+        return await self._run_slowly(self._derived.drop, name)
+
+    async def commit(
+        self,
+        name: str,
+        *,
+        writer: str,
+        number: int,
+        added: Sequence[DerivedFile] = (),
+        removed: Sequence[str] = (),
+        positions: Positions | None = None,
+        expected: int,
+    ) -> Committed:
+        """Put files into a table and take others out, in one swap, once for `writer` and `number`.
+
+        A number that the writer has reached is a duplicate: nothing is done. `expected` is the
+        version that the work is based on; `positions` say what of which topics is in the table now.
+        """
+        return await self._run_slowly(
+            self._derived.commit,
+            name,
+            writer=writer,
+            number=number,
+            added=added,
+            removed=removed,
+            positions=positions,
+            expected=expected,
+        )
 
 
 class AsyncTableStub(Delegate):

@@ -31,7 +31,7 @@ class AsyncLake(AsyncLakeStub):
     ) -> SyncReport:
         """Bring tables, and the store, up to date now; of one topic, or of all.
 
-        A table that somebody else has changed is refused, unless you `take_over`: then it shows
+        A table that another writer has changed is refused, unless you `take_over`: then it shows
         exactly the log's records again. `progress` is called in the event loop.
         """
         tell = None if progress is None else progress_in_loop(progress)

@@ -20,6 +20,7 @@ from lakebed import limits
 from lakebed.aio._stubs import AsyncLogStub
 from lakebed.aio.access import AsyncAccess
 from lakebed.aio.consumer import AsyncCallback, AsyncConsumer
+from lakebed.aio.derived import AsyncDerived
 from lakebed.aio.lake import AsyncLake
 from lakebed.aio.opening import AsyncClosing, Opening
 from lakebed.aio.producer import AsyncProducer
@@ -114,6 +115,8 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         self._pump: asyncio.Task[None] | None = None
         self.lake = AsyncLake(log.lake, threads, log._check_open)
         """Iceberg tables and object store."""
+        self.derived = AsyncDerived(log.derived, threads, log._check_open)
+        """Tables that jobs make of topics."""
         self.access = AsyncAccess(log.access, threads, log._check_open)
         """Who may do what when this log is served: tokens, rules, grants."""
 

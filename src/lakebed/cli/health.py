@@ -18,13 +18,13 @@ from typing import Final
 
 from lakebed import limits
 from lakebed.config import CONFIG_NAME
-from lakebed.engine.derived import NAME as DERIVED_NAME
 from lakebed.engine.leftovers import may_be_dropped, may_be_unfinished, segment_owners
 from lakebed.errors import CorruptionError, LakebedError, RejectedError
 from lakebed.host import Disk
+from lakebed.iceberg.derived_folder import NAME as DERIVED_NAME
 from lakebed.lake.folder import LakeFolder
-from lakebed.lake.places import TABLES_NAME
-from lakebed.lake.reader import SegmentReader
+from lakebed.lake.locations import TABLES_NAME
+from lakebed.lake.segment_reader import SegmentReader
 from lakebed.state.commands import decode
 from lakebed.state.image import State, decode_state
 from lakebed.state.machine import carry_out

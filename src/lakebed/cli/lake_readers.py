@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lakebed.config import LakeConfig
-from lakebed.lake.catalog import NAME, OWN_NAME
-from lakebed.lake.places import TABLES_NAME
+from lakebed.iceberg.catalog import NAME, OWN_NAME
+from lakebed.lake.locations import TABLES_NAME
 
 _HIDDEN: Final = "..."
 """Stands for what is not shown."""

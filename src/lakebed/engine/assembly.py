@@ -19,9 +19,7 @@ from lakebed.engine.budget import Budget
 from lakebed.engine.checkpoint import Checkpointer
 from lakebed.engine.cleanup import Cleanup
 from lakebed.engine.core import Core
-from lakebed.engine.derived import Derived
 from lakebed.engine.groups import Groups
-from lakebed.engine.lake import Lake, opened_store
 from lakebed.engine.maintenance import Maintenance
 from lakebed.engine.reading import Reading
 from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
@@ -34,11 +32,14 @@ from lakebed.engine.topics import Topics
 from lakebed.engine.writing import Writing
 from lakebed.errors import ClosedError, InvalidArgumentError
 from lakebed.host import Clock, Disk, OsDisk, SystemClock
-from lakebed.lake.fetched import FetchedSegments
+from lakebed.iceberg.derived_table import Derived
+from lakebed.iceberg.lake import Lake
+from lakebed.iceberg.parts import LakeParts, open_store
 from lakebed.lake.folder import LakeFolder
-from lakebed.lake.places import Places
-from lakebed.lake.reader import SegmentReader
-from lakebed.lake.remote import RemoteSegments
+from lakebed.lake.locations import Locations
+from lakebed.lake.remote_cache import RemoteCache
+from lakebed.lake.remote_segments import RemoteSegments
+from lakebed.lake.segment_reader import SegmentReader
 from lakebed.reports.stats import LogStats
 from lakebed.state.image import State
 from lakebed.state.snapshot_files import SnapshotFolder
@@ -162,35 +163,33 @@ class Assembly(Log):
 
     def _assemble_lake(self) -> None:
         """Put together what reads and writes segments and tables."""
-        core, log_id = self._core, str(self._wal.log_id)
-        config = self._lake_config()
-        store = opened_store(config)
-        remote = None
+        core, config = self._core, self._lake_config()
+        locations = Locations(self.folder, config.store, str(self._wal.log_id))
+        store = open_store(config)
+        cache, remote = None, None
         if store is not None:
-            fetched = FetchedSegments(
+            cache = RemoteCache(
                 self._disk, self.folder / "fetched", store, config.store_cache_bytes
             )
-            remote = RemoteSegments(fetched, Places(self.folder, config.store, log_id))
+            remote = RemoteSegments(cache, locations)
         self._segments = SegmentReader(self._lake, self.config.cache_bytes, remote)
         self._reading = Reading(core, self._segments)
         self._lookup = Lookup(core, self._segments)
         self._writing = Writing(core, self._wal, self._admit)
-        self.derived = Derived(core, config, self._disk, self.folder, log_id)
-        self.lake = Lake(
-            core,
-            config,
-            self._disk,
-            self.folder,
-            log_id,
-            self._lake,
-            self._segments,
-            self._writing.submit,
-            self._wal.flush,
-            store,
-            remote,
-            self.derived,
+        parts = LakeParts(
+            log=core,
+            wal=self._wal,
+            commands=self._writing,
+            config=config,
+            segments=self._lake,
+            reader=self._segments,
+            store=store,
+            remote_cache=cache,
+            locations=locations,
         )
-        self._recovered.files_removed += self.lake.bury(self._recovered.dropped)
+        self.derived = Derived(parts)
+        self.lake = Lake(parts, self.derived)
+        self._recovered.files_removed += self.lake.delete_segments(self._recovered.dropped)
 
     def _assemble_upkeep(self) -> None:
         """Put together what checkpoints, cleans, rewrites and copies the log."""
@@ -201,7 +200,7 @@ class Assembly(Log):
             self._lake,
             self._snapshots,
             submit,
-            self.lake.bury,
+            self.lake.delete_segments,
             _flush_threads() if self._threaded else 1,
         )
         self._checkpointer.start_from(self._recovered.snapshots)

@@ -1,16 +1,16 @@
 """Taking a backup of a log that is in use: consistent at one point, verified, whole or not there.
 
 1. claim the target: its unfinished manifest is made, and must not be there yet
-2. hold: from here on no file of a segment or of an open transaction is removed
+2. pin: from here on no file of a segment or of an open transaction is removed
 3. a checkpoint: its snapshot at index F names files for every record acknowledged before
-4. narrow the hold to those files; the log goes on, and what it drops meanwhile waits
+4. narrow the pin to those files; the log goes on, and what it drops meanwhile waits
 5. copy them, each synced, and verify each segment's copy against the checksums in the snapshot
 6. the folders synced, then the manifest: written, synced, renamed, the folder synced
 
 Nothing of the WAL is copied: everything up to F is in the files, and what was written since is not
 part of the backup. Files do not change once they have their names, so the only thing that could
 happen to one is its removal (by retention, merging, compaction, a purge, a move to the object
-store), which the hold puts off. A process that dies takes the hold with it, and the next opening
+store), which the pin puts off. A process that dies takes the pin with it, and the next opening
 removes what was put off.
 
 Whatever fails before 6 leaves a folder that is not a backup. What was copied is removed again, as
@@ -41,8 +41,8 @@ from lakebed.engine.staging import Staging
 from lakebed.errors import InvalidArgumentError, translated
 from lakebed.host import Disk, Mode, failpoints
 from lakebed.lake.folder import LakeFolder, SegmentName
-from lakebed.lake.places import Places
-from lakebed.lake.verify import verify_segment
+from lakebed.lake.locations import Locations
+from lakebed.lake.verification import verify_segment
 from lakebed.reports.maintenance import BackupReport
 from lakebed.state.image import State, encode_state
 from lakebed.state.snapshot_files import SnapshotFolder
@@ -128,7 +128,7 @@ class Backups:
 
     def _take(self, folder: Path, made: list[Path], tell: Tell) -> BackupReport:
         started = time.monotonic()
-        with self._lake.held() as segments, self._staging.held() as staged:
+        with self._lake.pin() as segments, self._staging.pin() as staged:
             state = self._picture()
             named = dict(_local_segments(state))
             segments.narrow(named.keys())
@@ -215,7 +215,7 @@ class Backups:
 
     def _manifest(self, state: State, files: list[BackupFile]) -> Manifest:
         log_id, config = str(self._wal.log_id), self._config
-        places = Places(self._folder, config.store or "store://", log_id)
+        locations = Locations(self._folder, config.store or "store://", log_id)
         return Manifest(
             log_id=log_id,
             index=state.numbers["applied"],
@@ -229,7 +229,7 @@ class Backups:
             store=config.store,
             catalog=bool(config.catalog),
             stored=[
-                places.object_name(topic, partition, segment)
+                locations.object_name(topic, partition, segment)
                 for (topic, partition), each in sorted(state.partitions.items())
                 for segment in each.segments
                 if segment.place == STORE

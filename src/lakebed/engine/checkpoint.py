@@ -28,7 +28,7 @@ from lakebed.engine.core import Core, Frozen, Key
 from lakebed.errors import LakebedError, RejectedError, translated
 from lakebed.host import failpoints
 from lakebed.lake.folder import LakeFolder
-from lakebed.lake.write import write_segment
+from lakebed.lake.segment_writer import write_segment
 from lakebed.reports.maintenance import CheckpointReport
 from lakebed.state.commands import Command, Flush, StagedFile
 from lakebed.state.image import State, encode_state
@@ -59,7 +59,7 @@ class Checkpointer:
         lake: LakeFolder,
         snapshots: SnapshotFolder,
         submit: Callable[[Command], object],
-        bury: Callable[[Iterable[Dropped]], int],
+        delete_segments: Callable[[Iterable[Dropped]], int],
         threads: int,
     ) -> None:
         self._core = core
@@ -67,7 +67,7 @@ class Checkpointer:
         self._lake = lake
         self._snapshots = snapshots
         self._submit = submit
-        self._bury = bury
+        self._delete_segments = delete_segments
         """Takes segments that the log has dropped, and removes their files when they may go."""
         self._threads = threads
         """How many segments are written at a time."""
@@ -281,7 +281,7 @@ class Checkpointer:
         dropped = self._core.take_dropped()
         if dropped:
             self._wal.flush()  # the entries that dropped them must survive before the files go
-        self._bury(dropped)
+        self._delete_segments(dropped)
         return len(dropped)
 
     def _remove(self, topic: int, partition: int, segment: int) -> None:

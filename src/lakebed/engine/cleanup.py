@@ -27,7 +27,7 @@ from lakebed.engine.core import Core, Key
 from lakebed.engine.rewriting import Rewriting
 from lakebed.errors import ClosedError, LakebedError, PoisonedError, translated
 from lakebed.host import failpoints
-from lakebed.lake.reader import SegmentReader
+from lakebed.lake.segment_reader import SegmentReader
 from lakebed.reports.maintenance import CleanupReport
 from lakebed.state.commands import Command, ReplaceSegments, Trim
 from lakebed.state.values import Partition, Segment, Topic

@@ -27,7 +27,7 @@ from lakebed.errors import (
     OffsetOutOfRangeError,
     SchemaChangeError,
 )
-from lakebed.lake.reader import SegmentReader
+from lakebed.lake.segment_reader import SegmentReader
 from lakebed.state.values import Partition, Segment, Topic
 from lakebed.topic.memtable import Chunk, decode_chunks
 from lakebed.topic.records import with_position

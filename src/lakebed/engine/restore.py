@@ -34,11 +34,11 @@ from lakebed.engine.backup_files import (
     copy_file,
     read_manifest,
 )
-from lakebed.engine.lake import opened_store
 from lakebed.engine.log import EmbeddedLog as Log
 from lakebed.engine.settings import effective_config
 from lakebed.errors import BackupDamagedError, InvalidArgumentError, MissingFileError, translated
 from lakebed.host import Disk, OsDisk, failpoints
+from lakebed.iceberg.parts import open_store
 from lakebed.state.image import decode_state, encode_state
 from lakebed.state.snapshot_files import SnapshotFolder
 from lakebed.types import Progress
@@ -223,7 +223,7 @@ class _Restore:
 
     def _check_objects(self, config: LogConfig) -> None:
         """Ask the store for every segment that it alone has."""
-        store = opened_store(config.lake)
+        store = open_store(config.lake)
         if store is None:
             return
         try:

@@ -19,8 +19,8 @@ from lakebed.engine.core import Core, Key
 from lakebed.errors import LakebedError
 from lakebed.host import failpoints
 from lakebed.lake.folder import LakeFolder
-from lakebed.lake.reader import SegmentReader
-from lakebed.lake.write import write_segment
+from lakebed.lake.segment_reader import SegmentReader
+from lakebed.lake.segment_writer import write_segment
 from lakebed.state.commands import Command, ReplaceSegments
 from lakebed.state.values import Segment, Topic
 from lakebed.topic.schema import evolve

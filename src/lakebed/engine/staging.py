@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ from crc32c import crc32c
 
 from lakebed.errors import CorruptionError, MissingFileError, translated
 from lakebed.host import Disk, Mapping, Mode, failpoints, write_all
-from lakebed.lake.holds import Hold, Holds
+from lakebed.lake.pins import Pin, Pins
 
 _WRITTEN = failpoints.define("engine.staged.written")
 _RENAMED = failpoints.define("engine.staged.renamed")
@@ -37,7 +38,7 @@ class Staging:
         self.folder = root / "staging"
         self._guard = threading.Lock()
         self._maps: dict[int, Mapping] = {}
-        self._holds = Holds()
+        self._pins = Pins()
 
     def path(self, number: int) -> Path:
         """Return the path of a file."""
@@ -111,17 +112,12 @@ class Staging:
         return unknown
 
     def _is_wanted(self, number: int, needed: set[int]) -> bool:
-        with self._holds.guard:
-            return number in needed or self._holds.cover(number)
+        with self._pins.guard:
+            return number in needed or self._pins.is_pinned(number)
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[Hold]:
-        """Let no file go within the block; `Hold.narrow` says which ones matter."""
-        hold = self._holds.begin()
-        try:
-            yield hold
-        finally:
-            self._holds.end(hold)
+    def pin(self) -> AbstractContextManager[Pin]:
+        """Remove no file within the block; `Pin.narrow` names the ones that matter."""
+        return self._pins.pin()
 
     def discard(self, path: Path) -> None:
         """Remove a file that may not be there."""

@@ -39,7 +39,7 @@ from lakebed.errors import (
 )
 from lakebed.host import failpoints
 from lakebed.lake.columns import column_numbers
-from lakebed.lake.reader import SegmentReader
+from lakebed.lake.segment_reader import SegmentReader
 from lakebed.reports.maintenance import RewriteReport
 from lakebed.state.commands import ReplaceSegments
 from lakebed.state.values import Partition, Segment, Topic

@@ -25,7 +25,7 @@ from lakebed.engine.table_keys import Lookup
 from lakebed.engine.table_latest import KEY_COLUMNS, current, last_of_keys
 from lakebed.engine.table_scan import Extent, Scan, Selection, fitted
 from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
-from lakebed.lake.reader import SegmentReader
+from lakebed.lake.segment_reader import SegmentReader
 from lakebed.reports.topics import ScanPlan
 from lakebed.state.values import Partition, Segment, Topic
 from lakebed.topic.times import python_rows, python_values

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lakebed.api.lookup import no_topic
 from lakebed.engine.core import Core, Key
 from lakebed.lake.key_filter import Probe, probe
-from lakebed.lake.reader import SegmentReader
+from lakebed.lake.segment_reader import SegmentReader
 from lakebed.state.values import Partition, Topic
 from lakebed.topic.memtable import Chunk, decode_chunks
 from lakebed.topic.records import with_position

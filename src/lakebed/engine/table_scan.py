@@ -24,11 +24,11 @@ from lakebed.api.reads import Bounds
 from lakebed.engine.core import Core, Key
 from lakebed.engine.reading import Reading, segment_at
 from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
-from lakebed.lake.ahead import Piece
-from lakebed.lake.opened import OpenSegment
+from lakebed.lake.open_segment import OpenSegment
+from lakebed.lake.prefetch import Piece
 from lakebed.lake.pruning import may_match
-from lakebed.lake.reader import SegmentReader
-from lakebed.lake.scan import between, pieces
+from lakebed.lake.segment_reader import SegmentReader
+from lakebed.lake.segment_scan import between, pieces
 from lakebed.state.values import Partition, Segment, Topic
 from lakebed.topic.compaction import keep
 from lakebed.topic.schema import evolve

@@ -1,10 +1,10 @@
 """Sealed data: Parquet segments, written once, every byte checked when it is read."""
 
-from lakebed.lake.cache import CacheStats
 from lakebed.lake.folder import UNFINISHED, LakeFolder, SegmentName
-from lakebed.lake.reader import SegmentReader
+from lakebed.lake.row_group_cache import CacheStats
 from lakebed.lake.schema import COLUMNS, segment_schema
-from lakebed.lake.write import COMPRESSIONS, write_segment
+from lakebed.lake.segment_reader import SegmentReader
+from lakebed.lake.segment_writer import COMPRESSIONS, write_segment
 
 __all__ = [
     "COLUMNS",

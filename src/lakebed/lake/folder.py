@@ -3,7 +3,7 @@
 DIR/lake/{topic}/{partition}-{segment:020d}.parquet      a segment
 DIR/lake/{topic}/{partition}-{segment:020d}.parquet.tmp  one being written, or left unfinished
 
-Topics and partitions are their numbers, never a name that somebody chose.
+Topics and partitions are their numbers, never a name that a user chose.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from lakebed.errors import LakebedError, from_os_error
 from lakebed.host import Disk, failpoints
-from lakebed.lake.holds import Hold, Holds
+from lakebed.lake.pins import Pin, Pins
 
 _log = logging.getLogger("lakebed.lake")
 
@@ -44,9 +44,9 @@ class LakeFolder:
         self.disk = disk
         self._root = root
         self._lake = root / "lake"
-        self._holds = Holds()
+        self._pins = Pins()
         self._put_off: set[SegmentName] = set()
-        """Segments whose removal waits for a hold to end."""
+        """Segments whose removal waits for a pin to end."""
 
     def path(self, topic: int, partition: int, segment: int) -> Path:
         """Return the path of a segment, whether or not it exists."""
@@ -79,12 +79,12 @@ class LakeFolder:
     def remove(self, topic: int, partition: int, segment: int) -> None:
         """Remove a segment's name, if it is there; durable after `sync`.
 
-        Whoever has the segment mapped can go on reading it. One that is held goes when the hold
+        A reader that has the segment mapped can continue. A pinned segment is removed when the pin
         ends; if the process dies before, when the log is opened next.
         """
         name = SegmentName(topic, partition, segment)
-        with self._holds.guard:
-            if self._holds.cover(name):
+        with self._pins.guard:
+            if self._pins.is_pinned(name):
                 self._put_off.add(name)
                 return
         path = self.path(topic, partition, segment)
@@ -96,28 +96,27 @@ class LakeFolder:
             raise from_os_error(error, "removing a segment", path) from error
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[Hold]:
-        """Let no segment's file go within the block; `Hold.narrow` says which ones matter.
+    def pin(self) -> Iterator[Pin]:
+        """Remove no segment's file within the block; `Pin.narrow` names the ones that matter.
 
-        A segment that the state names when the block has begun is there until it ends.
+        A segment that the state names when the block has begun exists until it ends.
         """
-        hold = self._holds.begin()
         try:
-            yield hold
+            with self._pins.pin() as pin:
+                yield pin
         finally:
-            self._holds.end(hold)
             self.remove_put_off()
 
     def remove_put_off(self) -> None:
-        """Remove what is not held any more."""
-        with self._holds.guard:
-            due = {name for name in self._put_off if not self._holds.cover(name)}
+        """Remove the segments that are not pinned any more."""
+        with self._pins.guard:
+            due = {name for name in self._put_off if not self._pins.is_pinned(name)}
             self._put_off -= due
         for name in sorted(due):
             try:
                 self.remove(*name)
             except LakebedError as error:
-                _log.warning("a segment goes when the log is opened next: %s", error)
+                _log.warning("a segment is removed when the log is opened next: %s", error)
 
     def listing(self) -> Iterator[SegmentName | Path]:
         """Return every segment by its name, and the path of everything else that lies there."""

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from lakebed.lake.index import RowGroup
-from lakebed.lake.opened import OpenSegment
+from lakebed.lake.open_segment import OpenSegment
+from lakebed.lake.segment_index import RowGroup
 
 _TIME: Final = pa.timestamp("us", "UTC")
 Path = tuple[str, ...]
@@ -95,7 +95,7 @@ def _of_leaf(
         return []  # a time that Python's calendar does not have: the records will tell
     if statistics.has_null_count and not statistics.null_count:
         return bounds
-    # Each bound by itself: so the library knows it as one that nulls are excepted from.
+    # Each bound separately: so the library knows it as one that nulls are excepted from.
     return [bound | field.is_null() for bound in bounds]
 
 

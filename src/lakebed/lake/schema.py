@@ -42,7 +42,7 @@ class Encodings(NamedTuple):
     dictionary: list[str]
     others: dict[str, str]
     statistics: list[str]
-    """Those with least and greatest values in the footer: all but a raw value, which nobody seeks
+    """Those with least and greatest values in the footer: all but a raw value, which no query seeks
     by its bytes."""
 
 

@@ -80,7 +80,7 @@ class KeysCache:
         return self._held.get(segment)
 
     def put(self, segment: int, keys: SegmentKeys) -> None:
-        """Hold the keys of a segment, if there is room or segments of lower ids can go for it."""
+        """Keep the keys of a segment, if there is room or segments of lower ids can go for it."""
         with self._guard:
             if segment in self._held:
                 return

@@ -19,7 +19,7 @@ _GATHER_BYTES: Final = 64 * limits.KIB
 """Small pieces (page headers) are gathered, so that a write is worth its call."""
 
 _SYNC_BYTES: Final = 1 * limits.MIB
-"""Bytes that are synced at a time: the WAL's syncs, meanwhile, wait for no more than these."""
+"""Bytes that are synced at a time: concurrent syncs of the WAL wait for no more than these."""
 
 
 class Sink:
@@ -55,7 +55,7 @@ class Sink:
         """Do nothing: the library flushes at its own times, `sync` writes what is gathered."""
 
     def close(self) -> None:
-        """Do nothing: the file is closed by whoever opened it."""
+        """Do nothing: the file is closed by the caller that opened it."""
 
     def sync(self) -> None:
         """Make everything so far survive a power cut, before more of it piles up."""

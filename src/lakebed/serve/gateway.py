@@ -30,6 +30,7 @@ from lakebed.serve.gateway_models import (
 )
 from lakebed.serve.http_body import GoneError
 from lakebed.serve.http_door import Caller, Door
+from lakebed.serve.openapi import add_route
 from lakebed.serve.record_form import RecordReader
 from lakebed.topic.json_records import RecordTexts, by_partition
 from lakebed.topic.schema_document import schema_document, schema_of
@@ -95,7 +96,7 @@ def answer(value: object, status: int = 200) -> Response:
 def _add_topics(app: FastAPI, door: Door) -> None:
     log, run = door.log, door.threads.run
 
-    @app.get("/v1/topics", name="topics")
+    @add_route(app, "topics")
     async def topics(request: Request) -> Response:
         """List the topics that the caller may read."""
 
@@ -104,7 +105,7 @@ def _add_topics(app: FastAPI, door: Door) -> None:
 
         return await door.answer(request, "topics", work)
 
-    @app.post("/v1/topics", name="create_topic", status_code=201)
+    @add_route(app, "create_topic")
     async def create_topic(request: Request) -> Response:
         """Make a topic."""
 
@@ -121,7 +122,7 @@ def _add_topics(app: FastAPI, door: Door) -> None:
 def _add_topic(app: FastAPI, door: Door) -> None:
     log, run = door.log, door.threads.run
 
-    @app.get("/v1/topics/{topic}", name="describe_topic")
+    @add_route(app, "describe_topic")
     async def describe_topic(request: Request, topic: TopicPath) -> Response:
         """Return partitions, schema and settings of a topic."""
 
@@ -130,7 +131,7 @@ def _add_topic(app: FastAPI, door: Door) -> None:
 
         return await door.answer(request, "describe_topic", work, [topic])
 
-    @app.patch("/v1/topics/{topic}", name="alter_topic")
+    @add_route(app, "alter_topic")
     async def alter_topic(request: Request, topic: TopicPath) -> Response:
         """Change settings, add nullable fields to the schema, add partitions."""
 
@@ -141,7 +142,7 @@ def _add_topic(app: FastAPI, door: Door) -> None:
 
         return await door.answer(request, "alter_topic", work, [topic])
 
-    @app.delete("/v1/topics/{topic}", name="delete_topic", status_code=204)
+    @add_route(app, "delete_topic")
     async def delete_topic(request: Request, topic: TopicPath) -> Response:
         """Remove a topic with everything in it."""
 
@@ -151,7 +152,7 @@ def _add_topic(app: FastAPI, door: Door) -> None:
 
         return await door.answer(request, "delete_topic", work, [topic])
 
-    @app.get("/v1/topics/{topic}/offsets", name="offsets")
+    @add_route(app, "offsets")
     async def offsets(request: Request, topic: TopicPath) -> Response:
         """Return where each partition begins and ends; the end is exclusive."""
 
@@ -191,7 +192,7 @@ def _topic(info: TopicInfo) -> dict[str, object]:
 def _add_records(app: FastAPI, door: Door) -> None:
     run = door.threads.run
 
-    @app.post("/v1/topics/{topic}/records", name="put")
+    @add_route(app, "put")
     async def put(request: Request, topic: TopicPath) -> Response:
         """Write records, all or none; answers when they are durable.
 
@@ -207,7 +208,7 @@ def _add_records(app: FastAPI, door: Door) -> None:
 
         return await door.answer(request, "put", work, [topic])
 
-    @app.get("/v1/topics/{topic}/records", name="read")
+    @add_route(app, "read")
     async def read(
         request: Request,
         topic: TopicPath,
@@ -318,7 +319,7 @@ def _records(topic: str, partition: int, start: int, table: pa.Table | None) -> 
 def _add_groups(app: FastAPI, door: Door) -> None:
     log, run = door.log, door.threads.run
 
-    @app.get("/v1/groups", name="groups")
+    @add_route(app, "groups")
     async def groups(request: Request) -> Response:
         """List the consumer groups that the caller may see."""
 
@@ -327,7 +328,7 @@ def _add_groups(app: FastAPI, door: Door) -> None:
 
         return await door.answer(request, "groups", work)
 
-    @app.get("/v1/groups/{group}", name="describe_group")
+    @add_route(app, "describe_group")
     async def describe_group(request: Request, group: GroupPath) -> Response:
         """Return members, committed offsets and lag of a group."""
 
@@ -337,7 +338,7 @@ def _add_groups(app: FastAPI, door: Door) -> None:
 
         return await door.answer(request, "describe_group", work, [group])
 
-    @app.put("/v1/groups/{group}/offsets", name="commit_offsets", status_code=204)
+    @add_route(app, "commit_offsets")
     async def commit_offsets(request: Request, group: GroupPath) -> Response:
         """Commit offsets for a group, whoever its members are; durable when it answers."""
 
@@ -352,7 +353,7 @@ def _add_groups(app: FastAPI, door: Door) -> None:
 
         return await door.answer(request, "commit_offsets", work, [group])
 
-    @app.delete("/v1/groups/{group}", name="delete_group", status_code=204)
+    @add_route(app, "delete_group")
     async def delete_group(request: Request, group: GroupPath) -> Response:
         """Forget a group that has no members."""
 

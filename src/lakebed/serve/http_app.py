@@ -18,7 +18,7 @@ from lakebed.serve.http_door import ANSWER, Caller, Door
 from lakebed.serve.http_errors import HEADERS, Refused, problem, refusal
 from lakebed.serve.http_head import head_fault
 from lakebed.serve.meters import CONTENT_TYPE
-from lakebed.serve.openapi import document
+from lakebed.serve.openapi import add_route, document
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -52,12 +52,12 @@ def make_app(door: Door, ready: ReadyState) -> ASGIApp:
 
 
 def _add_health(app: FastAPI, door: Door, ready: ReadyState) -> None:
-    @app.get("/health/live", name="live")
+    @add_route(app, "live")
     async def live() -> Response:
         """Answer while the process lives."""
         return answer({"status": "live"})
 
-    @app.get("/health/ready", name="ready")
+    @add_route(app, "ready")
     async def is_ready() -> Response:
         """Return whether the log can be used; 503 and the reason if not."""
         if door.stopping.is_set():
@@ -66,7 +66,7 @@ def _add_health(app: FastAPI, door: Door, ready: ReadyState) -> None:
             found, reason = await door.threads.run(_state, ready)
         return answer({"ready": found, "reason": reason}, 200 if found else 503)
 
-    @app.get("/metrics", name="metrics")
+    @add_route(app, "metrics")
     async def metrics(request: Request) -> Response:
         """Return every counter as Prometheus text."""
 

@@ -1,13 +1,16 @@
-"""The OpenAPI document: parameters as the routes have them, bodies and answers of the models."""
+"""HTTP routes as `operations/` describes them, and their OpenAPI document."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.responses import Response
 
+from lakebed.operations.description import Route
+from lakebed.operations.routes import NEEDS, ROUTES
 from lakebed.serve import gateway_models as models
 from lakebed.serve.http_errors import MEDIA_TYPE
 from lakebed.version import __version__
@@ -38,36 +41,22 @@ _MEANINGS: Final = {
 }
 
 
-class Operation(NamedTuple):
-    """What a call takes and gives, beside its parameters."""
+_SERVER: Final = ("live", "ready", "metrics")
 
-    status: int
-    gives: type[BaseModel] | str | None
-    """The model of the answer, or its media type if that is no JSON."""
-    errors: tuple[int, ...]
-    takes: type[BaseModel] | None = None
-    problem: type[BaseModel] = models.Problem
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Awaitable[Response]])
 
 
-OPERATIONS: Final = {
-    "live": Operation(200, models.Live, ()),
-    "ready": Operation(200, models.Ready, (503,), problem=models.Ready),
-    "metrics": Operation(200, _TEXT, _ALWAYS),
-    "topics": Operation(200, models.TopicNames, _ALWAYS),
-    "create_topic": Operation(201, models.Topic, (*_ALWAYS, *_BODY, 409), models.NewTopic),
-    "describe_topic": Operation(200, models.Topic, (*_ALWAYS, 404)),
-    "alter_topic": Operation(200, models.Topic, (*_ALWAYS, *_BODY, 404, 409), models.TopicChange),
-    "delete_topic": Operation(204, None, (*_ALWAYS, 404)),
-    "put": Operation(200, models.Written, (*_ALWAYS, *_BODY, 404, 409), models.NewRecords),
-    "read": Operation(200, models.Records, (*_ALWAYS, 404, 416)),
-    "offsets": Operation(200, models.Offsets, (*_ALWAYS, 404)),
-    "groups": Operation(200, models.GroupNames, _ALWAYS),
-    "describe_group": Operation(200, models.Group, (*_ALWAYS, 404)),
-    "commit_offsets": Operation(204, None, (*_ALWAYS, *_BODY, 404, 409), models.Commit),
-    "delete_group": Operation(204, None, (*_ALWAYS, 404, 409)),
-}
-"""By the name of the call, which is the name of its route."""
-_UNGUARDED: Final = ("live", "ready")
+def add_route(app: FastAPI, name: str) -> Callable[[Endpoint], Endpoint]:
+    """Make a decorator that adds a function to an application as the route of a call."""
+    route = ROUTES[name]
+
+    def add(function: Endpoint) -> Endpoint:
+        app.add_api_route(
+            route.path, function, methods=[route.method], name=name, status_code=route.status
+        )
+        return function
+
+    return add
 
 
 def document(app: FastAPI) -> dict[str, Any]:
@@ -89,49 +78,58 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def _operation(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    operation = OPERATIONS[name]
-    responses = {str(operation.status): _response(operation.status, operation.gives)}
-    for status in sorted(operation.errors):
-        media_type = _JSON if operation.problem is models.Ready else MEDIA_TYPE
-        responses[str(status)] = _response(status, operation.problem, media_type)
+    route = ROUTES[name]
+    responses = {str(route.status): _response(route.status, route.answer)}
+    for status in sorted(_errors(name, route)):
+        responses[str(status)] = _error_response(name, status)
     shown = {
         "operationId": name,
         "summary": given["summary"],
         "description": given["description"],
-        "tags": ["server" if name in (*_UNGUARDED, "metrics") else "log"],
+        "tags": ["server" if name in _SERVER else "log"],
         "parameters": given.get("parameters", []),
         "responses": responses,
     }
-    if name not in _UNGUARDED:
+    if name in NEEDS:
         shown["security"] = [{"token": []}, {}]  # a log without tokens is open to everybody
-    if operation.takes is not None:
-        content = {_JSON: {"schema": _reference(operation.takes)}}
+    if route.body is not None:
+        content = {_JSON: {"schema": _reference(route.body)}}
         shown["requestBody"] = {"required": True, "content": content}
     return shown
 
 
-def _response(
-    status: int, gives: type[BaseModel] | str | None, media_type: str = _JSON
-) -> dict[str, Any]:
+def _errors(name: str, route: Route) -> tuple[int, ...]:
+    always = _ALWAYS if name in NEEDS else ()
+    return (*always, *(_BODY if route.body is not None else ()), *route.errors)
+
+
+def _error_response(name: str, status: int) -> dict[str, Any]:
+    if name == "ready":  # it says why the log cannot be used
+        return _response(status, ROUTES[name].answer)
+    return _response(status, models.Problem.__name__, MEDIA_TYPE)
+
+
+def _response(status: int, answer: str | None, media_type: str = _JSON) -> dict[str, Any]:
+    """Describe an answer: a model, text of a media type, or nothing."""
     shown: dict[str, Any] = {"description": _MEANINGS[status]}
-    if isinstance(gives, str):
-        shown["content"] = {gives: {"schema": {"type": "string"}}}
-    elif gives is not None:
-        shown["content"] = {media_type: {"schema": _reference(gives)}}
+    if answer == _TEXT:
+        shown["content"] = {_TEXT: {"schema": {"type": "string"}}}
+    elif answer is not None:
+        shown["content"] = {media_type: {"schema": _reference(answer)}}
     return shown
 
 
-def _reference(model: type[BaseModel]) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{model.__name__}"}
+def _reference(model: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{model}"}
 
 
 def _schemas() -> dict[str, Any]:
-    used: set[type[BaseModel]] = {models.Problem, models.Ready}
-    for operation in OPERATIONS.values():
-        used |= {each for each in (operation.gives, operation.takes) if isinstance(each, type)}
-    ordered = sorted(used, key=lambda each: each.__name__)
+    used = {models.Problem.__name__}
+    for route in ROUTES.values():
+        used |= {model for model in (route.answer, route.body) if model not in (None, _TEXT)}
     _, schemas = models_json_schema(
-        [(each, "validation") for each in ordered], ref_template="#/components/schemas/{model}"
+        [(getattr(models, name), "validation") for name in sorted(used)],
+        ref_template="#/components/schemas/{model}",
     )
     definitions: dict[str, Any] = schemas["$defs"]
     return definitions

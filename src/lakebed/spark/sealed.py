@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from crc32c import crc32c
 
 from lakebed.errors import CorruptionError, FormatTooNewError
-from lakebed.lake.index import KEY, decode
-from lakebed.lake.opened import damaged_chunk
+from lakebed.lake.open_segment import damaged_chunk
+from lakebed.lake.segment_index import KEY, decode
 from lakebed.spark.stores import in_store
 
 _BATCH_ROWS: Final = 65_536

@@ -17,7 +17,7 @@ MUTANTS = (
     Mutant(
         name="column-checksum-not-checked",
         breaks="never silently wrong",
-        at="lakebed.lake.opened:OpenSegment._check",
+        at="lakebed.lake.open_segment:OpenSegment._check",
         changes=(never("$X != checksum"),),
         tests=(
             ENGINE_DAMAGE,
@@ -28,7 +28,7 @@ MUTANTS = (
     Mutant(
         name="files-put-into-the-table-twice",
         breaks="a table shows every record once",
-        at="lakebed.lake.iceberg:Tables._sync",
+        at="lakebed.iceberg.topic_table:TopicTables._sync",
         changes=(replace("[$X for $X in $Y if $X not in have]", "list($Y)"),),
         tests=(f"{LAKE_KILLS}[lake.table.swapped]",),
         seconds=5,
@@ -36,7 +36,7 @@ MUTANTS = (
     Mutant(
         name="removed-files-stay-in-the-table",
         breaks="a table shows what the log has, and nothing that it removed",
-        at="lakebed.lake.iceberg:Tables._sync",
+        at="lakebed.iceberg.topic_table:TopicTables._sync",
         changes=(replace("have.difference(...)", "frozenset()"),),
         tests=(f"{LAKE_KILLS}[engine.retention.logged]",),
         seconds=15,
@@ -44,15 +44,15 @@ MUTANTS = (
     Mutant(
         name="swap-repeated-blindly",
         breaks="a table is read again before it is changed again",
-        at="lakebed.lake.swaps",
+        at="lakebed.iceberg.commit",
         changes=(replace("'0'", "'4'", within="PROPERTIES: Final = $X"),),
         tests=(f"{LAKE}::test_somebody_who_commits_between_our_look_and_our_swap_is_seen",),
         seconds=5,
     ),
     Mutant(
-        name="buried-segment-removed-under-a-snapshot",
+        name="dropped-segment-removed-under-a-snapshot",
         breaks="a file stays while a snapshot refers to it",
-        at="lakebed.engine.removal:Removal.remove_segments",
+        at="lakebed.iceberg.gc:TopicGarbage._delete_dropped",
         changes=(replace("segment in $NEEDED", "not $NEEDED"),),
         tests=(f"{LAKE}::test_a_removed_segment_stays_while_a_snapshot_refers_to_it",),
         seconds=5,
@@ -60,23 +60,23 @@ MUTANTS = (
     Mutant(
         name="object-removed-under-a-snapshot",
         breaks="an object stays while a snapshot refers to it",
-        at="lakebed.engine.removal:Removal.sweep",
-        changes=(replace("$X in wanted", "$X in wanted and '/segments/' not in $X"),),
+        at="lakebed.iceberg.gc:TopicGarbage._sweep",
+        changes=(replace("$X in kept", "$X in kept and '/segments/' not in $X"),),
         tests=(f"{LAKE_KILLS}[engine.removal.file_removed]",),
         seconds=15,
     ),
     Mutant(
         name="no-grace-period",
         breaks="a file that may be in use, or in the making, stays for a while",
-        at="lakebed.engine.removal:Removal.sweep",
-        changes=(always("$X >= grace_us"),),
+        at="lakebed.iceberg.pending_deletes:Sweep.offer",
+        changes=(never("$X < self._grace_us"),),
         tests=(f"{TIERING}::test_what_a_crash_left_half_written_is_removed",),
         seconds=5,
     ),
     Mutant(
         name="segment-sealed-during-an-upload-forgotten",
         breaks="a table comes to show every sealed record, without anything else happening",
-        at="lakebed.engine.tables:TopicTables.sync",
+        at="lakebed.iceberg.topic_progress:TopicProgress.record",
         changes=(always("self._is_complete(...)"),),
         tests=(f"{TIERING}::test_what_is_sealed_while_others_are_uploaded_is_not_forgotten",),
         seconds=60,
@@ -84,7 +84,7 @@ MUTANTS = (
     Mutant(
         name="segment-placed-before-its-upload",
         breaks="a table shows only objects that are in the store",
-        at="lakebed.engine.tiering:Tiering._upload",
+        at="lakebed.iceberg.tiering:Tiering._upload",
         changes=(before("sent: $T = []", "self._place(key, segments, BOTH)"),),
         tests=(f"{TIERING}::test_a_table_never_shows_an_object_that_was_not_uploaded",),
         seconds=5,
@@ -92,7 +92,7 @@ MUTANTS = (
     Mutant(
         name="damaged-segment-uploaded",
         breaks="never silently wrong: the store gets what was written, or nothing",
-        at="lakebed.engine.tiering:Tiering._send",
+        at="lakebed.iceberg.tiering:Tiering._send",
         changes=(drop("$READER.verify(...)"),),
         tests=(f"{TIERING}::test_a_damaged_segment_is_not_uploaded",),
         seconds=5,
@@ -100,8 +100,8 @@ MUTANTS = (
     Mutant(
         name="local-files-removed-before-the-log-is-synced",
         breaks="never lost: no entry that survives a power cut needs a file that was removed",
-        at="lakebed.engine.tiering:Tiering.move",
-        changes=(drop("self._flush()"),),
+        at="lakebed.iceberg.tiering:Tiering.move",
+        changes=(drop("self._wal.flush()"),),
         tests=(
             f"{TIERING}::test_local_files_go_only_when_the_entry_that_says_so_survives_a_power_cut",
         ),
@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant(
         name="adopted-file-not-checked",
         breaks="never silently wrong: a copy that is damaged is fetched again",
-        at="lakebed.lake.fetched:FetchedSegments._intact",
+        at="lakebed.lake.remote_cache:RemoteCache._intact",
         changes=(drop("_check(...)"),),
         tests=(f"{TIERING}::test_a_fetched_copy_that_was_damaged_meanwhile_is_fetched_again",),
         seconds=5,
@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant(
         name="backup-without-a-hold",
         breaks="a backup has every file that its snapshot names",
-        at="lakebed.lake.holds:Holds.cover",
+        at="lakebed.lake.pins:Pins.is_pinned",
         changes=(never("any(...)"),),
         tests=(f"{BACKUP}::test_what_the_log_drops_meanwhile_stays_until_it_is_copied",),
         seconds=5,

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lakebed.engine.segments import segment_of
 from lakebed.errors import CorruptionError, InvalidArgumentError, LakebedError, MissingFileError
 from lakebed.host import OsDisk
-from lakebed.lake.verify import verify_segment
+from lakebed.lake.verification import verify_segment
 from lakebed.reports.lake import TableInfo
 from lakebed.reports.topics import SegmentInfo
 from lakebed.spark.connection import connected

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.host.table_files import TableFiles, Written
-from lakebed.lake.derived_files import DELETES_SCHEMA
+from lakebed.iceberg.derived_files import DELETES_SCHEMA
 from lakebed.reports.derived import BUCKET, DATA, DELETES, DerivedFile, DerivedTable
 from lakebed.spark.tables.history import TIME, versions
 from lakebed.spark.tables.rows import Order, conformed, found, latest, sorted_by_key, without

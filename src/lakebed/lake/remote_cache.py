@@ -4,8 +4,8 @@ FOLDER/{name of the object, with + for /}      a segment, every byte as in the s
 FOLDER/{name of the object, with + for /}.tmp  one being fetched, or left unfinished
 
 The folder is a cache: nothing in it is synced, and whatever is lost or damaged in it is fetched
-again. Those used least recently go first. A file that is removed can still be read by whoever has
-it mapped.
+again. Those used least recently are removed first. A reader that has a removed file mapped can
+continue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lakebed.errors import (
 from lakebed.host import Disk, File, Mode, failpoints, write_all
 from lakebed.host.store import ObjectStore
 from lakebed.lake.folder import UNFINISHED
-from lakebed.lake.opened import check_size, damaged_chunk, open_segment
+from lakebed.lake.open_segment import check_size, damaged_chunk, open_segment
 from lakebed.state.values import Segment
 
 _RENAMED = failpoints.define("lake.fetched.renamed")
@@ -39,7 +39,7 @@ _TRIES: Final = 2
 """Bytes that are wrong once may have been damaged on the way; twice, they are so in the store."""
 
 
-class FetchedStats(NamedTuple):
+class RemoteCacheStats(NamedTuple):
     """What the files were good for."""
 
     hits: int = 0
@@ -61,10 +61,10 @@ class _Entry:
         self.whole = False
         """Its bytes were checked since the cache was opened."""
         self.stale = False
-        """It goes with its last user, and whoever asks for it meanwhile gets another."""
+        """It is removed with its last user; a caller that asks for it before gets another."""
 
 
-class FetchedSegments:
+class RemoteCache:
     """A bounded cache of the store's segments. Any thread.
 
     One thread fetches a segment while others that want it wait; different segments are fetched
@@ -78,18 +78,18 @@ class FetchedSegments:
         self._bytes_max = bytes_max
         self._guard = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._counts: dict[str, int] = dict.fromkeys(FetchedStats._fields, 0)
+        self._counts: dict[str, int] = dict.fromkeys(RemoteCacheStats._fields, 0)
         self._adopt()
         self._evict(None)
 
     @property
-    def stats(self) -> FetchedStats:
+    def stats(self) -> RemoteCacheStats:
         """Count what was asked for so far, and the bytes held now."""
         with self._guard:
-            return FetchedStats(**self._counts)
+            return RemoteCacheStats(**self._counts)
 
     @contextlib.contextmanager
-    def held(self, name: str, segment: Segment) -> Iterator[Path]:
+    def pin(self, name: str, segment: Segment) -> Iterator[Path]:
         """Return a file with the segment's exact bytes, which stays within the block."""
         entry = self._enter(name)
         try:
@@ -102,15 +102,15 @@ class FetchedSegments:
     def path(self, name: str, segment: Segment) -> Path:
         """Return a file with the segment's exact bytes.
 
-        It may go as soon as other segments are asked for: `held` keeps it until it is opened.
+        It may go as soon as other segments are asked for: `pin` keeps it until it is opened.
         """
-        with self.held(name, segment) as path:
+        with self.pin(name, segment) as path:
             return path
 
     def forget(self, name: str) -> None:
-        """Remove a segment that nobody will ask for again; one that is not here is no error.
+        """Remove a segment that is not needed again; it is no error if it is not cached.
 
-        While others hold it, it stays until they are done.
+        While others have pinned it, it stays.
         """
         entry = self._enter(name)
         with self._guard:
@@ -150,7 +150,7 @@ class FetchedSegments:
         with self._guard:
             last = entry.stale and entry.users == 1
             if last:
-                entry.guard.acquire()  # nobody else uses it, so nobody has it
+                entry.guard.acquire()  # no other thread uses it, so it is free
         try:
             if last:
                 self._drop(name, entry)
@@ -191,7 +191,7 @@ class FetchedSegments:
             with translated("reading a cached segment", path):
                 sound = _size(self._disk, path) == segment.file_bytes
             if sound and not entry.whole:
-                # Not synced, and as old as may be: nobody who reads it later checks all of it.
+                # Not synced, and of unknown age: later readers do not check all of it.
                 _check(self._disk, path, segment)
         except LakebedError:
             # Whatever is wrong with the file, the store has the segment.
@@ -208,7 +208,7 @@ class FetchedSegments:
             self._fetch_checked(name, unfinished, segment)
             with translated("renaming a fetched segment", path):
                 # Neither file nor folder is synced: what a power cut takes is fetched again. A bad
-                # file is replaced in one step, so that whoever is about to open it finds one.
+                # file is replaced in one step, so that a reader about to open it finds one.
                 self._disk.rename(unfinished, path)
                 _RENAMED.hit()
         except BaseException:
@@ -332,7 +332,7 @@ def _size(disk: Disk, path: Path) -> int:
 
 
 def _check(disk: Disk, path: Path, segment: Segment) -> None:
-    """Check every byte of a segment: it came over a network, from a disk of somebody else's."""
+    """Check every byte of a segment: it came over a network, from another machine's disk."""
     opened = open_segment(disk, path, segment)
     with (
         translated("reading a fetched segment", path),

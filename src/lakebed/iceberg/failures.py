@@ -1,4 +1,4 @@
-"""What can go wrong between a log and its tables: the one place where it becomes ours."""
+"""Failures of catalogs and tables, translated to Lakebed's errors in one place."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from lakebed.host.store_failures import store_failure
 
 
 class ConflictError(Exception):
-    """The table is not as it was, or nobody knows how it is."""
+    """The table has changed since it was read, or the outcome of a commit is unknown."""
 
 
 class RuinedError(ForeignTableError):
     """A file that the catalog or the table refers to is not there, or is damaged."""
 
 
-def committed(change: Any) -> None:
-    """Commit a transaction; whatever comes of it but success is a conflict, to be looked into."""
+def commit_transaction(change: Any) -> None:
+    """Commit a transaction; every failure is a conflict, after which the table is read again."""
     try:
         change.commit_transaction()
     except MemoryError:
@@ -36,7 +36,7 @@ def committed(change: Any) -> None:
 
 @contextlib.contextmanager
 def reading_manifests(table: Any) -> Iterator[None]:
-    """Report a damaged file from a catalog that fails: its reader raises whatever comes to it."""
+    """Tell a damaged manifest from a failing catalog: its reader raises errors of any type."""
     try:
         yield
     except (LakebedError, OSError, MemoryError):
@@ -47,8 +47,8 @@ def reading_manifests(table: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def translated(doing: str, name: str) -> Iterator[None]:
-    """Raise whatever pyiceberg, a database or a network raises as one of ours."""
+def translate_failures(doing: str, name: str) -> Iterator[None]:
+    """Raise errors of pyiceberg, a database or a network as Lakebed's."""
     try:
         yield
     except (LakebedError, ConflictError, MemoryError):
@@ -79,5 +79,5 @@ def _unavailable(error: Exception, doing: str, name: str) -> CatalogUnavailableE
 
 
 def reason_of(error: Exception) -> str:
-    """Return what an error says, in one line."""
+    """Return the text of an error, in one line."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -1,8 +1,11 @@
-"""How files of rows and files of deleted positions enter and leave a derived table.
+"""Snapshots that add and remove files: what pyiceberg's own snapshots do not do.
 
-pyiceberg reads position deletes and writes none: its manifests are of data only. Here is a snapshot
-that has both, that says of each file which it drops, and that merges small manifests. It rests on
-pyiceberg's inner classes: whoever takes a newer pyiceberg looks here first.
+Topics' tables: pyiceberg's `overwrite` neither merges manifests nor drops those in which every file
+is deleted, so a table whose segments come and go would cost more with each commit. `ReplaceFiles`
+does both. Derived tables: pyiceberg reads position deletes and writes none; `ChangeFiles` has files
+of rows and of deleted positions, names each file that it drops, and merges small manifests.
+
+Both rest on internal classes of pyiceberg: check this module first when pyiceberg is upgraded.
 """
 
 from __future__ import annotations
@@ -27,11 +30,49 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update.snapshot import _SnapshotProducer
+from pyiceberg.table.update.snapshot import (
+    _ManifestMergeManager,
+    _OverwriteFiles,
+    _SnapshotProducer,
+)
 
 _MANIFESTS_MAX: Final = 20
-"""More small manifests than these, of one content, become one."""
+"""More small manifests than these, of one content, are merged."""
 _SMALL_BYTES: Final = 128 * 1024
+
+
+class ReplaceFiles(_OverwriteFiles):
+    """A snapshot that adds some files and removes others."""
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        properties = self._transaction.table_metadata.properties
+        live = [each for each in manifests if self._is_live(each)]
+        merging = _ManifestMergeManager(
+            target_size_bytes=int(properties["commit.manifest.target-size-bytes"]),
+            min_count_to_merge=int(properties["commit.manifest.min-count-to-merge"]),
+            merge_enabled=True,
+            snapshot_producer=self,
+        )
+        return merging.merge_manifests(live)
+
+    def _is_live(self, manifest: ManifestFile) -> bool:
+        """Return whether it holds a file of the table, or one that this snapshot removes."""
+        return (
+            manifest.has_added_files()
+            or manifest.has_existing_files()
+            or manifest.added_snapshot_id == self._snapshot_id
+        )
+
+
+def replace_files(change: Transaction, marks: dict[str, str]) -> ReplaceFiles:
+    """Begin a snapshot that adds and removes files, with `marks` in its summary."""
+    return ReplaceFiles(
+        operation=Operation.OVERWRITE,
+        transaction=change,
+        io=change._table.io,
+        commit_uuid=uuid.uuid4(),
+        snapshot_properties=marks,
+    )
 
 
 class _DeletesWriter(ManifestWriterV2):
@@ -50,7 +91,7 @@ class ChangeFiles(_SnapshotProducer["ChangeFiles"]):
 
     @cached_property
     def _base(self) -> TableMetadata:
-        """The table as it is before this snapshot: to ask the transaction takes milliseconds."""
+        """The table before this snapshot: asking the transaction takes milliseconds."""
         return self._transaction.table_metadata
 
     def schema(self) -> Schema:
@@ -95,7 +136,7 @@ class ChangeFiles(_SnapshotProducer["ChangeFiles"]):
         ]
 
     def _without(self, manifest: ManifestFile, gone: set[str]) -> list[ManifestFile]:
-        """Return a manifest that marks the removed files as deleted; None if it is not needed."""
+        """Return a manifest with the removed files marked as deleted; none if no file is left."""
         entries = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
         if not entries:
             return []
@@ -119,7 +160,7 @@ class ChangeFiles(_SnapshotProducer["ChangeFiles"]):
     def _merged(
         self, manifests: list[ManifestFile], content: ManifestContent
     ) -> list[ManifestFile]:
-        """Make one of the small manifests of before this snapshot, once they are too many."""
+        """Merge the small manifests from before this snapshot, once they are too many."""
         found = [each for each in manifests if each.content == content]
         small = [
             each

@@ -1,7 +1,9 @@
 """The catalog of the tables: SQLite inside the log's folder, or any that pyiceberg knows.
 
-Our own can be made again at any time, because the log has everything that it says. So a damaged one
-is put aside as `catalog.db.damaged`, and an empty one takes its place.
+The log's own catalog can be rebuilt at any time, because the log has everything that it states. So
+a damaged one is renamed to `catalog.db.damaged`, and an empty one replaces it.
+
+pyiceberg is imported when a table is first needed: it takes a second.
 """
 
 from __future__ import annotations
@@ -9,37 +11,57 @@ from __future__ import annotations
 import contextlib
 import logging
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from lakebed.config import LakeConfig, resolved
-from lakebed.errors import InvalidArgumentError, translated
+from lakebed.errors import CatalogUnavailableError, InvalidArgumentError, translated
 from lakebed.host import Disk, Mode
+from lakebed.host.store import ObjectStore
+from lakebed.iceberg.failures import RuinedError, translate_failures
 
 _log = logging.getLogger("lakebed.lake")
 
 OWN_NAME: Final = "catalog.db"
 _JOURNALS: Final = ("", "-journal", "-wal", "-shm")
-"""What SQLite puts behind the name of a database for the files that belong to it."""
+"""The suffixes of the files that belong to a SQLite database."""
 NAME: Final = "lakebed"
-"""What the catalog calls itself; in a SQL catalog it is part of a table's key."""
+"""The name of the catalog; in a SQL catalog it is part of a table's key."""
 
 _LOCK_SECONDS: Final = 5
-"""How long to wait while somebody else holds the SQLite catalog."""
+"""How long to wait while another process has locked the SQLite catalog."""
 
 
 class Catalog:
     """A connection to the catalog, made when it is first needed. One thread at a time."""
 
-    def __init__(self, config: LakeConfig, disk: Disk, folder: Path) -> None:
+    def __init__(
+        self, config: LakeConfig, disk: Disk, folder: Path, store: ObjectStore | None = None
+    ) -> None:
         self.is_own: Final = not config.catalog
-        """It is inside the log's folder, and nobody else has tables in it."""
+        """It is inside the log's folder, and has the log's tables only."""
         self._config = config
         self._disk = disk
-        self._folder = folder.resolve()  # it is looked for again and again
+        self._folder = folder.resolve()  # every connection needs it
+        self._store = store
+        """The store of the tables' files; if it cannot be reached, no file is known to be gone."""
         self._levels = tuple(config.namespace.split("."))
         self._connected: Any = None
+
+    @contextlib.contextmanager
+    def handle_failures(self, doing: str, name: str) -> Iterator[None]:
+        """Raise failures as Lakebed's errors, and reconnect after one of the catalog."""
+        try:
+            with translate_failures(doing, name):
+                yield
+        except CatalogUnavailableError:
+            self.close()
+            raise
+        except RuinedError:
+            if self._store is not None:
+                self._store.size("lakebed")  # raises if the store does not answer
+            raise
 
     def properties(self) -> dict[str, str]:
         """Return what pyiceberg needs to connect, secrets included."""
@@ -55,7 +77,7 @@ class Catalog:
 
     def _connection(self) -> Any:
         if self._connected is None:
-            from lakebed.lake.sqlite_catalog import load
+            from lakebed.iceberg.sqlite_catalog import load
 
             properties = self.properties()
             if self.is_own:
@@ -71,21 +93,23 @@ class Catalog:
         return self._connected
 
     def _prepare(self, uri: str) -> None:
-        """Make our own catalog if there is none, or only a damaged one."""
+        """Create the log's own catalog if it does not exist or is damaged."""
         from sqlalchemy.exc import DatabaseError, OperationalError
 
         self._make()
         try:
             _check(uri)
         except OperationalError:
-            raise  # locked, or the disk fails: what it says may be right
+            raise  # locked, or the disk fails: the catalog may be intact
         except DatabaseError as error:
-            _log.warning("the catalog of the tables is damaged, and made anew: %s", error.orig)
+            _log.warning(
+                "the catalog of the tables is damaged, and is created again: %s", error.orig
+            )
             self._put_aside()
             self._make()
 
     def _make(self) -> None:
-        """Make the SQLite file, for its owner alone: SQLite would let others read it."""
+        """Create the SQLite file for its owner only: SQLite would let others read it."""
         path = self._folder / OWN_NAME
         with translated("making the catalog", path):
             self._disk.make_folder(self._folder)
@@ -114,7 +138,7 @@ class Catalog:
     def create(
         self, name: str, schema: Any, spec: Any, location: str, properties: Mapping[str, str]
     ) -> Any:
-        """Make a table."""
+        """Create a table."""
         return self._connection().create_table(
             (*self._levels, name),
             schema,
@@ -124,11 +148,11 @@ class Catalog:
         )
 
     def register(self, name: str, metadata: str) -> Any:
-        """Let the catalog know a table whose metadata is there."""
+        """Register a table whose metadata exists."""
         return self._connection().register_table((*self._levels, name), metadata)
 
     def drop(self, name: str) -> None:
-        """Let the catalog forget a table, if it knows it; its files stay."""
+        """Remove a table from the catalog if it exists; its files stay."""
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
@@ -137,11 +161,20 @@ class Catalog:
             return
 
     def names(self) -> list[str]:
-        """Return the names of the tables in our namespace."""
+        """Return the names of the tables in the log's namespace."""
         return sorted(found[-1] for found in self._connection().list_tables(self._levels))
 
+    def release(self) -> None:
+        """Close the connection to the log's own catalog between two uses.
+
+        Its file may be moved or removed in between, and the connection would continue with a file
+        that no other process sees.
+        """
+        if self.is_own:
+            self.close()
+
     def close(self) -> None:
-        """Let go of the connection; the next call makes a new one."""
+        """Close the connection; the next call opens a new one."""
         connected, self._connected = self._connected, None
         if connected is not None:
             connected.close()

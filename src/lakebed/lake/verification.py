@@ -11,9 +11,15 @@ from lakebed import limits
 from lakebed.errors import CorruptionError, from_os_error
 from lakebed.host import Disk, File, fill
 from lakebed.lake.columns import ascending, column_numbers
-from lakebed.lake.index import MAGIC, RowGroup
-from lakebed.lake.opened import OpenSegment, check_size, damaged_chunk, open_file, open_segment
+from lakebed.lake.open_segment import (
+    OpenSegment,
+    check_size,
+    damaged_chunk,
+    open_file,
+    open_segment,
+)
 from lakebed.lake.schema import COLUMNS
+from lakebed.lake.segment_index import MAGIC, RowGroup
 from lakebed.state.values import Segment
 
 

@@ -6,26 +6,26 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from lakebed.lake.fetched import FetchedSegments
-from lakebed.lake.places import Places
+from lakebed.lake.locations import Locations
+from lakebed.lake.remote_cache import RemoteCache
 from lakebed.state.values import Segment
 
 
 class RemoteSegments:
-    """Gives files of segments that are in the store. Any thread."""
+    """Local files of segments that are in the store. Any thread."""
 
-    def __init__(self, fetched: FetchedSegments, places: Places) -> None:
-        self.fetched = fetched
-        self._places = places
+    def __init__(self, cache: RemoteCache, locations: Locations) -> None:
+        self._cache = cache
+        self._locations = locations
 
     @contextlib.contextmanager
-    def held(self, topic: int, partition: int, segment: Segment) -> Iterator[Path]:
+    def pin(self, topic: int, partition: int, segment: Segment) -> Iterator[Path]:
         """Return a local file with the segment's bytes, which stays within the block."""
-        with self.fetched.held(
-            self._places.object_name(topic, partition, segment), segment
+        with self._cache.pin(
+            self._locations.object_name(topic, partition, segment), segment
         ) as path:
             yield path
 
     def discard(self, topic: int, partition: int, segment: Segment) -> None:
         """Remove a file that was found damaged, so that it is fetched again."""
-        self.fetched.discard(self._places.object_name(topic, partition, segment))
+        self._cache.discard(self._locations.object_name(topic, partition, segment))

@@ -25,10 +25,10 @@ from lakebed.errors import CorruptionError, InvalidArgumentError, from_os_error
 from lakebed.host import Disk, File, Mode, failpoints, write_all
 from lakebed.lake.columns import ascending, column_numbers
 from lakebed.lake.folder import UNFINISHED
-from lakebed.lake.index import KEY, MAGIC, Chunk, RowGroup, SegmentIndex
 from lakebed.lake.key_filter import filter_of
 from lakebed.lake.row_groups import row_groups
 from lakebed.lake.schema import encodings, file_schema
+from lakebed.lake.segment_index import KEY, MAGIC, Chunk, RowGroup, SegmentIndex
 from lakebed.lake.sink import Sink
 from lakebed.state.values import Segment
 

@@ -1,4 +1,4 @@
-"""What a derived table says of itself, in properties, which outlive its snapshots.
+"""What a derived table states about itself, in properties, which outlive its snapshots.
 
 lakebed.log         the log's identity
 lakebed.kind        current, history or append
@@ -20,9 +20,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakebed.api.derived_change import Change
-from lakebed.lake.derived_schema import plain_field
-from lakebed.lake.swaps import PROPERTIES
-from lakebed.lake.table_facts import LOG, number_of
+from lakebed.iceberg.commit import PROPERTIES
+from lakebed.iceberg.derived_schema import plain_field
+from lakebed.iceberg.table_metadata import LOG, number_of
 from lakebed.reports.derived import DerivedTable
 
 KIND: Final = "lakebed.kind"
@@ -44,7 +44,7 @@ _PROPERTIES: Final = {
 
 
 def first_properties(log: str, kind: str, key: Sequence[str], buckets: int) -> dict[str, str]:
-    """Return the properties of a table that nobody has committed to."""
+    """Return the properties of a table without a commit."""
     return {
         **_PROPERTIES,
         LOG: log,
@@ -58,9 +58,9 @@ def first_properties(log: str, kind: str, key: Sequence[str], buckets: int) -> d
 
 
 def following_properties(
-    now: Mapping[str, str], change: Change, own: str, snapshot: str
+    now: Mapping[str, str], change: Change, commit_id: str, snapshot: str
 ) -> dict[str, str]:
-    """Return the properties after a commit named `own` that leaves `snapshot` behind."""
+    """Return the properties after a commit that leaves `snapshot` as the newest."""
     writers = {**json.loads(now[_WRITERS]), change.writer: change.number}
     positions = json.loads(now[_POSITIONS])
     for topic, ends in (change.positions or {}).items():
@@ -68,7 +68,7 @@ def following_properties(
     return {
         **_PROPERTIES,
         VERSION: str(number_of(now, VERSION) + 1),
-        COMMIT: own,
+        COMMIT: commit_id,
         SNAPSHOT: snapshot,
         _WRITERS: json.dumps(writers, sort_keys=True),
         _POSITIONS: json.dumps(positions, sort_keys=True),

@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 
 from lakebed import limits
 from lakebed.errors import ClosedError, CorruptionError, InvalidArgumentError, MissingFileError
-from lakebed.lake.ahead import Decoders
-from lakebed.lake.cache import CacheStats, RowGroupCache
 from lakebed.lake.columns import column_numbers
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.key_filter import Probe
-from lakebed.lake.opened import OpenSegment, open_file, open_segment
-from lakebed.lake.remote import RemoteSegments
+from lakebed.lake.open_segment import OpenSegment, open_file, open_segment
+from lakebed.lake.prefetch import Decoders
+from lakebed.lake.remote_segments import RemoteSegments
+from lakebed.lake.row_group_cache import CacheStats, RowGroupCache
 from lakebed.lake.schema import chosen
 from lakebed.lake.segment_keys import KeysCache, SegmentKeys
-from lakebed.lake.verify import verify_segment
+from lakebed.lake.verification import verify_segment
 from lakebed.state.values import STORE, Segment
 
 OPEN_SEGMENTS_MAX: Final = 128
@@ -37,7 +37,7 @@ KEY_FILTER_BYTES_MAX: Final = 64 * limits.MIB
 
 
 _LOOKUP_ROWS: Final = 8_192
-"""Rows that a lookup decodes at a time on its way to one of them."""
+"""Rows that a lookup decodes at a time until it finds the one."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -79,7 +79,7 @@ class SegmentReader:
     ) -> None:
         self._folder = folder
         self._remote = remote
-        """Gives the files of segments that are not on the local disk."""
+        """Provides the files of segments that are not on the local disk."""
         self._cache = RowGroupCache(cache_bytes)
         self._guard = threading.Lock()
         self._open: OrderedDict[int, OpenSegment] = OrderedDict()
@@ -279,7 +279,7 @@ class SegmentReader:
         if self._remote is None or self._is_local(topic, partition, segment):
             yield self._folder.path(topic, partition, segment.id)
             return
-        with self._remote.held(topic, partition, segment) as path:
+        with self._remote.pin(topic, partition, segment) as path:
             yield path
 
     def _is_local(self, topic: int, partition: int, segment: Segment) -> bool:

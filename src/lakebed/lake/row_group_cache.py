@@ -1,7 +1,7 @@
 """Decoded row groups, kept up to a number of bytes; those used least recently go first.
 
 Each row group's columns are decoded when they are first asked for, by one thread; others that ask
-for the same row group meanwhile wait for it instead of decoding it again.
+for the same row group wait for it instead of decoding it again.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class RowGroupCache:
             self._hits += hit
             self._misses += not hit
             if self._groups.get(key) is not group:
-                return  # dropped meanwhile
+                return  # dropped since
             self._bytes += group.decoded_bytes - group.counted_bytes
             group.counted_bytes = group.decoded_bytes
             if group.counted_bytes > self._bytes_max:

@@ -18,9 +18,9 @@ from crc32c import crc32c
 from lakebed import limits
 from lakebed.errors import CorruptionError, MissingFileError, from_os_error
 from lakebed.host import Disk, File, Mapping, Mode
-from lakebed.lake.index import KEY, MAGIC, SegmentIndex, decode
 from lakebed.lake.key_filter import blocks_of
 from lakebed.lake.schema import COLUMNS, without_ids
+from lakebed.lake.segment_index import KEY, MAGIC, SegmentIndex, decode
 from lakebed.lake.segment_keys import RowGroupKeys, SegmentKeys
 from lakebed.state.values import Segment
 
@@ -136,7 +136,7 @@ class OpenSegment:
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
 
     def _check(self, number: int, names: Sequence[str], *, sparing: bool = False) -> None:
-        """Check column chunks; `sparing` keeps little of the map in memory meanwhile."""
+        """Check column chunks; `sparing` keeps little of the map in memory."""
         chunks = self.index.row_groups[number].chunks
         for leaf, name in enumerate(self.leaves):
             if name not in names or (number, leaf) in self._checked:

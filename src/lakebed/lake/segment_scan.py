@@ -8,7 +8,7 @@ other: several of them whole would take more memory than a scan may, and fresh m
 more time than a second thread saves.
 
 A segment that was fetched from the object store and is found damaged here is fetched again, once,
-and the scan goes on with the copy that came.
+and the scan continues with the new copy.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from lakebed import limits
 from lakebed.errors import CorruptionError
-from lakebed.lake.ahead import Piece
 from lakebed.lake.columns import column_numbers
-from lakebed.lake.index import RowGroup
-from lakebed.lake.opened import OpenSegment
+from lakebed.lake.open_segment import OpenSegment
+from lakebed.lake.prefetch import Piece
+from lakebed.lake.segment_index import RowGroup
 
 WHOLE_BYTES_MAX: Final = 16 * limits.MIB
 """Row groups up to this size are decoded whole."""
@@ -137,7 +137,7 @@ class _Source:
 
 
 class _Parts:
-    """A row group that is decoded part by part, in their order, whoever asks first. Any thread."""
+    """A row group that is decoded part by part, in order. Any thread may ask for any part."""
 
     def __init__(self, source: _Source, number: int, names: tuple[str, ...], rows: int) -> None:
         self.rows: Final = rows

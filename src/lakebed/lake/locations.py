@@ -28,7 +28,7 @@ _LOCAL: Final = re.compile(r"(0|[1-9]\d{0,18})-(\d{20})\.parquet", re.ASCII)
 _STORED: Final = re.compile(r"(0|[1-9]\d{0,18})-(\d{20})-[0-9a-f]{8}\.parquet", re.ASCII)
 
 
-class Places:
+class Locations:
     """Locations, as URLs. Any thread."""
 
     def __init__(self, folder: Path, store: str, log: str) -> None:

@@ -1,4 +1,4 @@
-"""What a loaded Iceberg table says of itself, and what it must say to be ours.
+"""What the metadata of a loaded Iceberg table states, and what it must state to be the log's.
 
 Tables, snapshots and schemas are pyiceberg's, which is imported when a table is first needed.
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from lakebed.errors import ForeignTableError, SchemaMismatchError
-from lakebed.lake.table_failures import reading_manifests, translated
+from lakebed.iceberg.failures import reading_manifests, translate_failures
 from lakebed.state.values import Segment
 
 LOG: Final = "lakebed.log"
@@ -25,23 +25,23 @@ class Registered(NamedTuple):
     partition: int
     segment: Segment
     metadata: Callable[[], Any]
-    """Gives the Parquet library's metadata of the file."""
+    """Returns the Parquet library's metadata of the file."""
 
 
 def number_of(properties: Mapping[str, str], name: str) -> int:
-    """Return a property that is a number; -1 if it is none, or was made something else."""
+    """Return a property that is a number; -1 if it is missing or not a number."""
     text = properties.get(name, "")
     return int(text) if text.isascii() and text.isdigit() else -1
 
 
 def is_ours(snapshot: Any, properties: Mapping[str, str], log: str) -> bool:
-    """Return whether the log made a table's newest snapshot, and nobody else."""
+    """Return whether the log committed a table's newest snapshot."""
     summary = snapshot.summary.additional_properties if snapshot.summary else {}
     return (summary.get(LOG), summary.get(POSITION)) == (log, properties.get(POSITION))
 
 
 def check_position(table: Any, name: str, position: int) -> None:
-    """Refuse a table that shows what the log does not know of."""
+    """Refuse a table that is ahead of the log."""
     there = number_of(table.properties, POSITION)
     if there > position:
         raise ForeignTableError(
@@ -53,16 +53,16 @@ def check_position(table: Any, name: str, position: int) -> None:
 
 
 def check_partitioning(table: Any, name: str) -> None:
-    """Refuse a table whose files are told apart by something else than their partition."""
+    """Refuse a table that is not partitioned by the log's partitions."""
     fields = [(each.source_id, str(each.transform)) for each in table.spec().fields]
     if fields != [(1, "identity")]:
         raise ForeignTableError(
-            "somebody else has changed the table's partitioning", table=name, now=table.spec()
+            "another writer has changed the table's partitioning", table=name, now=table.spec()
         )
 
 
 def fields_of(schema: Any) -> dict[int, tuple[str, str, bool]]:
-    """Return name, type and necessity of every field by its id; only leaves have a type here."""
+    """Return name, type and nullability of every field by its id; only leaves have a type here."""
     found = {}
     for number in schema.field_ids:
         field = schema.find_field(number)
@@ -72,7 +72,7 @@ def fields_of(schema: Any) -> dict[int, tuple[str, str, bool]]:
 
 
 def live_files(table: Any, *, with_deletes: bool = False) -> dict[str, Any]:
-    """Return every file of a table's newest snapshot by its location; refuse deletes, or do not."""
+    """Return every file of a table's newest snapshot by its location; refuse deletes by default."""
     from pyiceberg.manifest import ManifestContent
 
     snapshot = table.current_snapshot()
@@ -81,7 +81,7 @@ def live_files(table: Any, *, with_deletes: bool = False) -> dict[str, Any]:
         for manifest in snapshot.manifests(table.io) if snapshot is not None else ():
             if manifest.content == ManifestContent.DELETES and not with_deletes:
                 raise ForeignTableError(
-                    "somebody else has deleted records from the table",
+                    "another writer has deleted records from the table",
                     table=".".join(table.name()),
                     snapshot=snapshot.snapshot_id,
                 )
@@ -97,7 +97,7 @@ def needed_files(table: Any) -> set[str]:
     needed.update(each.statistics_path for each in table.metadata.statistics)
     needed.update(each.statistics_path for each in table.metadata.partition_statistics)
     seen: set[str] = set()
-    with translated("reading a table", ".".join(table.name())), reading_manifests(table):
+    with translate_failures("reading a table", ".".join(table.name())), reading_manifests(table):
         for snapshot in table.metadata.snapshots:
             needed.add(snapshot.manifest_list)
             for manifest in snapshot.manifests(table.io):
@@ -132,7 +132,7 @@ def data_file(place: str, file: Registered, metadata: Any, schema: Any) -> Any:
 
 
 def file_statistics(found: Any, metadata: Any, schema: Any) -> Any:
-    """Return what a file's footer says of its columns, as a table of this schema keeps it."""
+    """Return the statistics of a file's columns in the form that a table of this schema keeps."""
     from pyiceberg.io.pyarrow import (
         MetricModeTypes,
         MetricsMode,
@@ -154,7 +154,7 @@ def file_statistics(found: Any, metadata: Any, schema: Any) -> Any:
 
 
 def _unbounded(metadata: Any) -> set[str]:
-    """Return the columns of which some row group does not say its least and greatest value.
+    """Return the columns of which some row group has no least and greatest value.
 
     The Parquet library leaves out those of values over 4 KiB.
     """
@@ -176,7 +176,7 @@ def _unbounded(metadata: Any) -> set[str]:
 
 
 def _check_ids(metadata: Any, place: str) -> None:
-    """Refuse a segment whose columns a table would take for others."""
+    """Refuse a segment whose columns have other field ids than the table's."""
     value = metadata.schema.to_arrow_schema().field("value")
     if (value.metadata or {}).get(b"PARQUET:field_id") != b"6":
         raise SchemaMismatchError(
@@ -184,10 +184,10 @@ def _check_ids(metadata: Any, place: str) -> None:
         )
 
 
-def expired(metadata: Any, kept: int, before_us: int | None = None) -> list[int]:
-    """Return the snapshots beyond the newest ones, but for those that somebody has named.
+def expired_snapshots(metadata: Any, kept: int, before_us: int | None = None) -> list[int]:
+    """Return the snapshots beyond the newest ones, except those with a branch or tag.
 
-    With a time, only those of before it.
+    With a time, only those before it.
     """
     named = {ref.snapshot_id for ref in metadata.refs.values()}
     by_age = sorted(metadata.snapshots, key=lambda each: each.sequence_number or 0, reverse=True)

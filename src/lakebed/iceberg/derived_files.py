@@ -1,8 +1,8 @@
 """Files that executors have written, described to a derived table.
 
-A file is looked at where it is: its footer says what is in it, and its columns must be the table's,
-by name, type and field id, or some of them. So a file that is missing, cut off or of another table
-is refused before anything is committed.
+The footer of each file is read: its columns must be the table's, by name, type and field id, or
+some of them. So a file that is missing, cut off or of another table is refused before anything is
+committed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError
+from lakebed.iceberg.table_metadata import file_statistics
 from lakebed.lake.schema import FIELD_ID
-from lakebed.lake.table_facts import file_statistics
 from lakebed.reports.derived import DATA, DELETES, DerivedFile
 
 _THREADS: Final = 8
@@ -31,15 +31,15 @@ DELETES_SCHEMA: Final = pa.schema(
 """The columns of a file of deleted positions, which Iceberg prescribes."""
 
 
-def described(files: list[DerivedFile], table: Any, columns: pa.Schema) -> list[Any]:
+def describe_files(files: list[DerivedFile], table: Any, columns: pa.Schema) -> list[Any]:
     """Return the files as pyiceberg's data files, in their order."""
     if not files:
         return []
     with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
-        return list(pool.map(lambda each: _described(each, table, columns), files))
+        return list(pool.map(lambda each: _describe(each, table, columns), files))
 
 
-def _described(file: DerivedFile, table: Any, columns: pa.Schema) -> Any:
+def _describe(file: DerivedFile, table: Any, columns: pa.Schema) -> Any:
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 
@@ -99,7 +99,7 @@ def _check_columns(found: Any, columns: pa.Schema, place: str) -> None:
 
 
 def _deletes_statistics(found: Any) -> dict[str, Any]:
-    """Return the first and the last file that positions are of, so that readers can skip others."""
+    """Return the first and the last file of deleted positions, so that readers can skip others."""
     if found.schema.to_arrow_schema().names != DELETES_SCHEMA.names or not found.num_rows:
         raise SchemaMismatchError("not a file of deleted positions", columns=found.schema.names)
     paths = [found.row_group(number).column(0).statistics for number in range(found.num_row_groups)]
@@ -122,8 +122,8 @@ def _encoded(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-def shown(data_file: Any) -> DerivedFile:
-    """Return a file of a table as its users see it."""
+def to_derived_file(data_file: Any) -> DerivedFile:
+    """Return a file of pyiceberg as users see it."""
     from pyiceberg.manifest import DataFileContent
 
     return DerivedFile(

@@ -1,0 +1,140 @@
+"""Files that are not needed any more, and when each may be deleted.
+
+    DIR/iceberg/unneeded.json    a JSON object of times (microseconds since 1970) by location
+
+The file keeps since when each is unneeded, so that grace periods outlive a process. It is a memory
+and no more: if it is lost, every grace period begins again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final
+
+from lakebed.errors import translated
+from lakebed.host import Disk, Mode, failpoints, read_exactly, write_all
+from lakebed.host.store import ObjectStore, Stored
+from lakebed.reports.lake import RemovalReport
+
+_log = logging.getLogger("lakebed.lake")
+
+NAME: Final = "unneeded.json"
+
+
+class PendingDeletes:
+    """Locations of unneeded files. One thread at a time."""
+
+    def __init__(self, disk: Disk, folder: Path) -> None:
+        self._disk = disk
+        self._path = folder / NAME
+        self._since: dict[str, int] | None = None
+        self._saved: dict[str, int] = {}
+
+    def locations(self) -> list[str]:
+        """Return the locations."""
+        return list(self._known())
+
+    def since(self, location: str, now_us: int) -> int:
+        """Return since when a file is unneeded: since now, if that was not known."""
+        known = self._known()
+        # A clock that was set back must not keep a file forever.
+        known[location] = min(known.get(location, now_us), now_us)
+        return known[location]
+
+    def forget(self, location: str) -> None:
+        """Forget a file that is needed after all, or deleted."""
+        self._known().pop(location, None)
+
+    def keep_only(self, locations: Collection[str]) -> None:
+        """Forget every file but these."""
+        known = self._known()
+        self._since = {name: since for name, since in known.items() if name in locations}
+
+    def save(self) -> None:
+        """Write the times to the file, if they have changed."""
+        known = self._known()
+        if known == self._saved:
+            return
+        unfinished = self._path.with_name(NAME + ".tmp")
+        data = json.dumps(known, indent=0).encode()
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.remove(unfinished)
+            file = self._disk.open(unfinished, Mode.CREATE)
+            try:
+                write_all(file, [data], 0, len(data))
+            finally:
+                file.close()
+            self._disk.rename(unfinished, self._path)
+        except OSError as error:
+            _log.warning("grace periods could not be written down: %s", error)
+            return
+        self._saved = dict(known)
+
+    def _known(self) -> dict[str, int]:
+        if self._since is None:
+            self._since = self._load()
+            self._saved = dict(self._since)
+        return self._since
+
+    def _load(self) -> dict[str, int]:
+        try:
+            file = self._disk.open(self._path, Mode.READ)
+            try:
+                found = json.loads(read_exactly(file, 0, file.size()))
+            finally:
+                file.close()
+            return {str(name): int(since) for name, since in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            _log.warning("grace periods are not known, and begin again: %s", error)
+            return {}
+
+
+class Sweep:
+    """One pass over listed files that deletes those whose grace period is over."""
+
+    def __init__(
+        self,
+        pending: PendingDeletes,
+        report: RemovalReport,
+        deleted: failpoints.Failpoint,
+        check_open: Callable[[], None],
+        *,
+        now_us: int,
+        grace_seconds: float,
+    ) -> None:
+        self._pending = pending
+        self._report = report
+        self._deleted = deleted
+        """Hit after each deletion."""
+        self._check_open = check_open
+        """Raises once the log is closed."""
+        self._now_us = now_us
+        self._grace_us = grace_seconds * 1_000_000
+        self.unneeded: set[str] = set()
+        """The locations of unneeded files that were seen."""
+
+    def offer(self, store: ObjectStore, file: Stored, written_us: int) -> None:
+        """Delete an unneeded file if it was written, and seen to be unneeded, long enough ago."""
+        location = store.uri(file.name)
+        self.unneeded.add(location)
+        since_us = max(self._pending.since(location, self._now_us), min(written_us, self._now_us))
+        if self._now_us - since_us < self._grace_us:
+            return
+        self._check_open()
+        store.remove(file.name)
+        self._pending.forget(location)
+        self._report.files_removed += 1
+        self._report.bytes_removed += file.size_bytes
+        with translated("removing a file", location):
+            self._deleted.hit()
+
+    def finish(self) -> None:
+        """Forget the pending files that were not seen."""
+        self._pending.keep_only(self.unneeded)
