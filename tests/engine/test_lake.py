@@ -1244,7 +1244,7 @@ def test_closing_while_a_sync_runs_waits_for_it_and_refuses_the_next(
     second.start()
     closing = threading.Thread(target=log.close)
     closing.start()
-    until(lambda: log.lake._worker.stopping)
+    until(lambda: inner(log).lake._worker.stopping)
     go_on.set()
     for thread in (first, second, closing):
         thread.join(600)
@@ -1396,6 +1396,6 @@ def test_an_unchanged_table_is_not_read_again_for_each_segment_that_waits(
         reads: list[object] = []
         monkeypatch.setattr(removal, "needed_files", reads.append)
         for _ in range(3):
-            log.lake._collect_garbage()
+            inner(log).lake._collect_garbage()
         assert reads == []
         assert log.lake.stats().files_waiting > 0

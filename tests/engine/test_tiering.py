@@ -98,26 +98,26 @@ def local_files(log: Log) -> list[Path]:
 
 def objects(log: Log) -> list[str]:
     """Return the name of every object in the log's store."""
-    store = log.lake._parts.store
+    store = inner(log).lake._parts.store
     assert store is not None
     return [each.name for each in store.listing()]
 
 
 def object_of(log: Log, segment: Segment, topic: int = 1) -> str:
     """Return the name of a segment's object."""
-    return log.lake._parts.locations.object_name(topic, 0, segment)
+    return inner(log).lake._parts.locations.object_name(topic, 0, segment)
 
 
 def put(log: Log, name: str, data: bytes) -> None:
     """Put an object into a log's store behind its back."""
-    store = log.lake._parts.store
+    store = inner(log).lake._parts.store
     assert store is not None
     store.put(name, memoryview(data))
 
 
 def get(log: Log, name: str) -> bytes:
     """Return the bytes of an object."""
-    store = log.lake._parts.store
+    store = inner(log).lake._parts.store
     pieces: list[bytes] = []
     assert store is not None
 
@@ -215,7 +215,7 @@ def test_a_table_never_shows_an_object_that_was_not_uploaded(
             log.lake.sync("t")
         (tmp_path / "away").rename(tmp_path / "store")
         assert places(log) == [BOTH, BOTH, LOCAL]
-        assert contents(read_pyiceberg(log.lake._tables.table("t"))) == before
+        assert contents(read_pyiceberg(inner(log).lake._tables.table("t"))) == before
         log.lake.sync()
         assert shown(log) == sealed(log) > before
 
@@ -501,7 +501,9 @@ def test_two_logs_share_a_bucket_and_leave_each_other_alone(s3: Server, tmp_path
         values = fill(other)
         one.lake.sync()
         other.lake.sync()
-        theirs = [each for each in objects(other) if each.startswith(other.lake._parts.log_id)]
+        theirs = [
+            each for each in objects(other) if each.startswith(inner(other).lake._parts.log_id)
+        ]
         one.delete_topic("t")
         one.lake.sync()
         one.lake.gc(now=True)
@@ -656,8 +658,9 @@ def test_an_object_that_is_damaged_is_named(drive: LogConfig, tmp_path: Path, ho
         data = bytearray(get(log, name))
         data[10] ^= 1
         if how == "missing":
-            assert log.lake._parts.store is not None
-            log.lake._parts.store.remove(name)
+            store = inner(log).lake._parts.store
+            assert store is not None
+            store.remove(name)
         else:
             put(log, name, bytes(data[: len(data) - 5 if how == "shorter" else None]))
         forget_fetched(log)
@@ -741,7 +744,7 @@ def test_a_store_that_refuses_fails_or_cuts_uploads_loses_nothing(
 
 def shown_by_head(log: Log) -> int:
     """Count the records that a table shows as it is, without a sync."""
-    return int(read_pyiceberg(log.lake._tables.table("t")).num_rows)
+    return int(read_pyiceberg(inner(log).lake._tables.table("t")).num_rows)
 
 
 def test_what_was_uploaded_before_a_failure_is_not_uploaded_again(
@@ -953,7 +956,7 @@ def test_a_catalog_that_is_down_does_not_keep_segments_from_the_store(
     with opened(tmp_path / "log", config) as log:
         values = fill(log)
         log.alter_topic("t", config={"local_ms": 0})
-        log.lake._worker.run(log.lake._jobs)
+        inner(log).lake._worker.run(inner(log).lake._jobs)
         assert log.lake.stats().failures > 0
         assert places(log) == [STORE] * 3
         assert log.read("t", 0, 0)["value"].to_pylist() == values

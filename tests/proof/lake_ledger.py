@@ -103,7 +103,7 @@ def _partition(log: Log, topic: str, number: int) -> Partition:
 
 def check_files(log: Log) -> None:
     """After a removal there is every file that is needed, and no other."""
-    lake, state = log.lake, log._core.state
+    lake, state = inner(log).lake, inner(log)._core.state
     places = lake._parts.locations
     local, stored = set(), set()
     for (topic, number), partition in state.partitions.items():

@@ -13,7 +13,9 @@ from lakebed.bridge.threads import Threads
 class AsyncDerived(AsyncDerivedStub):
     """The derived tables of a log. Any task; see `Derived`."""
 
-    def __init__(self, derived: DerivedApi, threads: Threads, check_open: Callable[[], None]) -> None:
+    def __init__(
+        self, derived: DerivedApi, threads: Threads, check_open: Callable[[], None]
+    ) -> None:
         super().__init__(threads, check_open)
         self._derived = derived
 
