@@ -1,4 +1,4 @@
-"""docs/python.md, and the table of commands in docs/cli.md, are what the code says."""
+"""docs/python.md, and the help texts in docs/cli.md, are what the code says."""
 
 from __future__ import annotations
 

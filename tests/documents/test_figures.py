@@ -43,7 +43,7 @@ CLAIMS = [
         f"{PARTS[1000 // WalConfig().idle_mark_ms]} a second of its last commit (`idle_mark_ms`)",
     ),
     ("docs/concepts.md", f"A small transaction (up to {mib(_WRITE_BYTES)}) is one entry"),
-    ("docs/operations.md", f"{WORDS[_LINES_PER_SECOND]} a second have a line of their own"),
+    ("docs/operations.md", f"{WORDS[_LINES_PER_SECOND]} a second have a separate line"),
     (
         "docs/operations.md",
         f"A consumer holds `max_bytes` ({mib(default(lakebed.Log.consumer, 'max_bytes'))}), a "

@@ -192,7 +192,7 @@ def _at_once(limit: int | None) -> int:
 
 
 def _await_share(consumer: lakebed.Consumer) -> None:
-    """Give the group's other members time to leave a member its share, if it is to have any."""
+    """Wait for the group's other members to leave a member its share, if it is to have any."""
     deadline = time.monotonic() + _SHARE_SECONDS
     consumer.heartbeat()
     while not consumer.assignment() and time.monotonic() < deadline:
