@@ -56,7 +56,7 @@ from lakebed.serve.sent import Sent, pieces
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig
-    from lakebed.engine.log import Log
+    from lakebed.engine.log import EmbeddedLog as Log
     from lakebed.serve.guard import Guard, Principal
     from lakebed.serve.meters import Meters
     from lakebed.serve.quotas import Quotas

@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lakebed.config import ServeConfig
-from lakebed.engine.audit import AuditRecord
-from lakebed.engine.log import Log
 from lakebed.errors import AccessDeniedError, UnauthenticatedError
 from lakebed.host import Clock, SystemClock
 from lakebed.operations.description import Need
 from lakebed.operations.table import OPERATIONS
+from lakebed.reports.audit import AuditRecord
 from lakebed.serve.access_log import CallFacts
 from lakebed.serve.audit import Auditor
 from lakebed.serve.audit_file import AuditFile
@@ -30,6 +29,7 @@ from lakebed.state.permissions import Action, Permissions
 from lakebed.types import ANONYMOUS, is_internal
 
 if TYPE_CHECKING:
+    from lakebed.engine.log import EmbeddedLog as Log
     from lakebed.serve.jwks import KeySet
     from lakebed.serve.oidc import Verifier
 
