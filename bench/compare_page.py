@@ -94,7 +94,7 @@ def headings(found: Found) -> list[str]:
     for measure in found.measures:
         names.append(measure.name)
         if measure.compared:
-            names.append("Lakebed is")
+            names.append("Lakebed is x times as fast")
     return [*names, f"of {found.reference}"] if found.reference else names
 
 
@@ -117,11 +117,11 @@ def _figure(line: Line, measure: Measure) -> str:
     if not rounds:
         return NONE
     middle = f"{_digits(statistics.median(rounds))} {measure.unit}".rstrip()
-    return f"{middle} ({_digits(min(rounds))} to {_digits(max(rounds))})"
+    return f"{middle} ({_digits(min(rounds))}\u2013{_digits(max(rounds))})"
 
 
 def _times(value: float | None) -> str:
-    return NONE if value is None else f"{_digits(value)} x as fast"
+    return NONE if value is None else _digits(value)
 
 
 def _digits(value: float) -> str:
@@ -146,25 +146,24 @@ def _run(results: Results) -> str:
 
 
 def _behind(results: Results) -> str:
-    """List every figure in which somebody else is ahead."""
+    """List every figure in which another system is ahead."""
     lines = []
     for found in results.workloads:
         for measure in found.measures:
             for ours, ahead in _ahead(found, measure).items():
-                names = ", ".join(ahead)
-                lines.append(f"* {found.title}, **{measure.name}**, beside {ours}: {names}.\n")
-    return "".join(lines) or "In this run nobody was ahead of Lakebed.\n"
+                served = ", served" if "served" in ours else ""
+                lines.append(f"* {found.title}{served}, **{measure.name}**: {', '.join(ahead)}.\n")
+    return "".join(lines) or "In this run no other system was ahead of Lakebed.\n"
 
 
 def _ahead(found: Found, measure: Measure) -> dict[str, list[str]]:
-    """Return who is ahead of which line of Lakebed, and by how much."""
+    """Return which systems are ahead of each line of Lakebed, and how many times as fast."""
     ahead: dict[str, list[str]] = {}
     for line in found.lines:
         times = found.times_as_fast(line, measure)
         if times is not None and times < 1 and not line.limit:
-            note = "" if line.synced else " (not synced)"
-            name = f"{line.peer} {_digits(1 / times)} x as fast{note}"
-            ahead.setdefault(line.against, []).append(name)
+            peer = line.peer if line.synced else f"{line.peer}\\*"
+            ahead.setdefault(line.against, []).append(f"{peer} {_digits(1 / times)}")
     return ahead
 
 

@@ -70,7 +70,7 @@ def _fan_in(peer: Any, scale: Scale) -> dict[str, float]:
 
 FAN_IN = Workload(
     "fan_in",
-    "{writers} writers at once, one 100 B record on its way each",
+    "{writers} concurrent writers, one 100 B record in flight each",
     (_RATE,),
     [*embedded(), *served(crowd=True)],
     _fan_in,

@@ -219,9 +219,21 @@ def placed(text: str, name: str, content: str) -> str:
     return f"{before}{begin}{content}{end}{after}"
 
 
+def page_lines(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the page's lines: each work named once, the target with whether it is reached."""
+    lines, previous = [["work", "measured", "median", "range", "target"]], ""
+    for row in rows:
+        work, measured, median, span, target, reached = row.cells()
+        shown = "" if work == previous else work
+        goal = f"{target}: {reached}" if target else ""
+        lines.append([shown, measured, median, span.replace(" to ", "\u2013"), goal])
+        previous = work
+    return lines
+
+
 def publish(name: str, rows: Sequence[Row], page: Path) -> None:
     """Put a table into the page, between its two marks."""
-    table = grid([HEADINGS, *(row.cells() for row in rows)])
+    table = grid(page_lines(rows))
     page.write_text(placed(page.read_text(encoding="utf8"), name, table), encoding="utf8")
 
 

@@ -48,7 +48,7 @@ def materialising(options: argparse.Namespace, rows: Rows) -> None:
         spark.stop()
     work = f"1 % of {count / 1e6:g} M keys changed, as a current table"
     rows.figure(work, "seconds to bring it up to date", updated, "s")
-    rows.ratio(work, rebuilt, updated, "made anew, how much slower", 10)
+    rows.ratio(work, rebuilt, updated, "full rebuild, how much slower", 10)
     rows.ratio(work, read_after, read_before, "read by Spark after changes, before", None)
 
 

@@ -1,6 +1,6 @@
 """Writes what the documents say about names, commands and settings from the code itself.
 
-    python -m tools.reference          write docs/python.md, and help texts and table of docs/cli.md
+    python -m tools.reference          write docs/python.md, and the help texts of docs/cli.md
     python -m tools.reference --check  only say whether they are as they would be written
 
 `tests/test_reference.py` fails when a page is not what this prints.
@@ -9,34 +9,23 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tools.cli_page import command_table, with_help
+from tools.cli_page import with_help
 from tools.python_page import python_page
 
 ROOT: Final = Path(__file__).parents[1]
-BEGIN: Final = "<!-- written by `python -m tools.reference` -->"
-END: Final = "<!-- end of what was written -->"
 
 
 def pages() -> dict[Path, Callable[[str], str]]:
     """Return what makes each page of what it is now."""
     return {
         ROOT / "docs" / "python.md": lambda _: python_page(),
-        ROOT / "docs" / "cli.md": lambda page: within(with_help(page), command_table()),
+        ROOT / "docs" / "cli.md": with_help,
     }
-
-
-def within(page: str, text: str) -> str:
-    """Put a text into the place of a page that is written from the code."""
-    place = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}\n", re.DOTALL)
-    if len(place.findall(page)) != 1:
-        raise ValueError("the page has no place for it, or several")
-    return place.sub(lambda _: f"{BEGIN}\n\n{text}\n{END}\n", page)
 
 
 def main() -> int:

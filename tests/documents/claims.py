@@ -277,12 +277,12 @@ SHOWN = [
     *(
         Shown("docs/concepts.md", section, "a drawing")
         for section in (
-            "The way of a record",
+            "The path of a record",
             "Topics, partitions, offsets",
             "Groups",
             "Transactions",
-            "One owner, or served",
-            "Spark's place",
+            "Embedded or served",
+            "Spark",
         )
     ),
     Shown(

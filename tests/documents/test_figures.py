@@ -12,9 +12,9 @@ import pytest
 
 import lakebed
 from lakebed import ClientConfig, LogConfig, ServeConfig, WalConfig, limits
-from lakebed.client.reading import _WAIT_MS_MAX
+from lakebed.api.transaction import _WRITE_BYTES
+from lakebed.client.reading import WAIT_MS_MAX
 from lakebed.engine.audit import _RETENTION_MS
-from lakebed.engine.transaction import _WRITE_BYTES
 from lakebed.host import failpoints
 from lakebed.reports.access import EXPIRES_MS
 from lakebed.serve.audit import REFUSALS_PER_SECOND, REFUSALS_PER_SECOND_IN_ALL
@@ -43,7 +43,7 @@ CLAIMS = [
         f"{PARTS[1000 // WalConfig().idle_mark_ms]} a second of its last commit (`idle_mark_ms`)",
     ),
     ("docs/concepts.md", f"A small transaction (up to {mib(_WRITE_BYTES)}) is one entry"),
-    ("docs/operations.md", f"{WORDS[_LINES_PER_SECOND]} a second have a line of their own"),
+    ("docs/operations.md", f"{WORDS[_LINES_PER_SECOND]} a second have a separate line"),
     (
         "docs/operations.md",
         f"A consumer holds `max_bytes` ({mib(default(lakebed.Log.consumer, 'max_bytes'))}), a "
@@ -66,7 +66,7 @@ CLAIMS = [
         f"and {limits.GRANTS_MAX:,} grants",
     ),
     ("docs/server.md", f"cannot be reached; {ClientConfig().retry_ms:,} |"),
-    ("docs/server.md", f"costs one request in {WORDS[_WAIT_MS_MAX]} seconds"),
+    ("docs/server.md", f"costs one request in {WORDS[WAIT_MS_MAX]} seconds"),
     ("docs/server.md", f"`stop_timeout_ms` ({ServeConfig().stop_timeout_ms // 1000} s)"),
     (
         "docs/server.md",

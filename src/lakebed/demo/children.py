@@ -35,9 +35,9 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 class Child(Closing):
-    """A process in a session of its own: a kill reaches its Java too, whose workers end with it.
+    """A process in a new session: a kill reaches its Java too, whose workers end with it.
 
-    `hear` is called with the child and each line that it writes to stdout, in a thread of its own;
+    `hear` is called with the child and each line that it writes to stdout, in a separate thread;
     what it raises ends the child, and is raised by `wait`. Left by an exception, also by Ctrl-C,
     the block of a child kills it.
     """
@@ -99,16 +99,16 @@ class Child(Closing):
         return self._process.returncode == -signal.SIGKILL and self.killed_at is not None
 
     def _signal(self) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+        with contextlib.suppress(ProcessLookupError):  # it has already ended
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def wait(self, meanwhile: Callable[[], None]) -> None:
+    def wait(self, report: Callable[[], None]) -> None:
         """Wait for its end; an end that was not asked for is an error with its last words."""
         while self._process.poll() is None:
-            meanwhile()
-            time.sleep(_LOOK_SECONDS)  # somebody watches: this is how often the picture changes
+            report()
+            time.sleep(_LOOK_SECONDS)  # how often the display changes
         self._listening.join()
-        meanwhile()
+        report()
         if self._failure is not None:
             raise self._failure
         if self._process.returncode != 0 and not self.was_killed:
@@ -122,9 +122,9 @@ class Child(Closing):
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Leave the block without children, in a process that has none of its own.
+    """Leave the block without children, in a process that had none before.
 
-    Ctrl-C may strike while a child is being started, and then nobody has got hold of it.
+    Ctrl-C may strike while a child is being started, before a variable holds it.
     """
     try:
         yield
@@ -135,7 +135,7 @@ def alone() -> Iterator[None]:
 
 def _end_all() -> None:
     for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended since
             parent, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[1:4]
             number = int(entry.name)
             if int(parent) == os.getpid():
