@@ -15,7 +15,7 @@ from bench.load import seconds
 from bench.logs import BATCH, TOPIC, settings, table
 from bench.report import Rows
 from lakebed.config import LakeConfig
-from lakebed.engine.log import Log
+from lakebed.engine.log import EmbeddedLog as Log
 
 TOPICS = 100
 AROUND = 20

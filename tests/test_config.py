@@ -23,6 +23,7 @@ from lakebed.config import (
     with_environment,
 )
 from lakebed.errors import InvalidArgumentError, SettingsFileError
+from tests.engine.support import inner
 
 # The server's
 
@@ -193,7 +194,7 @@ def test_code_goes_before_environment_before_file_before_default(
     monkeypatch.setenv("LAKEBED_SERVE_PORT", "2")
     monkeypatch.setenv("LAKEBED_LAKE_ICEBERG", "false")
     with lakebed.open(tmp_path) as log:
-        held = log.config
+        held = inner(log).config
     assert held == LogConfig(
         wal_bytes=100_000,
         wal=WalConfig(spare_files=1, sync=SyncMode.INTERVAL),
@@ -202,7 +203,7 @@ def test_code_goes_before_environment_before_file_before_default(
     )
     given = replace(held, serve=ServeConfig(port=3))
     with lakebed.open(tmp_path, given) as log:
-        assert log.config is given
+        assert inner(log).config is given
 
 
 def test_a_mistake_in_the_environment_keeps_a_log_closed(

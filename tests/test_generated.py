@@ -79,7 +79,7 @@ def test_the_server_passes_a_request_on_as_the_arguments_of_its_method() -> None
 def test_the_example_of_an_operation_is_in_the_code() -> None:
     """Both blocks of CONTRIBUTING.md are copied from the source."""
     blocks = [each for each in blocks_of("CONTRIBUTING.md") if each.language == "python"]
-    sources = [SOURCE / "lakebed" / name for name in ("engine/log.py", "operations/table.py")]
+    sources = [SOURCE / "lakebed" / name for name in ("api/log.py", "operations/table.py")]
     assert len(blocks) == 2
     for block, source in zip(blocks, sources, strict=True):
         assert textwrap.indent(block.text.rstrip(), "    ") in source.read_text(encoding="utf8"), (

@@ -69,7 +69,7 @@ def test_every_public_name_that_the_architecture_lists_is_on_the_page() -> None:
 
 @pytest.mark.parametrize("kind", [lakebed.Log, lakebed.Producer, lakebed.Consumer, lakebed.Table])
 def test_every_method_is_on_the_page_and_says_what_it_does(kind: type) -> None:
-    inner = {"tick", "given", "place"}
+    inner = {"tick", "given", "after_fork"}
     for name, method in inspect.getmembers(kind, inspect.isfunction):
         if not name.startswith("_") and name not in inner:
             assert f"* `{name}(" in PYTHON, name

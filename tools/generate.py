@@ -4,8 +4,9 @@
     python -m tools.generate --check  only report whether they are up to date
 
 Which methods there are, and how each is called, is stated in `operations/table.py`; signature and
-docstring come from the class in `engine/` that has the method. A method that the class in `client/`
-or `aio/` defines itself is not generated. `tests/test_generated.py` fails when a file is stale.
+docstring come from the class in `api/` that declares the method. A method that the class in
+`client/` or `aio/` defines itself is not generated. `tests/test_generated.py` fails when a file is
+stale.
 """
 
 from __future__ import annotations
@@ -23,31 +24,31 @@ from tools.stubs import SOURCE, Subject, aio_class, client_class, module
 SUBJECTS: Final = (
     Subject(
         Owner.ACCESS,
-        "lakebed.engine.access:Access",
+        "lakebed.api.parts:AccessApi",
         "lakebed.client.access:RemoteAccess",
         "lakebed.aio.access:AsyncAccess",
     ),
     Subject(
         Owner.LAKE,
-        "lakebed.iceberg.lake:Lake",
+        "lakebed.api.parts:LakeApi",
         "lakebed.client.lake:RemoteLake",
         "lakebed.aio.lake:AsyncLake",
     ),
     Subject(
         Owner.DERIVED,
-        "lakebed.iceberg.derived_table:Derived",
+        "lakebed.api.parts:DerivedApi",
         "lakebed.client.derived:RemoteDerived",
         "lakebed.aio.derived:AsyncDerived",
     ),
     Subject(
         Owner.TABLE,
-        "lakebed.engine.table:Table",
+        "lakebed.api.table:Table",
         remote="",
         awaited="lakebed.aio.table:AsyncTable",
     ),
     Subject(
         Owner.LOG,
-        "lakebed.engine.log:Log",
+        "lakebed.api.log:Log",
         "lakebed.client.log:RemoteLog",
         "lakebed.aio.log:AsyncLog",
     ),

@@ -105,7 +105,9 @@ _TWINS: Final = (
 _INNER: Final = {
     "Log": {"tick"},  # for tests, which have no threads
     "Wal": {"announce", "check_may_wait", "commit", "holds", "post", "request", "ride"},
-    "Consumer": {"given", "place"},  # for the log's other faces: the server, asyncio
+    "Consumer": {"given"},  # for asyncio
+    "Producer": {"after_fork"},
+    "Transaction": {"after_fork"},
 }
 """Methods of public classes that are for the package itself."""
 

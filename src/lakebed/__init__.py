@@ -16,11 +16,11 @@ from lakebed.version import __version__
 
 if TYPE_CHECKING:
     from lakebed.api.acks import Ack, Acks
-    from lakebed.engine.consumer import Consumer
-    from lakebed.engine.log import Log
-    from lakebed.engine.producer import Producer, Sent
-    from lakebed.engine.table import Table
-    from lakebed.engine.transaction import Transaction
+    from lakebed.api.consumer import Consumer
+    from lakebed.api.log import Log
+    from lakebed.api.producer import Producer, Sent
+    from lakebed.api.table import Table
+    from lakebed.api.transaction import Transaction
 
 __all__ = [
     "Ack",
@@ -47,12 +47,12 @@ __all__ = [
 _LATE = {
     "Ack": "lakebed.api.acks",
     "Acks": "lakebed.api.acks",
-    "Consumer": "lakebed.engine.consumer",
-    "Log": "lakebed.engine.log",
-    "Producer": "lakebed.engine.producer",
-    "Sent": "lakebed.engine.producer",
-    "Table": "lakebed.engine.table",
-    "Transaction": "lakebed.engine.transaction",
+    "Consumer": "lakebed.api.consumer",
+    "Log": "lakebed.api.log",
+    "Producer": "lakebed.api.producer",
+    "Sent": "lakebed.api.producer",
+    "Table": "lakebed.api.table",
+    "Transaction": "lakebed.api.transaction",
 }
 """Names whose modules load pyarrow: they are imported when they are first used."""
 
@@ -79,10 +79,10 @@ def open(  # noqa: A001  # lakebed.open is what it does
         raise InvalidArgumentError("a folder is opened with a LogConfig", got="ClientConfig")
     if isinstance(target, str):
         check_no_address(target)
-    from lakebed.engine.log import Log  # a client does not need the engine
+    from lakebed.engine.log import EmbeddedLog  # a client does not need the engine
 
     try:
-        return Log.open(target, config, progress=progress)
+        return EmbeddedLog.open(target, config, progress=progress)
     except LockedError as locked:
         url = locked.facts.get("url")
         if not isinstance(url, str):

@@ -13,6 +13,7 @@ import lakebed
 from lakebed.errors import UnauthenticatedError
 from lakebed.state.permissions import Action
 from tests.cli.engine import Shell
+from tests.engine.support import inner
 
 TOKEN = r"lkb_[0-9a-f]{16}_[A-Za-z0-9_-]{43}"
 DAY_US = 86_400 * 1_000_000
@@ -37,8 +38,8 @@ def test_a_token_is_printed_alone_and_explained_on_stderr(shell: Shell) -> None:
     assert "nobody administers" not in result.stderr
     assert text[21:] not in result.stderr
     with lakebed.open(shell.folder) as log:
-        assert log.access.authenticate(text).principal == "alice"
-        assert log.access.permissions().permits("alice", Action.ADMIN, "x")
+        assert inner(log).access.authenticate(text).principal == "alice"
+        assert inner(log).access.permissions().permits("alice", Action.ADMIN, "x")
 
 
 def test_a_token_without_an_administrator_says_so(shell: Shell) -> None:
@@ -137,7 +138,7 @@ def test_a_revoked_token_fits_no_more(shell: Shell) -> None:
     assert shell.text("token", "revoke", made["id"]) == f"revoked {made['id']}\n"
     assert shell.json("token", "revoke", made["id"]) == [{"type": "revoked", "token": made["id"]}]
     with lakebed.open(shell.folder) as log, pytest.raises(UnauthenticatedError):
-        log.access.authenticate(made["token"])
+        inner(log).access.authenticate(made["token"])
 
 
 def test_the_last_administrator_goes_only_by_force(shell: Shell) -> None:

@@ -21,6 +21,7 @@ from lakebed.cli.lake_readers import catalog_properties, readers
 from lakebed.cli.look import _sections
 from lakebed.cli.output import Meter, write_table, write_wrapped
 from tests.cli.engine import Shell
+from tests.engine.support import inner
 from tests.foreign.readers import duckdb_connection
 from tests.s3 import KEY, SECRET, Server, s3
 from tests.waiting import until
@@ -140,7 +141,9 @@ def test_what_describe_shows_reads_a_table_in_a_store(
         log.checkpoint()
         log.lake.sync()
         location = log.lake.describe("orders").location
-        shown = readers(location, ("lakebed", "orders"), catalog_properties(lake, log.folder))
+        shown = readers(
+            location, ("lakebed", "orders"), catalog_properties(lake, inner(log).folder)
+        )
     host = s3.url.removeprefix("http://")
     note, secret, _ = shown["DuckDB"].splitlines()
     assert "INSTALL httpfs" in note

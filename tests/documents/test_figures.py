@@ -12,9 +12,9 @@ import pytest
 
 import lakebed
 from lakebed import ClientConfig, LogConfig, ServeConfig, WalConfig, limits
-from lakebed.client.reading import _WAIT_MS_MAX
+from lakebed.api.transaction import _WRITE_BYTES
+from lakebed.client.reading import WAIT_MS_MAX
 from lakebed.engine.audit import _RETENTION_MS
-from lakebed.engine.transaction import _WRITE_BYTES
 from lakebed.host import failpoints
 from lakebed.reports.access import EXPIRES_MS
 from lakebed.serve.audit import REFUSALS_PER_SECOND, REFUSALS_PER_SECOND_IN_ALL
@@ -66,7 +66,7 @@ CLAIMS = [
         f"and {limits.GRANTS_MAX:,} grants",
     ),
     ("docs/server.md", f"cannot be reached; {ClientConfig().retry_ms:,} |"),
-    ("docs/server.md", f"costs one request in {WORDS[_WAIT_MS_MAX]} seconds"),
+    ("docs/server.md", f"costs one request in {WORDS[WAIT_MS_MAX]} seconds"),
     ("docs/server.md", f"`stop_timeout_ms` ({ServeConfig().stop_timeout_ms // 1000} s)"),
     (
         "docs/server.md",

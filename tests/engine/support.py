@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed import Log, LogConfig, limits
+from lakebed.engine.log import EmbeddedLog
 from lakebed.host import Disk, ManualClock, SimDisk, failpoints
 from lakebed.state.image import encode_state
 
@@ -46,10 +47,10 @@ def opened(folder: str | Path, config: LogConfig | None = None, *, disk: Disk) -
     return log if served is None else served(log)
 
 
-def inner(log: Log) -> Log:
+def inner(log: Log) -> EmbeddedLog:
     """Return the embedded log: this one, or the one that a server serves it from."""
     found = getattr(log, "served", log)
-    assert isinstance(found, Log)
+    assert isinstance(found, EmbeddedLog)
     return found
 
 

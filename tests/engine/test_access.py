@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakebed import Log
-from lakebed.engine.audit import AUDIT_TOPIC, AuditRecord
+from lakebed.engine.audit import AUDIT_TOPIC
 from lakebed.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -20,6 +20,7 @@ from lakebed.errors import (
     UnauthenticatedError,
 )
 from lakebed.host import ManualClock, SimDisk
+from lakebed.reports.audit import AuditRecord
 from lakebed.state.permissions import Action
 from lakebed.types import Secret
 from tests.engine.support import in_threads, inner, quiet, rows, state_of
@@ -97,7 +98,7 @@ def test_a_token_of_another_log_does_not_fit_even_under_the_same_id(log: Log) ->
     for wrong in (text, mine[:21] + text[21:], text[:21] + mine[21:]):
         with pytest.raises(UnauthenticatedError, match="does not know"):
             inner(log).access.authenticate(wrong)
-    log._core.state.tokens[text[4:20]] = other._core.state.tokens[text[4:20]]
+    inner(log)._core.state.tokens[text[4:20]] = inner(other)._core.state.tokens[text[4:20]]
     with pytest.raises(UnauthenticatedError, match="does not know"):
         inner(log).access.authenticate(text)
 
@@ -410,8 +411,8 @@ def test_the_audit_is_a_topic_that_is_made_when_it_is_needed(log: Log) -> None:
     log.create_topic("orders", 2)
     with pytest.raises((TopicNotFoundError, InvalidNameError)):
         log.read(AUDIT_TOPIC)
-    log.audit.append([RECORD, RECORD._replace(names=())])
-    log.audit.append([RECORD])
+    inner(log).audit.append([RECORD, RECORD._replace(names=())])
+    inner(log).audit.append([RECORD])
     first, second, third = rows(log, AUDIT_TOPIC)
     assert first == third
     assert first["time"].timestamp() == 1_700_000_000
@@ -427,24 +428,24 @@ def test_the_audit_goes_on_after_a_restart_and_keeps_its_settings(
     disk: SimDisk, clock: ManualClock
 ) -> None:
     log = quiet(disk=disk, clock=clock)
-    log.audit.append([RECORD])
+    inner(log).audit.append([RECORD])
     log.alter_topic(AUDIT_TOPIC, {"retention_ms": 5 * DAY_MS})
     log.checkpoint()
     log.close()
     log = quiet(disk=disk, clock=clock)
-    log.audit.append([RECORD])
+    inner(log).audit.append([RECORD])
     assert len(rows(log, AUDIT_TOPIC)) == 2
     assert log.describe_topic(AUDIT_TOPIC).config["retention_ms"] == 5 * DAY_MS
     log.purge_topic(AUDIT_TOPIC)
     assert rows(log, AUDIT_TOPIC) == []
     log.delete_topic(AUDIT_TOPIC)
-    log.audit.append([RECORD])
+    inner(log).audit.append([RECORD])
     assert len(rows(log, AUDIT_TOPIC)) == 1
 
 
 def test_old_records_of_the_audit_are_retained_away(disk: SimDisk, clock: ManualClock) -> None:
     log = quiet(disk=disk, clock=clock)
-    log.audit.append([RECORD])
+    inner(log).audit.append([RECORD])
     log.checkpoint()
     clock.advance(91 * 86_400)
     log.retain()

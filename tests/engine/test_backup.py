@@ -14,7 +14,7 @@ import lakebed
 from lakebed import LakeConfig, Log, LogConfig, WalConfig
 from lakebed.engine.restore import restore, verify_backup
 from lakebed.errors import ClosedError, InvalidArgumentError, MissingFileError
-from tests.engine.support import PRICE, everything, rows
+from tests.engine.support import PRICE, everything, inner, rows
 from tests.waiting import until
 
 SMALL = LogConfig(
@@ -29,7 +29,7 @@ PLAIN = LogConfig(lake=LakeConfig(iceberg=False))
 
 
 def lake_files(log: Log) -> set[str]:
-    return {each.name for each in (log.folder / "lake").rglob("*.parquet")}
+    return {each.name for each in (inner(log).folder / "lake").rglob("*.parquet")}
 
 
 def filled(folder: Path, config: LogConfig = PLAIN) -> Log:
@@ -50,7 +50,7 @@ def begun(log: Log) -> lakebed.Transaction:
     """Begin a transaction of which so much is written that it has data in the log."""
     transaction = log.transaction("open")
     transaction.append("plain", b"x" * (5 << 20), partition=0)
-    until(lambda: any(each.pending for each in log._core.state.transactions.values()))
+    until(lambda: any(each.pending for each in inner(log)._core.state.transactions.values()))
     return transaction
 
 
@@ -294,7 +294,7 @@ def test_a_log_that_is_closed_ends_its_backup(tmp_path: Path) -> None:
 
     def meanwhile(*_: Any) -> None:
         closing.start()
-        until(lambda: log._closed)
+        until(lambda: inner(log)._closed)
 
     with pytest.raises(ClosedError):
         log.backup(tmp_path / "backup", progress=meanwhile)

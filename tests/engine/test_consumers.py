@@ -431,6 +431,21 @@ def test_offsets_of_a_deleted_topic_are_not_committed_to_the_one_made_anew() -> 
     assert log.committed("g") == {}
 
 
+def test_a_consumer_commits_no_offset_of_a_deleted_topic_after_reading_the_recreated_one() -> None:
+    log = quiet()
+    log.create_topic("t", 2)
+    for partition in (0, 1):
+        log.append_batch("t", [b"old"] * 5, partition=partition)
+    consumer = log.consumer("g", ["t"])
+    assert consumer.poll().num_rows == 10
+    log.delete_topic("t")
+    log.create_topic("t", 2)
+    log.append("t", b"new", partition=0)
+    assert values(consumer) == [b"new"]
+    consumer.commit()
+    assert log.committed("g") == {("t", 0): 1}
+
+
 def test_a_handover_whose_entry_was_interrupted_is_written_by_the_next_heartbeat() -> None:
     log = quiet()
     log.create_topic("t", 2)
@@ -440,13 +455,13 @@ def test_a_handover_whose_entry_was_interrupted_is_written_by_the_next_heartbeat
     first.poll()
     second = log.consumer("g", topics=["t"])
     first.poll()  # gives up one of its two partitions
-    submit = log._groups._submit
+    submit = inner(log)._groups._submit
 
     def interrupted(_: object) -> None:
-        log._groups._submit = submit
+        inner(log)._groups._submit = submit
         raise KeyboardInterrupt
 
-    log._groups._submit = interrupted
+    inner(log)._groups._submit = interrupted
     with pytest.raises(KeyboardInterrupt):
         second.poll()
     assert second.poll().num_rows == 1

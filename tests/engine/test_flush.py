@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import lakebed
-from lakebed.engine.log import Log
+from lakebed.engine.log import EmbeddedLog as Log
 from lakebed.errors import DiskFullError, LakebedError, from_os_error
 from lakebed.host import FaultyDisk, OsDisk, failpoints
 from lakebed.host.faulty_disk import Fault
-from tests.engine.support import rows
+from tests.engine.support import inner, rows
 
 PARTITIONS = 6
 CONFIG = lakebed.LogConfig(lake=lakebed.LakeConfig(iceberg=False))
@@ -39,7 +39,7 @@ def test_every_partition_gets_its_segment_and_the_entry_names_them_in_order(
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     with lakebed.open(tmp_path, CONFIG) as log:
-        values = filled(log)
+        values = filled(inner(log))
         assert log.checkpoint().segments == PARTITIONS
         assert [rows(log, "t", number) for number in range(PARTITIONS)] == [[v] for v in values]
         assert log.verify() == PARTITIONS
@@ -71,7 +71,7 @@ def test_an_error_in_one_thread_is_the_callers(
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     with lakebed.open(tmp_path, CONFIG) as log:
-        filled(log)
+        filled(inner(log))
         failpoints.arm("lake.segment.written=error@2")
         try:
             with pytest.raises(LakebedError):

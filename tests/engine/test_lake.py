@@ -43,7 +43,7 @@ from lakebed.host import ManualClock, failpoints
 from lakebed.iceberg import catalog as own_catalog
 from lakebed.iceberg import gc as removal
 from lakebed.reports.lake import SyncReport
-from tests.engine.support import PRICE, any_time, in_threads
+from tests.engine.support import PRICE, any_time, in_threads, inner
 from tests.waiting import until
 
 Records = list[tuple[int, int, Any]]
@@ -69,7 +69,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 @contextlib.contextmanager
 def outside(log: Log) -> Iterator[SqlCatalog]:
     """Somebody else's connection to a log's own catalog."""
-    path = urllib.parse.quote(f"{log.folder}/iceberg/catalog.db")
+    path = urllib.parse.quote(f"{inner(log).folder}/iceberg/catalog.db")
     catalog = SqlCatalog("lakebed", uri=f"sqlite:///{path}")
     try:
         yield catalog
@@ -478,7 +478,7 @@ def test_a_locked_catalog_delays_the_table_and_nobody_else(
     seal(log)
     log.lake.sync()
     seal(log)
-    with contextlib.closing(sqlite3.connect(f"{log.folder}/iceberg/catalog.db")) as other:
+    with contextlib.closing(sqlite3.connect(f"{inner(log).folder}/iceberg/catalog.db")) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(CatalogUnavailableError, match="locked") as caught:
             log.lake.sync()
@@ -501,7 +501,7 @@ def test_a_catalog_locked_for_writing_alone_is_not_written_twice_afterwards(
     seal(log)
     log.lake.sync()
     seal(log)
-    with contextlib.closing(sqlite3.connect(f"{log.folder}/iceberg/catalog.db")) as other:
+    with contextlib.closing(sqlite3.connect(f"{inner(log).folder}/iceberg/catalog.db")) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(CatalogUnavailableError, match="locked"):
             log.lake.sync()
@@ -804,7 +804,7 @@ def test_the_counters_tell_of_a_foreign_change_that_was_carried_on_with(log: Log
     seal(log)
     log.lake.sync()
     assert log.lake.stats().foreign_changes == 0
-    delete_file(log, log.folder)
+    delete_file(log, inner(log).folder)
     log.lake.sync()
     log.lake.sync()
     assert log.lake.stats().foreign_changes == 1
@@ -945,11 +945,11 @@ def test_an_older_copy_of_the_log_is_refused(tmp_path: Path, metadata: str) -> N
 
 
 def segment_files(log: Log) -> set[Path]:
-    return set(log.folder.glob("lake/*/*.parquet"))
+    return set(inner(log).folder.glob("lake/*/*.parquet"))
 
 
 def metadata_files(log: Log) -> set[Path]:
-    return {path for path in log.folder.glob("iceberg/*/metadata/*") if path.is_file()}
+    return {path for path in inner(log).folder.glob("iceberg/*/metadata/*") if path.is_file()}
 
 
 def test_a_removed_segment_stays_while_a_snapshot_refers_to_it(tmp_path: Path) -> None:
@@ -1028,7 +1028,7 @@ def test_a_table_says_what_is_wrong_with_it_before_and_after_a_sync_refuses_it(
 def test_a_deleted_topics_folder_does_not_go_on_answering(log: Log) -> None:
     seal(log)
     log.lake.sync()
-    hint = log.folder / "iceberg" / "1" / "metadata" / "version-hint.text"
+    hint = inner(log).folder / "iceberg" / "1" / "metadata" / "version-hint.text"
     assert hint.exists()
     log.delete_topic("orders")
     log.lake.sync()
@@ -1152,7 +1152,7 @@ def test_a_sync_that_fails_anywhere_is_finished_by_the_next(log: Log, point: str
     assert len(log.lake.history("orders")) == 1
     log.lake.gc(now=True)
     assert agrees(log)
-    hint = log.folder / "iceberg" / "1" / "metadata" / "version-hint.text"
+    hint = inner(log).folder / "iceberg" / "1" / "metadata" / "version-hint.text"
     assert hint.read_text() + ".metadata.json" == Path(table_of(log).metadata_location).name
 
 
@@ -1244,7 +1244,7 @@ def test_closing_while_a_sync_runs_waits_for_it_and_refuses_the_next(
     second.start()
     closing = threading.Thread(target=log.close)
     closing.start()
-    until(lambda: log.lake._worker.stopping)
+    until(lambda: inner(log).lake._worker.stopping)
     go_on.set()
     for thread in (first, second, closing):
         thread.join(600)
@@ -1396,6 +1396,6 @@ def test_an_unchanged_table_is_not_read_again_for_each_segment_that_waits(
         reads: list[object] = []
         monkeypatch.setattr(removal, "needed_files", reads.append)
         for _ in range(3):
-            log.lake._collect_garbage()
+            inner(log).lake._collect_garbage()
         assert reads == []
         assert log.lake.stats().files_waiting > 0

@@ -15,7 +15,7 @@ from lakebed import LakeConfig, Log, LogConfig, SyncMode, WalConfig
 from lakebed.config import LAKE_BOUNDS, parse_config, resolved, setting_names
 from lakebed.errors import InvalidArgumentError, LakebedError, SettingsFileError
 from lakebed.host import ManualClock, OsDisk, SystemClock
-from tests.engine.support import quiet, rows
+from tests.engine.support import inner, quiet, rows
 from tests.s3 import SECRET, Server, options, s3
 from tests.waiting import until
 
@@ -316,13 +316,13 @@ namespace = "a.b"
 """
     folder = written(tmp_path / "log", text)
     with lakebed.open(folder) as log:
-        assert log.config == LogConfig(
+        assert inner(log).config == LogConfig(
             wal=WalConfig(sync=SyncMode.INTERVAL),
             lake=LakeConfig(iceberg=False, namespace="a.b"),
             memtable_bytes=1 << 20,
         )
     with lakebed.open(folder, LogConfig()) as log:
-        assert log.config == LogConfig()
+        assert inner(log).config == LogConfig()
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,11 @@ from tests.waiting import until
 
 def written(log: lakebed.Log, identity: tuple[int, int], sequence: int, *values: bytes) -> Any:
     """Write a batch as a producer does; return the offset it got."""
-    target = log._writing.target("t")
-    encoded = log._writing.encode_rows(target, list(values), 0)
+    target = log._backend.writing.target("t")
+    encoded = log._backend.writing.encode_rows(target, list(values), 0)
     assert encoded is not None
     command = ProducerWrite(1, *identity, (sequence,), encoded.part)
-    result: Written = log._writing.submit(command, (encoded.body,))
+    result: Written = log._backend.writing.submit(command, (encoded.body,))
     (placed,) = result.parts
     assert not isinstance(placed, LakebedError)
     return placed[0].base

@@ -298,7 +298,7 @@ def test_readers_wait_for_changes_that_are_half_carried_out(tmp_path: Path) -> N
     """Ctrl-C in the middle of applying: the next reader finishes it before it looks."""
     with lakebed.open(tmp_path / "log") as log:
         log.create_topic("t", partitions=2)
-        core = log._core
+        core = inner(log)._core
         key, other = (1, 0), (1, 1)
         before = core.state.partitions[key]
         changes = [

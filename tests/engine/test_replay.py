@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from lakebed import Log, LogConfig, WalConfig
-from lakebed.engine import transaction
+from lakebed.api import transaction
 from lakebed.errors import RejectedError
 from lakebed.host import ManualClock, SimDisk
 from lakebed.limits import KIB
-from tests.engine.support import everything, quiet, state_of
+from tests.engine.support import everything, inner, quiet, state_of
 
 CONFIG = LogConfig(wal=WalConfig(file_bytes=64 * KIB), retention_interval_ms=86_400_000)
 TOPICS = ("a", "b")
@@ -93,7 +93,7 @@ class Life:
         self.log.commit_offsets("g", {(topic, 0): self.random.randint(0, end)})
 
     def checkpoint(self) -> None:
-        checkpointer = self.log._checkpointer
+        checkpointer = inner(self.log)._checkpointer
         submit = checkpointer._submit
         between = self.random.choice([0, 0, 1, 3])
 

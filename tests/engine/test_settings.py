@@ -536,14 +536,16 @@ def test_a_record_for_a_topic_that_is_not_there_makes_none() -> None:
 def test_an_entry_that_flushes_nothing_does_not_use_up_the_budget_for_good() -> None:
     log = quiet(config=LogConfig(wal_bytes=64 << 10))
     log.create_topic("t", 1)
-    encoded = log._writing.encode_rows(log._writing.target("t"), [{"value": bytes(400 << 10)}], 0)
+    encoded = inner(log)._writing.encode_rows(
+        inner(log)._writing.target("t"), [{"value": bytes(400 << 10)}], 0
+    )
     assert encoded is not None
     log.delete_topic("t")
     log.checkpoint()
-    log._writing.submit(Write(0, (encoded.part,)), (encoded.body,))
-    assert log._budget.used() > 1
+    inner(log)._writing.submit(Write(0, (encoded.part,)), (encoded.body,))
+    assert inner(log)._budget.used() > 1
     log.checkpoint()
-    assert log._budget.used() < 1
+    assert inner(log)._budget.used() < 1
 
 
 def test_settings_are_taken_as_they_are_shown(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 import pytest
 
 import lakebed
-from lakebed.engine.table import Table
+from lakebed.api.table import Table
+from lakebed.engine.table import EmbeddedTable
 from lakebed.engine.table_keys import _HotKeys
 from lakebed.errors import (
     ClosedError,
@@ -555,7 +556,7 @@ def test_latest_begins_again_if_a_compaction_removes_what_it_was_about_to_read(
         log.checkpoint()
         passes = []
 
-        def overtaken(self: Table, *scan: Any) -> Any:
+        def overtaken(self: EmbeddedTable, *scan: Any) -> Any:
             passes.append(1)
             if len(passes) == 2:
                 log.append("t", b"new", b"k")
@@ -563,8 +564,8 @@ def test_latest_begins_again_if_a_compaction_removes_what_it_was_about_to_read(
                 log.retain()
             return original(self, *scan)
 
-        original = Table._scan
-        monkeypatch.setattr(Table, "_scan", overtaken)
+        original = EmbeddedTable._scan
+        monkeypatch.setattr(EmbeddedTable, "_scan", overtaken)
         assert log.table("t").latest(["value"]).to_pylist() == [{"value": b"new"}]
         assert len(passes) == 4
 
@@ -577,15 +578,15 @@ def test_latest_ends_though_what_it_is_about_to_read_is_removed_each_time(
         log.append("t", b"old", b"k")
         passes = []
 
-        def overtaken(self: Table, *scan: Any) -> Any:
+        def overtaken(self: EmbeddedTable, *scan: Any) -> Any:
             passes.append(1)
             if len(passes) % 2 == 0:
                 log.purge_topic("t")
                 log.append("t", b"new", b"k")
             return original(self, *scan)
 
-        original = Table._scan
-        monkeypatch.setattr(Table, "_scan", overtaken)
+        original = EmbeddedTable._scan
+        monkeypatch.setattr(EmbeddedTable, "_scan", overtaken)
         assert log.table("t").latest(["value"]).num_rows == 0
         assert len(passes) == 20
         assert "removed again and again" in caplog.text

@@ -29,7 +29,7 @@ from lakebed.iceberg import tiering
 from lakebed.reports.lake import SyncReport
 from lakebed.state.commands import PlaceSegments
 from lakebed.state.values import BOTH, LOCAL, STORE, Segment
-from tests.engine.support import armed, quiet, rows
+from tests.engine.support import armed, inner, quiet, rows
 from tests.foreign.readers import contents, read_duckdb, read_pyiceberg
 from tests.s3 import FOREVER, KEY, NO_REPETITION, REGION, SECRET, Proxy, Server, options, proxy, s3
 from tests.waiting import until
@@ -81,9 +81,9 @@ def fill(log: Log, topic: str = "t", count: int = 40, times: int = 3) -> list[by
 
 def segments(log: Log, topic: str = "t") -> list[Segment]:
     """Return the segments of a topic's first partition."""
-    found = log._core.state.topic(topic)
+    found = inner(log)._core.state.topic(topic)
     assert found is not None
-    return list(log._core.state.partitions[(found.id, 0)].segments)
+    return list(inner(log)._core.state.partitions[(found.id, 0)].segments)
 
 
 def places(log: Log, topic: str = "t") -> list[int]:
@@ -93,31 +93,31 @@ def places(log: Log, topic: str = "t") -> list[int]:
 
 def local_files(log: Log) -> list[Path]:
     """Return every file of the local lake."""
-    return sorted(path for path in (log.folder / "lake").rglob("*") if path.is_file())
+    return sorted(path for path in (inner(log).folder / "lake").rglob("*") if path.is_file())
 
 
 def objects(log: Log) -> list[str]:
     """Return the name of every object in the log's store."""
-    store = log.lake._parts.store
+    store = inner(log).lake._parts.store
     assert store is not None
     return [each.name for each in store.listing()]
 
 
 def object_of(log: Log, segment: Segment, topic: int = 1) -> str:
     """Return the name of a segment's object."""
-    return log.lake._parts.locations.object_name(topic, 0, segment)
+    return inner(log).lake._parts.locations.object_name(topic, 0, segment)
 
 
 def put(log: Log, name: str, data: bytes) -> None:
     """Put an object into a log's store behind its back."""
-    store = log.lake._parts.store
+    store = inner(log).lake._parts.store
     assert store is not None
     store.put(name, memoryview(data))
 
 
 def get(log: Log, name: str) -> bytes:
     """Return the bytes of an object."""
-    store = log.lake._parts.store
+    store = inner(log).lake._parts.store
     pieces: list[bytes] = []
     assert store is not None
 
@@ -131,10 +131,10 @@ def get(log: Log, name: str) -> bytes:
 
 def forget_fetched(log: Log) -> None:
     """Remove the local copies of what is in the store, as an administrator may."""
-    for path in (log.folder / "fetched").iterdir():
+    for path in (inner(log).folder / "fetched").iterdir():
         path.unlink()
     for segment in segments(log):
-        log._segments.forget(segment.id)
+        inner(log)._segments.forget(segment.id)
 
 
 def shown(log: Log, topic: str = "t") -> Counter[Any]:
@@ -144,11 +144,11 @@ def shown(log: Log, topic: str = "t") -> Counter[Any]:
 
 def sealed(log: Log, topic: str = "t") -> Counter[Any]:
     """Return the records of a topic that are in segments, read through the log."""
-    found = log._core.state.topic(topic)
+    found = inner(log)._core.state.topic(topic)
     assert found is not None
     total: Counter[Any] = Counter()
     for number in range(found.partitions):
-        partition = log._core.state.partitions[(found.id, number)]
+        partition = inner(log)._core.state.partitions[(found.id, number)]
         offset = partition.low
         while offset < partition.flushed:
             table = log.read(topic, number, offset, max_records=partition.flushed - offset)
@@ -175,7 +175,7 @@ def test_segments_are_in_the_store_before_the_table_shows_them(
         assert len(local_files(log)) == 3
         files = [task.file.file_path for task in log.lake.table("t").scan().plan_files()]
         assert sorted(files) == sorted(
-            f"{log.config.lake.store}/{object_of(log, each)}" for each in segments(log)
+            f"{inner(log).config.lake.store}/{object_of(log, each)}" for each in segments(log)
         )
         assert shown(log) == sealed(log)
         assert log.lake.sync() == SyncReport(), "a second one has nothing to do"
@@ -215,7 +215,7 @@ def test_a_table_never_shows_an_object_that_was_not_uploaded(
             log.lake.sync("t")
         (tmp_path / "away").rename(tmp_path / "store")
         assert places(log) == [BOTH, BOTH, LOCAL]
-        assert contents(read_pyiceberg(log.lake._tables.table("t"))) == before
+        assert contents(read_pyiceberg(inner(log).lake._tables.table("t"))) == before
         log.lake.sync()
         assert shown(log) == sealed(log) > before
 
@@ -337,7 +337,7 @@ def test_whoever_looked_before_a_move_reads_on(drive: LogConfig, tmp_path: Path)
         log.alter_topic("t", config=AWAY)
         log.lake.sync()
         assert (places(log), local_files(log)) == ([STORE] * 3, [])
-        found = [batch for each in before for batch in log._segments.scan(1, 0, each)]
+        found = [batch for each in before for batch in inner(log)._segments.scan(1, 0, each)]
         assert [each for batch in found for each in batch.column("value").to_pylist()] == values
 
 
@@ -382,7 +382,7 @@ def test_the_cache_of_what_comes_back_stays_within_its_bound(
     with opened(tmp_path / "log", config) as log:
         check_reads(log, values)
         log.verify()
-        kept = sum(path.stat().st_size for path in (log.folder / "fetched").iterdir())
+        kept = sum(path.stat().st_size for path in (inner(log).folder / "fetched").iterdir())
         stats = log.lake.stats()
         assert 0 < kept == stats.cache_bytes <= one * 2
         assert stats.cache_misses > 6
@@ -501,7 +501,9 @@ def test_two_logs_share_a_bucket_and_leave_each_other_alone(s3: Server, tmp_path
         values = fill(other)
         one.lake.sync()
         other.lake.sync()
-        theirs = [each for each in objects(other) if each.startswith(other.lake._parts.log_id)]
+        theirs = [
+            each for each in objects(other) if each.startswith(inner(other).lake._parts.log_id)
+        ]
         one.delete_topic("t")
         one.lake.sync()
         one.lake.gc(now=True)
@@ -595,7 +597,7 @@ def test_a_fetched_copy_that_was_damaged_meanwhile_is_fetched_again(
         log.lake.sync()
         expected = READS[read](log)
         log.verify()
-        for path in (log.folder / "fetched").iterdir():
+        for path in (inner(log).folder / "fetched").iterdir():
             damage(path)
     with opened(tmp_path / "log", drive) as log:
         assert READS[read](log) == expected
@@ -618,8 +620,8 @@ def test_a_fetched_copy_that_is_damaged_while_the_log_is_open_is_fetched_again(
         log.verify()
         for segment in segments(log):
             name = object_of(log, segment).replace("/", "+")
-            ruin(log.folder / "fetched" / name, segment, where)
-            log._segments.forget(segment.id)
+            ruin(inner(log).folder / "fetched" / name, segment, where)
+            inner(log)._segments.forget(segment.id)
         downloads = log.lake.stats().store_downloads
         assert READS[read](log) == expected
         assert log.lake.stats().store_downloads > downloads
@@ -637,7 +639,7 @@ def test_a_scan_of_large_records_goes_on_with_the_copy_that_was_fetched_again(
         log.checkpoint()
         log.lake.sync()
         log.verify()
-        (path,) = (log.folder / "fetched").iterdir()
+        (path,) = (inner(log).folder / "fetched").iterdir()
         ruin(path, segments(log)[0], "chunks")
         batches = list(log.table("t").scan(["value"]))
         assert len(batches) > 1
@@ -656,8 +658,9 @@ def test_an_object_that_is_damaged_is_named(drive: LogConfig, tmp_path: Path, ho
         data = bytearray(get(log, name))
         data[10] ^= 1
         if how == "missing":
-            assert log.lake._parts.store is not None
-            log.lake._parts.store.remove(name)
+            store = inner(log).lake._parts.store
+            assert store is not None
+            store.remove(name)
         else:
             put(log, name, bytes(data[: len(data) - 5 if how == "shorter" else None]))
         forget_fetched(log)
@@ -677,7 +680,7 @@ def test_a_local_copy_that_somebody_removed_is_read_from_the_store(
         values = fill(log)
         log.lake.sync()
         local_files(log)[1].unlink()
-        log._segments.forget(segments(log)[1].id)
+        inner(log)._segments.forget(segments(log)[1].id)
         check_reads(log, values)
         assert log.verify() == 3
     with opened(tmp_path / "log", drive) as log:
@@ -741,7 +744,7 @@ def test_a_store_that_refuses_fails_or_cuts_uploads_loses_nothing(
 
 def shown_by_head(log: Log) -> int:
     """Count the records that a table shows as it is, without a sync."""
-    return int(read_pyiceberg(log.lake._tables.table("t")).num_rows)
+    return int(read_pyiceberg(inner(log).lake._tables.table("t")).num_rows)
 
 
 def test_what_was_uploaded_before_a_failure_is_not_uploaded_again(
@@ -819,7 +822,9 @@ def test_a_store_that_comes_later_gets_everything(store: LogConfig, tmp_path: Pa
         assert log.lake.describe("t").location.startswith(store.lake.store)
         assert shown(log) == before == sealed(log)
         log.lake.gc(now=True)
-        assert not list((log.folder / "iceberg").glob("*/metadata/*")), "the old table is gone"
+        assert not list((inner(log).folder / "iceberg").glob("*/metadata/*")), (
+            "the old table is gone"
+        )
         assert rows(log, "t") == values
 
 
@@ -951,7 +956,7 @@ def test_a_catalog_that_is_down_does_not_keep_segments_from_the_store(
     with opened(tmp_path / "log", config) as log:
         values = fill(log)
         log.alter_topic("t", config={"local_ms": 0})
-        log.lake._worker.run(log.lake._jobs)
+        inner(log).lake._worker.run(inner(log).lake._jobs)
         assert log.lake.stats().failures > 0
         assert places(log) == [STORE] * 3
         assert log.read("t", 0, 0)["value"].to_pylist() == values

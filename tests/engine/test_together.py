@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from lakebed import Log, LogConfig
+from lakebed.api import transaction
 from lakebed.api.offsets import Offsets
 from lakebed.api.together import CommittedTogether
-from lakebed.engine import transaction
 from lakebed.engine.restore import restore
 from lakebed.errors import (
     FencedError,

@@ -10,7 +10,7 @@ import pytest
 
 import lakebed
 from lakebed import Log
-from lakebed.engine import transaction
+from lakebed.api import transaction
 from lakebed.errors import (
     ClosedError,
     EntryTooLargeError,
@@ -392,15 +392,15 @@ def test_a_write_that_was_refused_refuses_the_commit_too() -> None:
         log.create_topic("kept")
         tx = log.transaction()
         tx.append("kept", b"1")
-        target = log._writing.target("gone")
+        target = inner(log)._writing.target("gone")
         log.delete_topic("gone")
-        log._writing._targets["gone"] = target
-        log._core.state.names["gone"] = target.topic.id
-        log._core.state.topics[target.topic.id] = target.topic
+        inner(log)._writing._targets["gone"] = target
+        inner(log)._core.state.names["gone"] = target.topic.id
+        inner(log)._core.state.topics[target.topic.id] = target.topic
         try:
             tx.append_batch("gone", LARGE[:10])
         finally:
-            del log._core.state.names["gone"], log._core.state.topics[target.topic.id]
+            del inner(log)._core.state.names["gone"], inner(log)._core.state.topics[target.topic.id]
         with pytest.raises(TopicNotFoundError):
             tx.append_batch("kept", LARGE)
         with pytest.raises(TopicNotFoundError):
@@ -544,7 +544,7 @@ def test_a_commit_that_was_cut_short_has_an_unknown_outcome(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(log._writing, "submit", struck)
+            patch.setattr(log._backend.writing, "submit", struck)
             with pytest.raises(KeyboardInterrupt):
                 transaction.commit()
         assert transaction.outcome == "unknown"

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from lakebed import Log, LogConfig, WalConfig
-from lakebed.engine import transaction as transactions
+from lakebed.api import transaction as transactions
 from lakebed.errors import LakebedError, RejectedError
 from lakebed.topic.survivors import pack_survivors
+from tests.engine.support import inner
 from tests.proof.engine_life import Worker, value_of
 
 THREADS = 3
@@ -183,7 +184,7 @@ class Script:
         worker.do(action)
         if worker.failure is not None and not isinstance(worker.failure, RejectedError):
             worker.failure = None
-            if worker.log._wal.stats().poisoned or worker.log._core.broken:
+            if inner(worker.log)._wal.stats().poisoned or inner(worker.log)._core.broken:
                 self._reopen()
 
     def _reopen(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from lakebed import Log
 from lakebed.iceberg.table_metadata import needed_files
 from lakebed.state.values import STORE, Partition
+from tests.engine.support import inner
 from tests.foreign.readers import contents, read_pyiceberg
 
 Contents = Counter[Any]
@@ -95,36 +96,36 @@ def _sealed(log: Log, topic: str) -> Contents:
 
 
 def _partition(log: Log, topic: str, number: int) -> Partition:
-    found = log._core.state.topic(topic)
+    found = inner(log)._core.state.topic(topic)
     assert found is not None
-    return log._core.state.partitions[(found.id, number)]
+    return inner(log)._core.state.partitions[(found.id, number)]
 
 
 def check_files(log: Log) -> None:
     """After a removal there is every file that is needed, and no other."""
-    lake, state = log.lake, log._core.state
+    lake, state = inner(log).lake, inner(log)._core.state
     places = lake._parts.locations
     local, stored = set(), set()
     for (topic, number), partition in state.partitions.items():
         for segment in partition.segments:
             if segment.place != STORE:
-                local.add(log._lake.path(topic, number, segment.id))
+                local.add(inner(log)._lake.path(topic, number, segment.id))
             if places.has_store:
                 stored.add(f"{places.base}/{places.object_name(topic, number, segment)}")
-    assert set(_files(log.folder / "lake")) == local
+    assert set(_files(inner(log).folder / "lake")) == local
     for name in log.topics():
         table = lake.table(name)
         stored |= needed_files(table)
         stored.add(f"{table.location()}/metadata/version-hint.text")
     if lake._parts.store is None:
         stored = {each for each in stored if each.startswith(places.base)}
-        there = {f"file://{path.resolve()}" for path in _files(log.folder / "iceberg")}
+        there = {f"file://{path.resolve()}" for path in _files(inner(log).folder / "iceberg")}
     else:
         own = f"{lake._parts.log_id}/"  # other logs may have theirs beside it
         there = {lake._parts.store.uri(each.name) for each in lake._parts.store.listing(own)}
         if places.base.startswith("file://"):
             there |= {f"file://{path}" for path in _files(Path(places.base[7:]) / own)}
-        assert {path.name for path in _files(log.folder / "iceberg")} <= {"catalog.db"}
+        assert {path.name for path in _files(inner(log).folder / "iceberg")} <= {"catalog.db"}
     there = {each for each in there if not each.endswith("/catalog.db")}
     assert there == stored, f"too many {sorted(there - stored)[:3]}, lost {stored - there}"
 

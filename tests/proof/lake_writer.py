@@ -26,6 +26,7 @@ import pyiceberg.io.pyarrow  # noqa: F401  # imported before the fork: it takes 
 from lakebed import Log, LogConfig, WalConfig
 from lakebed.config import LakeConfig
 from lakebed.errors import LakebedError
+from tests.engine.support import inner
 from tests.proof.engine_writer import tell
 
 TOPICS: dict[str, dict[str, Any]] = {
@@ -83,7 +84,9 @@ class Life:
 
     def _reopen_if_stopped(self) -> None:
         log = self._log
-        if log is not None and (log._wal.stats().poisoned or log._core.broken is not None):
+        if log is not None and (
+            inner(log)._wal.stats().poisoned or inner(log)._core.broken is not None
+        ):
             self.close()
 
     def close(self) -> None:

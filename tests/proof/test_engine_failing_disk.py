@@ -12,6 +12,7 @@ import pytest
 
 from lakebed.errors import LakebedError
 from lakebed.host import Fault, FaultyDisk, SimDisk
+from tests.engine.support import inner
 from tests.proof.engine_life import Life, Worker, open_log, small_transactions
 from tests.proof.engine_writer import (
     SCRIPT,
@@ -129,7 +130,11 @@ class FaultyLife(Life):
 
     def _stopped(self, worker: Worker) -> bool:
         log = worker.log
-        return log._closed or log._wal.stats().poisoned is not None or log._core.broken is not None
+        return (
+            inner(log)._closed
+            or inner(log)._wal.stats().poisoned is not None
+            or inner(log)._core.broken is not None
+        )
 
     def _again(self, worker: Worker) -> None:
         """A checkpoint that failed is tried again, and writers go on meanwhile."""
@@ -225,8 +230,8 @@ def test_writers_go_on_while_checkpoints_fail(kind: str) -> None:
         worker = life.open()
         for action in STEPS[:5]:
             worker.do(action)
-        worker.log._wal.flush()
-        checkpointer = worker.log._checkpointer
+        inner(worker.log)._wal.flush()
+        checkpointer = inner(worker.log)._checkpointer
         lake = FaultyDisk(disk, Fault(kind, nth, errno=errno.ENOSPC, lasting=True))
         checkpointer._lake.disk, healthy = lake, checkpointer._lake.disk
         checkpointer._core.staging._disk = checkpointer._snapshots._disk = lake

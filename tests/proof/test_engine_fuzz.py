@@ -19,6 +19,7 @@ from lakebed.lake.segment_index import decode as decode_index
 from lakebed.state.commands import decode, encode
 from lakebed.state.image import MAGIC, State, decode_state, encode_state
 from lakebed.state.values import Partition, Segment, Topic
+from tests.engine.support import inner
 from tests.proof.engine_life import Life, Worker, small_transactions
 from tests.proof.engine_writer import SCRIPT, begin, write_pending
 from tests.proof.scale import Rounds, repeat_with, rng
@@ -129,7 +130,7 @@ def _payloads() -> list[bytes]:
         Worker.add_partitions,
     ):
         worker.do(action)
-    return [bytes(entry.payload) for entry in worker.log._wal.entries()]
+    return [bytes(entry.payload) for entry in inner(worker.log)._wal.entries()]
 
 
 def _enveloped(kind: int, fields: Any) -> memoryview:

@@ -35,6 +35,7 @@ from tests.engine import (
     test_transactions,
     test_writing,
 )
+from tests.engine.support import inner
 
 MODULES: Final = (
     test_access,
@@ -128,9 +129,9 @@ class ServedLog(RemoteLog):
 
     def __init__(self, log: Log) -> None:
         self.served = log
-        self._server = Server(log, _CONFIG).start()
+        self._server = Server(inner(log), _CONFIG).start()
         super().__init__(self._server.url)
-        self._core.clock = log._core.clock
+        self._topics.clock = inner(log)._core.clock
 
     def close(self) -> None:
         """Close the client, the log and its server.

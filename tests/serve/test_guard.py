@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from lakebed import Log, ServeConfig
-from lakebed.engine.audit import AUDIT_TOPIC, AuditRecord
+from lakebed.engine.audit import AUDIT_TOPIC
 from lakebed.errors import AccessDeniedError, ClosedError, UnauthenticatedError
 from lakebed.host import ManualClock
+from lakebed.reports.audit import AuditRecord
 from lakebed.serve import audit
 from lakebed.serve.audit import Auditor
 from lakebed.serve.guard import Action, Guard, Need, Principal
-from tests.engine.support import in_threads, rows
+from tests.engine.support import in_threads, inner, rows
 from tests.waiting import until
 
 PEER = "ipv4:127.0.0.1:5555"
@@ -41,7 +42,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 @pytest.fixture
 def guard(log: Log) -> Iterator[Guard]:
-    made = Guard(log, ServeConfig())
+    made = Guard(inner(log), ServeConfig())
     yield made
     made.close()
 
@@ -112,7 +113,7 @@ def test_a_token_comes_before_the_certificate_and_a_bad_one_is_not_made_good_by_
 
 def test_of_a_log_that_knows_nobody_own_processes_may_show_the_token_of_another(log: Log) -> None:
     other = f"lkb_{'0' * 16}_{'A' * 43}"
-    guard = Guard(log, ServeConfig(), for_own_processes=True)
+    guard = Guard(inner(log), ServeConfig(), for_own_processes=True)
     assert guard.authenticate(other).name == "anonymous"
     log.access.create_token("root", roles=["admin"])
     with pytest.raises(UnauthenticatedError):
@@ -122,7 +123,7 @@ def test_of_a_log_that_knows_nobody_own_processes_may_show_the_token_of_another(
 def test_a_bad_token_does_not_make_anybody_anonymous(guard: Guard, log: Log) -> None:
     with pytest.raises(UnauthenticatedError):
         guard.authenticate("lkb_rubbish")
-    assert log.access.open
+    assert inner(log).access.open
 
 
 def test_a_certificate_names_its_principal(guard: Guard, log: Log) -> None:
@@ -313,8 +314,8 @@ def test_a_failed_authentication_is_on_record_without_the_secret(
 
 
 def test_nothing_is_on_record_where_nothing_happened_or_nobody_wants_it(log: Log) -> None:
-    quiet = Guard(log, ServeConfig(audit=False))
-    guard = Guard(log, ServeConfig())
+    quiet = Guard(inner(log), ServeConfig(audit=False))
+    guard = Guard(inner(log), ServeConfig())
     admin = called(guard, log, "root", "admin")
     guard.check(admin, "read", READ, ["orders"])
     assert not guard.permits(Principal("bob", "", ""), READ, "orders")
@@ -322,7 +323,7 @@ def test_nothing_is_on_record_where_nothing_happened_or_nobody_wants_it(log: Log
     assert not allowed(quiet, Principal("bob", "", ""), READ, "orders")
     assert guard.flush()
     assert quiet.flush()
-    assert AUDIT_TOPIC not in log._core.state.names
+    assert AUDIT_TOPIC not in inner(log)._core.state.names
     quiet.close()
     guard.close()
 
@@ -345,7 +346,7 @@ def refused_often(guard: Guard, principal: Principal, times: int, call: str = "a
 
 def test_many_refusals_of_one_caller_are_counted(log: Log) -> None:
     clock = ManualClock()
-    guard = Guard(log, ServeConfig(), clock=clock)
+    guard = Guard(inner(log), ServeConfig(), clock=clock)
     bob = called(guard, log, "bob", "reader")
     refused_often(guard, bob, 500)
     refused_often(guard, bob, 3, call="other")
@@ -361,17 +362,17 @@ def test_many_refusals_of_one_caller_are_counted(log: Log) -> None:
 
 
 def test_what_was_only_counted_is_recorded_when_the_second_is_over(log: Log) -> None:
-    guard = Guard(log, ServeConfig())
+    guard = Guard(inner(log), ServeConfig())
     bob = called(guard, log, "bob", "reader")
     refused_often(guard, bob, 40)
-    until(lambda: AUDIT_TOPIC in log._core.state.names)
+    until(lambda: AUDIT_TOPIC in inner(log)._core.state.names)
     until(lambda: any(each["reason"].startswith("and ") for each in rows(log, AUDIT_TOPIC)))
     guard.close()
 
 
 def test_many_callers_together_do_not_fill_the_disk(log: Log) -> None:
     clock = ManualClock()
-    guard = Guard(log, ServeConfig(), clock=clock)
+    guard = Guard(inner(log), ServeConfig(), clock=clock)
     log.access.create_token("root", roles=["admin"])
     for number in range(5_000):
         with pytest.raises(UnauthenticatedError):

@@ -27,7 +27,7 @@ from lakebed.serve.http_errors import STATUSES, status_of
 from lakebed.serve.meters import Meters
 from lakebed.serve.quotas import Quotas
 from lakebed.serve.server import Server
-from tests.engine.support import in_threads, rows
+from tests.engine.support import in_threads, inner, rows
 from tests.serve.certificates import Authority
 from tests.serve.over_http import Served, served
 from tests.serve.test_meters import parsed
@@ -45,7 +45,7 @@ def http_threads() -> list[str]:
 
 
 def streams(here: Served) -> float:
-    return parsed(here.meters.render(here.log))["lakebed_open_streams", frozenset()]
+    return parsed(here.meters.render(inner(here.log)))["lakebed_open_streams", frozenset()]
 
 
 # What it cannot listen on
@@ -53,9 +53,9 @@ def streams(here: Served) -> float:
 
 def refused(log: Log, **settings: Any) -> InvalidArgumentError:
     config = ServeConfig(**{"http_port": 0, "port": 0, **settings})
-    guard = Guard(log, config)
+    guard = Guard(inner(log), config)
     with pytest.raises(InvalidArgumentError) as caught:
-        start_http(log, guard, Quotas(config), Meters(), config, ready=lambda: (True, ""))
+        start_http(inner(log), guard, Quotas(config), Meters(), config, ready=lambda: (True, ""))
     guard.close()
     assert http_threads() == []
     return caught.value
@@ -233,7 +233,7 @@ def test_a_body_that_breaks_off_writes_nothing(here: Served) -> None:
     with socket.create_connection(("127.0.0.1", here.port), timeout=600) as client:
         client.sendall(head.encode() + body)
     label = frozenset({("call", "http.put"), ("outcome", "cancelled")})
-    until(lambda: ("lakebed_requests_total", label) in parsed(here.meters.render(here.log)))
+    until(lambda: ("lakebed_requests_total", label) in parsed(here.meters.render(inner(here.log))))
     assert here.log.offsets("a") == {0: (0, 0)}
 
 
@@ -592,7 +592,7 @@ def test_stopping_cuts_off_what_does_not_end(tmp_path: Path) -> None:
             )
             label = frozenset[tuple[str, str]]()
             received = "lakebed_received_bytes_total"
-            until(lambda: parsed(here.meters.render(here.log))[received, label] == 1)
+            until(lambda: parsed(here.meters.render(inner(here.log)))[received, label] == 1)
             here.stop(0.1)
         assert http_threads() == []
 

@@ -12,7 +12,7 @@ import pytest
 from lakebed import Log
 from lakebed.errors import ClosedError
 from lakebed.serve.meters import SERIES_MAX, Meters
-from tests.engine.support import in_threads
+from tests.engine.support import in_threads, inner
 
 _SAMPLE = re.compile(
     r'([a-z_:][a-z0-9_:]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\n"])*",?)*)\})? (\S+)'
@@ -63,7 +63,7 @@ def test_a_closed_log_has_nothing_to_tell(tmp_path: Path) -> None:
 def test_labels_with_quotes_backslashes_and_newlines_are_escaped(log: Log) -> None:
     meters, call = Meters(), 'a "b"\\\nc'
     meters.request(call, "ok", 0.1)
-    found = parsed(meters.render(log))
+    found = parsed(meters.render(inner(log)))
     labels = frozenset({("call", call), ("outcome", "ok")})
     assert found["lakebed_requests_total", labels] == 1
 
@@ -81,7 +81,7 @@ def test_requests_are_counted_by_call_and_outcome_from_many_threads(log: Log) ->
 
     assert in_threads(8, count) == [None] * 8
     meters.request("read", "overloaded", 99.0)
-    found = parsed(meters.render(log))
+    found = parsed(meters.render(inner(log)))
     call = ("call", "read")
     assert found["lakebed_requests_total", frozenset({call, ("outcome", "ok")})] == 4000
     assert found["lakebed_requests_total", frozenset({call, ("outcome", "overloaded")})] == 1
@@ -107,7 +107,7 @@ def test_every_number_of_the_logs_statistics_is_told(log: Log) -> None:
     log.create_topic("a")
     log.append("a", b"x")
     log.checkpoint()
-    found = {name for name, _ in parsed(Meters().render(log))}
+    found = {name for name, _ in parsed(Meters().render(inner(log)))}
     for name in numbers(log.stats().as_dict()):
         shown = "lakebed_" + name.replace("wal_counters_", "wal_")
         assert {shown, f"{shown}_total"} & found, name
@@ -119,7 +119,7 @@ def test_partitions_and_groups_have_series_of_their_own(log: Log) -> None:
     log.create_topic("a", 2)
     log.append_batch("a", [b"x", b"y", b"z"], partition=1)
     log.commit_offsets("g", {"a": {1: 2}})
-    found = parsed(Meters().render(log))
+    found = parsed(Meters().render(inner(log)))
     place = {("topic", "a"), ("partition", "1")}
     assert found["lakebed_partition_end_offset", frozenset(place)] == 3
     assert found["lakebed_partition_earliest_offset", frozenset(place)] == 0
@@ -139,12 +139,12 @@ def test_series_of_too_many_partitions_are_summed_by_topic(log: Log) -> None:
     log.append_batch("a", [b"x"], partition=7)
     log.append_batch("a", [b"x", b"y"], partition=8)
     log.commit_offsets("g", {"a": {7: 1, 8: 1}})
-    found = parsed(Meters().render(log))
+    found = parsed(Meters().render(inner(log)))
     ends = {labels: n for (name, labels), n in found.items() if name.endswith("_end_offset")}
     assert ends == {frozenset({("topic", "a")}): 3, frozenset({("topic", "b")}): 0}
     of_group = frozenset({("group", "g"), ("topic", "a"), ("partition", "8")})
     assert found["lakebed_group_lag_records", of_group] == 1
     log.add_partitions("a", SERIES_MAX + 1)
-    found = parsed(Meters().render(log))
+    found = parsed(Meters().render(inner(log)))
     assert found["lakebed_group_lag_records", frozenset({("group", "g"), ("topic", "a")})] == 1
     assert found["lakebed_group_committed_offset", frozenset({("group", "g"), ("topic", "a")})] == 2

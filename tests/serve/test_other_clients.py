@@ -12,7 +12,7 @@ import lakebed
 from lakebed import Log, ServeConfig
 from lakebed.errors import TopicNotFoundError
 from lakebed.serve.server import Server
-from tests.engine.support import PRICE, everything, quiet, rows
+from tests.engine.support import PRICE, everything, inner, quiet, rows
 
 WIDER = PRICE.append(pa.field("currency", pa.string()))
 TEA = {"item": "tea", "price": 1}
@@ -24,7 +24,7 @@ def clients() -> Iterator[tuple[Log, Log]]:
     """Two clients of one server."""
     config = ServeConfig(port=0, http_port=-1, audit=False)
     with (
-        Server(quiet(), config) as server,
+        Server(inner(quiet()), config) as server,
         lakebed.open(server.url) as one,
         lakebed.open(server.url) as other,
     ):

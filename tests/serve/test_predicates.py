@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import lakebed
 from lakebed import Log, ServeConfig, limits
+from lakebed.api.table import Table
 from lakebed.client.log import RemoteLog
 from lakebed.client.table import RemoteTable
-from lakebed.engine.table import Table
 from lakebed.errors import InvalidArgumentError, ProtocolError
 from lakebed.serve.gets import Ticket
 from lakebed.serve.predicates import FUNCTIONS, pack_predicate, unpack_predicate

@@ -40,7 +40,7 @@ from lakebed.serve.guard import Principal
 from lakebed.serve.protocol import pack, pack_error, unpack, unpack_error, unpack_request
 from lakebed.serve.puts import AckPool, PutStream
 from lakebed.topic.survivors import pack_survivors
-from tests.engine.support import PRICE, quiet
+from tests.engine.support import PRICE, inner, quiet
 from tests.waiting import until
 
 ERROR = ProtocolError("nothing", at=1)
@@ -421,7 +421,7 @@ def test_any_put_message_is_answered_once_or_ends_the_stream() -> None:
         def put(message: bytes | None, batch: pa.RecordBatch | None) -> None:
             written.clear()
             stream = PutStream(
-                log,
+                inner(log),
                 Principal("alice", "", "peer"),
                 "t",
                 pool,
@@ -451,7 +451,7 @@ def test_a_put_to_a_log_that_is_being_closed_is_told_to_come_back() -> None:
     with quiet() as log:
         log.create_topic("t")
         stream = PutStream(
-            log,
+            inner(log),
             Principal("alice", "", "peer"),
             "t",
             pool,

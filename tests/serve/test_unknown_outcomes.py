@@ -240,7 +240,7 @@ def test_a_producer_goes_on_over_a_new_field(tmp_path: Path) -> None:
             for n in range(60):
                 producer.send(topic, {"n": n})
             administrator.alter_topic(topic, schema=new)
-            log._core.look(topic)
+            log._topics.look(topic)
             for n in range(60, 120):
                 producer.send(topic, {"n": n, "m": 1})
         assert [row["n"] for row in rows(server.log, topic)] == list(range(120))

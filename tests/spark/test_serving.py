@@ -21,6 +21,7 @@ from lakebed.spark.connection import connected, reachable
 from lakebed.spark.options import Target
 from lakebed.spark.serving import LOCAL, url_of
 from lakebed.wal.folder import Layout, living_owner
+from tests.engine.support import inner
 from tests.serve.support import ServerProcess, line_of, python
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -154,5 +155,5 @@ def test_an_open_log_is_served_once_and_until_it_is_closed(tmp_path: Path) -> No
 
 def test_a_log_that_its_owner_serves_is_not_served_again(tmp_path: Path) -> None:
     log = lakebed.open(tmp_path / "log")
-    with Server(log, LOCAL) as server:
+    with Server(inner(log), LOCAL) as server:
         assert url_of(tmp_path / "log") == server.url

@@ -13,14 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.aio.delegate import Delegate
+from lakebed.api.log import Log
 from lakebed.api.offsets import Offsets
-from lakebed.api.table import Points
+from lakebed.api.parts import AccessApi, DerivedApi, LakeApi
+from lakebed.api.table import Points, Table
 from lakebed.config import TopicConfig
-from lakebed.engine.access import Access
-from lakebed.engine.log import Log
-from lakebed.engine.table import Table
-from lakebed.iceberg.derived_table import Derived
-from lakebed.iceberg.lake import Lake
 from lakebed.reports.access import EXPIRES_MS, DenialInfo, GrantInfo, RuleInfo, TokenInfo
 from lakebed.reports.derived import Committed, DerivedFile, DerivedFiles, DerivedTable, Positions
 from lakebed.reports.groups import GroupInfo
@@ -38,9 +35,9 @@ from lakebed.types import Secret, TopicPartition
 
 
 class AsyncAccessStub(Delegate):
-    """The methods of `AsyncAccess` that run one of `Access` each."""
+    """The methods of `AsyncAccess` that run one of `AccessApi` each."""
 
-    _access: Access
+    _access: AccessApi
 
     async def tokens(self) -> list[TokenInfo]:
         """List the tokens, the oldest first; those that ended are listed for 90 more days."""
@@ -135,9 +132,9 @@ class AsyncAccessStub(Delegate):
 
 
 class AsyncLakeStub(Delegate):
-    """The methods of `AsyncLake` that run one of `Lake` each."""
+    """The methods of `AsyncLake` that run one of `LakeApi` each."""
 
-    _lake: Lake
+    _lake: LakeApi
 
     async def gc(self, *, now: bool = False) -> RemovalReport:
         """Remove files that nothing refers to and whose grace period is over.
@@ -165,9 +162,9 @@ class AsyncLakeStub(Delegate):
 
 
 class AsyncDerivedStub(Delegate):
-    """The methods of `AsyncDerived` that run one of `Derived` each."""
+    """The methods of `AsyncDerived` that run one of `DerivedApi` each."""
 
-    _derived: Derived
+    _derived: DerivedApi
 
     async def tables(self) -> list[str]:
         """List the names of the derived tables."""
@@ -204,7 +201,7 @@ class AsyncDerivedStub(Delegate):
         return await self._run_slowly(self._derived.evolve, name, schema)
 
     async def restore(self, name: str) -> DerivedTable:
-        """Bring a table back that another writer has dropped, or that a lost catalog knew."""
+        """Bring a table back that somebody else has dropped, or that a lost catalog knew."""
         return await self._run_slowly(self._derived.restore, name)
 
     async def drop(self, name: str) -> bool:
@@ -309,7 +306,12 @@ class AsyncLogStub(Delegate):
         schema: pa.Schema | None = None,
         config: Mapping[str, object] | TopicConfig | None = None,
     ) -> TopicInfo:
-        """Make a topic: raw without a schema (values are bytes), typed with one."""
+        """Create a topic: raw without a schema (values are bytes), typed with one.
+
+        `partitions` defaults to the setting `default_partitions` of the log. `config` are the
+        settings that differ from their defaults. Raises `TopicExistsError` if a topic has the
+        name, `InvalidNameError` if it cannot be one.
+        """
         return await self._run(self._log.create_topic, name, partitions, schema, config)
 
     async def get_or_create_topic(
@@ -319,14 +321,17 @@ class AsyncLogStub(Delegate):
         schema: pa.Schema | None = None,
         config: Mapping[str, object] | TopicConfig | None = None,
     ) -> TopicInfo:
-        """Return a topic as it is, or make it if there is none of that name.
+        """Return a topic as it is, or create it if it does not exist.
 
-        Of a topic that is there, partitions, schema and settings stay what they are.
+        Partitions, schema and settings of an existing topic stay what they are.
         """
         return await self._run(self._log.get_or_create_topic, name, partitions, schema, config)
 
     async def describe_topic(self, name: str) -> TopicInfo:
-        """Return partitions, schema and settings of a topic."""
+        """Return partitions, schema and settings of a topic.
+
+        Raises `TopicNotFoundError` if it does not exist.
+        """
         return await self._run(self._log.describe_topic, name)
 
     async def alter_topic(
@@ -336,19 +341,26 @@ class AsyncLogStub(Delegate):
         schema: pa.Schema | None = None,
         partitions: int | None = None,
     ) -> TopicInfo:
-        """Change settings, add nullable fields to the schema, add partitions."""
+        """Change settings, add nullable fields to the schema, add partitions.
+
+        What is None stays as it is. Raises `SchemaChangeError` if the schema differs in more than
+        added nullable fields.
+        """
         return await self._run(self._log.alter_topic, name, config, schema, partitions)
 
     async def add_partitions(self, name: str, partitions: int) -> TopicInfo:
-        """Let a topic have so many partitions in all. Keys written from now on may go elsewhere."""
+        """Set the number of partitions of a topic, which can only grow.
+
+        Records written from now on may go to another partition than earlier ones of the same key.
+        """
         return await self._run(self._log.add_partitions, name, partitions)
 
     async def purge_topic(self, name: str) -> None:
-        """Remove every record of a topic; offsets go on where they were."""
+        """Remove every record of a topic; offsets continue where they were."""
         await self._run(self._log.purge_topic, name)
 
     async def delete_topic(self, name: str) -> None:
-        """Remove a topic with everything in it; one made later under its name begins empty."""
+        """Delete a topic with everything in it; one created later under its name is empty."""
         await self._run(self._log.delete_topic, name)
 
     async def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
@@ -367,7 +379,7 @@ class AsyncLogStub(Delegate):
         return await self._run(self._log.committed_number, name)
 
     async def commit_offsets(self, group: str, offsets: Offsets) -> None:
-        """Commit offsets for a group, whoever its members are."""
+        """Commit offsets for a group, whether or not it has members."""
         await self._run(self._log.commit_offsets, group, offsets)
 
     async def committed(self, group: str) -> dict[TopicPartition, int]:
@@ -379,19 +391,22 @@ class AsyncLogStub(Delegate):
         return await self._run(self._log.groups)
 
     async def describe_group(self, name: str) -> GroupInfo:
-        """Return members, committed offsets and lag of a group."""
+        """Return members, committed offsets and lag of a group.
+
+        Raises `GroupNotFoundError` if it does not exist.
+        """
         return await self._run(self._log.describe_group, name)
 
     async def reset_group(self, name: str, offsets: Offsets) -> None:
-        """Let a group without members go on from other offsets."""
+        """Set the offsets of a group without members; `GroupNotEmptyError` if it has some."""
         await self._run(self._log.reset_group, name, offsets)
 
     async def delete_group(self, name: str) -> None:
-        """Forget a group that has no members."""
+        """Delete a group that has no members; `GroupNotEmptyError` if it has some."""
         await self._run(self._log.delete_group, name)
 
     async def checkpoint(self) -> CheckpointReport:
-        """Put what is in memory into segments, write a snapshot, free WAL files."""
+        """Write what is in memory into segments, write a snapshot, free WAL files."""
         return await self._run_slowly(self._log.checkpoint)
 
     async def retain(self, topic: str | None = None) -> CleanupReport:
@@ -401,16 +416,17 @@ class AsyncLogStub(Delegate):
     async def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
         """Return the segments of a topic that are due for a compaction by key, and their files.
 
-        For whoever decides elsewhere which records survive, and has them rewritten by
-        `rewrite_segments`. Changes nothing. `force` leaves `compact_dirty_percent` aside; what is
-        too young or held by a group is never part of it.
+        For a job that decides elsewhere which records survive, and has them rewritten by
+        `rewrite_segments`. Changes nothing. `force` ignores `compact_dirty_percent`; what is too
+        young or held by a group is never part of it. The locations of a served log are those that
+        the server sees.
         """
         return await self._run(self._log.plan_compaction, topic, force=force)
 
     async def rewrite_segments(
         self, topic: str, partition: int, segments: Sequence[int], survivors: bytes
     ) -> RewriteReport:
-        """Let only the survivors of a compaction stand for segments that follow each other.
+        """Replace consecutive segments by the survivors of a compaction.
 
         `survivors` has a bit for each offset of the segments, compressed (`topic/survivors.py` says
         how, and `pack_survivors` makes it). They are to be decided over everything from the
@@ -431,7 +447,10 @@ class AsyncLogStub(Delegate):
         return await self._run_slowly(self._log.verify, topic)
 
     async def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
-        """Return what is known of each segment of a partition, and where its file is."""
+        """Describe each segment of a partition, and where its file is.
+
+        The locations of a served log are those that the server sees.
+        """
         return await self._run(self._log.segments, topic, partition)
 
     async def verify_segment(self, topic: str, partition: int, segment: int) -> bool:
@@ -442,9 +461,9 @@ class AsyncLogStub(Delegate):
         return await self._run_slowly(self._log.verify_segment, topic, partition, segment)
 
     async def stats(self) -> LogStats:
-        """Return counters and a picture of the log."""
+        """Return counters and the current state of the log."""
         return await self._run(self._log.stats)
 
     async def tick(self) -> None:
-        """Do what maintenance would do now: timeouts, due checkpoints, retention."""
+        """Run maintenance now: timeouts, due checkpoints, retention."""
         await self._run_slowly(self._log.tick)

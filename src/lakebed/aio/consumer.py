@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from lakebed.aio.opening import AsyncClosing
 from lakebed.api.arguments import check_wait
+from lakebed.api.consumer import Consumer
+from lakebed.api.cursor import Fetched
 from lakebed.api.offsets import Offsets
 from lakebed.bridge.completions import AsyncEvent
-from lakebed.engine.consumer import Consumer, Fetched
+from lakebed.engine.backend import EmbeddedFetcher
 from lakebed.types import TopicPartition
 
 AsyncCallback = Callable[[list[TopicPartition]], Awaitable[None] | None]
@@ -91,10 +93,11 @@ class AsyncConsumer(AsyncClosing):
 
     async def _wait(self, left: float | None) -> None:
         """Sleep until there are records, the group changes, or it is time for a heartbeat."""
-        reading, wanted = self._consumer._reading, self._consumer._wanted()
-        stop = reading.watch(wanted, self._event.set)
+        cursor = self._consumer._cursor
+        fetcher = cast(EmbeddedFetcher, self._consumer._fetcher)
+        stop = fetcher.watch(cursor, self._event.set)
         try:
-            if not reading.ready(wanted):
+            if not fetcher.ready(cursor):
                 await self._event.wait(self._consumer._at_most_a_beat(left))
             self._event.clear()
         finally:
@@ -113,15 +116,11 @@ class AsyncConsumer(AsyncClosing):
         consumer = self._consumer
         held = frozenset(consumer._positions)
 
-        def call() -> tuple[frozenset[TopicPartition], Fetched | None]:
-            allowed = consumer._beat() if consumer.member else held
-            return allowed, consumer._fetch() if allowed == held else None
-
-        allowed, fetched = await self._run(call)
-        if fetched is None:
-            await self._take_over(held, allowed)
-            return cast(Fetched, await self._run(consumer._fetch))
-        return cast(Fetched, fetched)
+        fetched: Fetched = await self._run(consumer._fetch)
+        if fetched.allowed is not None and fetched.allowed != held:
+            await self._take_over(held, fetched.allowed)
+            fetched = await self._run(consumer._fetch)
+        return fetched
 
     async def _take_over(
         self, held: frozenset[TopicPartition], allowed: frozenset[TopicPartition]

@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lakebed.aio._stubs import AsyncDerivedStub
+from lakebed.api.parts import DerivedApi
 from lakebed.bridge.threads import Threads
-from lakebed.iceberg.derived_table import Derived
 
 
 class AsyncDerived(AsyncDerivedStub):
     """The derived tables of a log. Any task; see `Derived`."""
 
-    def __init__(self, derived: Derived, threads: Threads, check_open: Callable[[], None]) -> None:
+    def __init__(
+        self, derived: DerivedApi, threads: Threads, check_open: Callable[[], None]
+    ) -> None:
         super().__init__(threads, check_open)
         self._derived = derived
 

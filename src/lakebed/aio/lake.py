@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lakebed.aio._stubs import AsyncLakeStub
+from lakebed.api.parts import LakeApi
 from lakebed.bridge.threads import Threads, progress_in_loop
-from lakebed.iceberg.lake import Lake
 from lakebed.reports.lake import SyncReport
 from lakebed.types import Progress
 
@@ -18,7 +18,7 @@ class AsyncLake(AsyncLakeStub):
     A catalog or a store may be far away: everything here runs in the threads for what takes long.
     """
 
-    def __init__(self, lake: Lake, threads: Threads, check_open: Callable[[], None]) -> None:
+    def __init__(self, lake: LakeApi, threads: Threads, check_open: Callable[[], None]) -> None:
         super().__init__(threads, check_open)
         self._lake = lake
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import pyarrow as pa
 
@@ -28,19 +28,20 @@ from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
 from lakebed.api.acks import Ack, Acks
 from lakebed.api.arguments import checked_wait
+from lakebed.api.consumer import Consumer
+from lakebed.api.encoding import Record, Rows
+from lakebed.api.log import Log
 from lakebed.api.offsets import Offsets
+from lakebed.api.producer import Producer
 from lakebed.api.reads import checked_bounds
 from lakebed.api.together import KEEP_MS, CommittedTogether
+from lakebed.api.transaction import Transaction
 from lakebed.bridge import log as bridge
 from lakebed.bridge.completions import AsyncEvent, CompletionQueue, FutureReply
 from lakebed.bridge.threads import Threads, progress_in_loop
 from lakebed.client.config import ClientConfig
 from lakebed.config import LogConfig
-from lakebed.engine.consumer import Consumer
-from lakebed.engine.log import Log
-from lakebed.engine.producer import Producer
-from lakebed.engine.transaction import Transaction
-from lakebed.engine.writing import Record, Rows
+from lakebed.engine.log import EmbeddedLog
 from lakebed.reports.maintenance import (
     BackupReport,
 )
@@ -72,13 +73,15 @@ async def _open(
 ) -> AsyncLog:
     threads, woken = Threads("lakebed-aio", slow_threads=_SLOW_THREADS), threading.Event()
     try:
-        log = await threads.open(_opener(target, config, progress, woken), Log.close)
+        log = await threads.open(
+            _opener(target, config, progress, woken), lambda opened: opened.close()
+        )
     except BaseException:
         woken.set()  # a thread that tries to reach a server gives up
         threads.close()
         raise
-    if type(log) is Log:
-        return AsyncLog(log, threads)
+    if isinstance(log, EmbeddedLog):
+        return AsyncEmbeddedLog(log, threads)
     from lakebed.aio.remote import AsyncRemoteLog  # not needed by those who embed the log
 
     return AsyncRemoteLog(log, threads)
@@ -118,14 +121,9 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         """Who may do what when this log is served: tokens, rules, grants."""
 
     @property
-    def folder(self) -> Path:
-        """The folder of the log."""
-        return self._log.folder
-
-    @property
-    def config(self) -> LogConfig:
-        """The settings it was opened with."""
-        return self._log.config
+    def _engine(self) -> EmbeddedLog:
+        """The log in this process, for what a served one does in another way."""
+        return cast(EmbeddedLog, self._log)
 
     # Writing
 
@@ -163,15 +161,15 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         It is appended whether or not the future is awaited.
         """
         self._log._check_open()
-        record = self._log._writing.record(topic, value, key, headers, partition, timestamp)
+        record = self._engine._writing.record(topic, value, key, headers, partition, timestamp)
         future: asyncio.Future[Ack] = self._loop.create_future()
-        if self._waiting or bridge.must_wait(self._log):
+        if self._waiting or bridge.must_wait(self._engine):
             self._waiting.append((record, future))
             if self._pump is None:
                 self._pump = self._loop.create_task(self._append_waiting())
             return future
         try:
-            self._log._writing.post(record, FutureReply(self._completions, future))
+            self._engine._writing.post(record, FutureReply(self._completions, future))
         except BaseException:
             future.cancel()  # it is told by the exception, and by nothing else
             raise
@@ -185,7 +183,7 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         self._log._check_open()
         await self._admit()
         # A thread checks and encodes; nobody holds one while the disk works.
-        posted = await self._run(self._log._writing.append_batch_async, topic, rows, partition)
+        posted = await self._run(self._engine._writing.append_batch_async, topic, rows, partition)
         return await asyncio.wrap_future(posted)
 
     def producer(
@@ -275,7 +273,7 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         seconds = checked_wait(wait_ms)
         bounds = checked_bounds(max_records, max_bytes)
         return await bridge.read(
-            self._log, self._run, topic, partition, offset, bounds, columns, seconds
+            self._engine, self._run, topic, partition, offset, bounds, columns, seconds
         )
 
     def table(self, name: str) -> AsyncTable:
@@ -336,7 +334,7 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
 
         Tasks that wait for records or for room get `ClosedError`.
         """
-        if self._log._closed:
+        if self._engine._closed:
             return
         # Not in a thread of the log: those may all be waiting for something that closing ends.
         closing = asyncio.to_thread(self._log.close)
@@ -390,8 +388,8 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
             if error is not None:
                 raise error
             if not future.done():  # otherwise cancelled, and never written
-                reply, post = FutureReply(self._completions, future), self._log._writing.post
-                if self._log._wal.queue_is_full:
+                reply, post = FutureReply(self._completions, future), self._engine._writing.post
+                if self._engine._wal.queue_is_full:
                     await self._run_slowly(post, record, reply)
                 else:
                     post(record, reply)
@@ -402,9 +400,9 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
 
     async def _admit(self) -> None:
         """Let a write pass, or make it wait: as `Budget.admit`, without a thread."""
-        if self._log._core.broken is not None:
-            raise self._log._core.broken
-        budget = self._log._budget
+        if self._engine._core.broken is not None:
+            raise self._engine._core.broken
+        budget = self._engine._budget
         pause = budget.pause()
         if pause == 0:
             return
@@ -416,8 +414,8 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         budget.throttled_seconds += time.monotonic() - started
 
     async def _wait_for_room(self, started: float) -> None:
-        budget = self._log._budget
-        deadline = started + self.config.write_timeout_ms / 1000
+        budget = self._engine._budget
+        deadline = started + self._engine.config.write_timeout_ms / 1000
         budget.stopped_writes += 1
         with budget.watched(self._room.set):
             while budget.used() >= 1:
@@ -428,3 +426,17 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
                 if budget.used() >= 1 and (left <= 0 or not await self._room.wait(left)):
                     raise budget.refusal(started)
                 self._log._check_open()
+
+
+class AsyncEmbeddedLog(AsyncLog):
+    """A log in a folder that this process owns, for the tasks of one event loop."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the log."""
+        return self._engine.folder
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings it was opened with."""
+        return self._engine.config

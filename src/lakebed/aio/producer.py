@@ -14,9 +14,9 @@ from typing import Any
 
 from lakebed.aio.opening import AsyncClosing
 from lakebed.api.acks import Ack
+from lakebed.api.producer import Producer, Sent
 from lakebed.bridge.completions import CompletionQueue
 from lakebed.bridge.threads import Threads
-from lakebed.engine.producer import Producer, Sent
 from lakebed.errors import ClosedError
 
 

@@ -28,7 +28,12 @@ from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
 from lakebed.api.acks import Ack, Acks
 from lakebed.api.arguments import checked_wait
+from lakebed.api.consumer import Consumer
+from lakebed.api.encoding import Rows
+from lakebed.api.log import Log
+from lakebed.api.producer import Producer, Sent
 from lakebed.api.reads import checked_bounds
+from lakebed.api.transaction import Transaction
 from lakebed.bridge.completions import FutureReply
 from lakebed.bridge.threads import Threads
 from lakebed.client.connection import Connection
@@ -36,12 +41,7 @@ from lakebed.client.log import RemoteLog
 from lakebed.client.reading import check_named, listed
 from lakebed.client.table import RemoteTable
 from lakebed.client.writing import _STALE, RemoteWriting
-from lakebed.engine.consumer import Consumer
-from lakebed.engine.log import Log
-from lakebed.engine.producer import Producer, Sent
-from lakebed.engine.transaction import Transaction
-from lakebed.engine.writing import Rows, Writing
-from lakebed.errors import ClosedError, LakebedError
+from lakebed.errors import ClosedError
 from lakebed.host.forks import watch_forks
 
 _WAIT_MS_MAX: Final = 10_000
@@ -183,7 +183,7 @@ class AsyncRemoteLog(AsyncLog):
         """Look at a topic again; return whether a change elsewhere explains the error."""
         if not isinstance(topic, str):
             return False
-        return await self._run(self._log._core.changed, topic)
+        return await self._run(self._log._topics.changed, topic)
 
     # Reading
 
@@ -315,10 +315,10 @@ class _LateTable(RemoteTable):
     def __init__(self, connection: Connection, name: str) -> None:
         check_named(name)
         self._connection = connection
-        self.name: Final = name  # type: ignore[misc]  # final in the base, and set once here too
+        self.name = name
 
     @functools.cached_property
-    def _id(self) -> int:  # type: ignore[override]  # looked up when it is first needed
+    def _id(self) -> int:
         number: int = self._connection.call("describe_topic", name=self.name).id
         return number
 
@@ -393,12 +393,7 @@ class AsyncRemoteTransaction(AsyncTransaction):
 
     def _checked_at_once(self, topic: str, *given: Any) -> Any:
         """Check a record if that needs no look at the server; None if it does, or is refused."""
-        writing = cast(Any, self._transaction._writing)
-        if not isinstance(topic, str) or writing._remote.state.topic(topic) is None:
-            return None
-        with contextlib.suppress(LakebedError):
-            return Writing.record(writing, topic, *given)
-        return None
+        return cast(RemoteWriting, self._transaction._writing).record_at_once(topic, *given)
 
     def _add(self, topic: str, *given: Any) -> None:
         record = self._transaction._writing.record(topic, *given)

@@ -12,23 +12,21 @@ import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final, cast
+from typing import Final
 
 import pyarrow as pa
 
 from lakebed.aio.consumer import AsyncCallback, AsyncConsumer, Run, tell
 from lakebed.api.arguments import check_wait
+from lakebed.api.consumer import Consumer
+from lakebed.api.cursor import Fetched
 from lakebed.api.offsets import Offsets
 from lakebed.bridge.threads import Threads
-from lakebed.client.reading import RemoteConsumer
-from lakebed.engine.consumer import Consumer, Fetched
 from lakebed.errors import ClosedError, FencedError
 from lakebed.types import TopicPartition
 
 _WAKE_SECONDS: Final = 0.05
 """How often a request is woken that does not end: the first call may have overtaken it."""
-
-Answer = tuple[Fetched, frozenset[TopicPartition] | None]
 
 
 class AsyncRemoteConsumer(AsyncConsumer):
@@ -44,11 +42,11 @@ class AsyncRemoteConsumer(AsyncConsumer):
         check_log: Callable[[], None],
     ) -> None:
         super().__init__(consumer, run, on_assign, on_revoke)
-        self._remote = cast(RemoteConsumer, consumer)
-        self._remote._ring = self._remote._wake_request
+        self._remote = consumer
+        consumer._ring = consumer._fetcher.wake
         self._threads = threads
         self._check_log = check_log
-        self._asked: Future[Answer] | None = None
+        self._asked: Future[Fetched] | None = None
         self._waking: Future[None] | None = None
 
     def ring(self) -> None:
@@ -77,12 +75,14 @@ class AsyncRemoteConsumer(AsyncConsumer):
     async def _rejoined(self) -> bool:
         """Join the group again if it was only lost because the server was started again."""
         consumer = self._remote
-        if not consumer.member or await self._run(consumer._reading.server) == consumer._server:
+        if not consumer.member or (
+            await self._run(consumer._backend.incarnation) == consumer._incarnation
+        ):
             return False
         held = consumer.assignment()
         if held:
             await tell(self._on_revoke, held)
-        return bool(await self._run(consumer._rejoined))
+        return bool(await self._run(consumer._rejoin))
 
     async def _poll(self, deadline: float | None) -> pa.Table:
         consumer = self._remote
@@ -90,11 +90,11 @@ class AsyncRemoteConsumer(AsyncConsumer):
             await self.heartbeat()
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            fetched, allowed = await self._request(0.0 if consumer._stopping else left)
-            if allowed is not None and allowed != frozenset(consumer._positions):
+            fetched = await self._request(0.0 if consumer._stopping else left)
+            if fetched.allowed is not None and fetched.allowed != frozenset(consumer._positions):
                 await self.heartbeat()
                 if fetched.table is None:  # it was not looked what others' partitions hold
-                    fetched, _ = await self._request(0.0)
+                    fetched = await self._request(0.0)
             table = consumer._give(fetched)
             if table is not None:
                 return table
@@ -103,10 +103,10 @@ class AsyncRemoteConsumer(AsyncConsumer):
                 return await self._run(consumer._empty)
             consumer._check_open()
 
-    async def _request(self, left: float | None) -> Answer:
+    async def _request(self, left: float | None) -> Fetched:
         """Ask for the next records, and wait until they are there or somebody wakes this task."""
         self._check_log()
-        asked = self._asked = self._threads.waiting(self._remote._request, left)
+        asked = self._asked = self._threads.waiting(self._remote._fetch, left)
         asked.add_done_callback(lambda _: self._event.set())
         try:
             while not asked.done():
@@ -115,7 +115,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
                 self._check_log()
                 if self._remote._stopping and not asked.done():
                     self._wake_request()
-                    return Fetched(None, {}, {}), None
+                    return Fetched(None, {}, {})
         except asyncio.CancelledError:
             self._wake_request()
             raise
@@ -140,7 +140,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
         """Have the request answered now; one call at a time does it."""
         if self._waking is None or self._waking.done():
             with contextlib.suppress(ClosedError):  # closing wakes everybody
-                self._waking = self._threads.waiting(self._remote._wake_request)
+                self._waking = self._threads.waiting(self._remote._fetcher.wake)
 
     # The group
 

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.aio._stubs import AsyncTableStub
-from lakebed.api.table import Points
+from lakebed.api.table import Points, Table
 from lakebed.bridge.threads import Threads
-from lakebed.engine.table import Table
 
 
 class AsyncTable(AsyncTableStub):

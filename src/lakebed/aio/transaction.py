@@ -10,7 +10,7 @@ from lakebed.aio.consumer import AsyncConsumer, Run
 from lakebed.aio.opening import AsyncClosing
 from lakebed.api.acks import Acks
 from lakebed.api.offsets import Offsets
-from lakebed.engine.transaction import Transaction
+from lakebed.api.transaction import Transaction
 from lakebed.errors import LakebedError
 
 

@@ -1,4 +1,4 @@
-"""Errors for topics and partitions that do not exist."""
+"""Topics and partitions that callers name, and the errors for those that do not exist."""
 
 from __future__ import annotations
 
@@ -28,3 +28,9 @@ def no_partition(topic: Topic, partition: object) -> RejectedError:
         partition=repr(partition),
         partitions=topic.partitions,
     )
+
+
+def check_partition(topic: Topic, partition: object) -> None:
+    """Raise `PartitionNotFoundError` if a topic does not have a partition."""
+    if type(partition) is not int or not 0 <= partition < topic.partitions:
+        raise no_partition(topic, partition)

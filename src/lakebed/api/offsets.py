@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from lakebed import limits
+from lakebed.api.lookup import check_partition
 from lakebed.errors import InvalidArgumentError
+from lakebed.state.values import Topic
 
 Offsets = Mapping[Any, Any]
 """Offsets by (topic, partition), or by topic and then partition."""
@@ -30,3 +33,22 @@ def flat_offsets(offsets: Offsets) -> list[tuple[str, int, Any]]:
                 got=repr({key: value})[:200],
             )
     return found
+
+
+def place_offsets(
+    offsets: Offsets, topic_named: Callable[[str], Topic]
+) -> tuple[tuple[int, int, int], ...]:
+    """Check offsets and return them as (topic id, partition, offset)."""
+    return tuple(
+        _place(topic_named(topic), partition, offset)
+        for topic, partition, offset in flat_offsets(offsets)
+    )
+
+
+def _place(topic: Topic, partition: int, offset: Any) -> tuple[int, int, int]:
+    check_partition(topic, partition)
+    if type(offset) is not int or not 0 <= offset <= limits.OFFSET_MAX:
+        raise InvalidArgumentError(
+            "a committed offset is a whole number", topic=topic.name, got=repr(offset)
+        )
+    return topic.id, partition, offset

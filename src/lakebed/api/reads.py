@@ -9,11 +9,7 @@ from lakebed.errors import InvalidArgumentError, OffsetOutOfRangeError
 from lakebed.state.values import Topic
 
 COLUMNS: Final = ("partition", "offset", "timestamp", "key", "headers", "value")
-
-
 EARLIEST: Final = "earliest"
-
-
 LATEST: Final = "latest"
 
 
@@ -30,6 +26,24 @@ def checked_bounds(max_records: Any, max_bytes: Any) -> Bounds:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InvalidArgumentError(f"{name} must be a whole number from 1", got=repr(value))
     return Bounds(max_records, max_bytes)
+
+
+def resolve_offset(topic: Topic, partition: int, offset: int | str, low: int, end: int) -> int:
+    """Return the offset that `earliest`, `latest` or a number means in a partition.
+
+    Raises `OffsetOutOfRangeError` for a number below `low` or above `end`.
+    """
+    if offset == EARLIEST:
+        return low
+    if offset == LATEST:
+        return end
+    if not isinstance(offset, int) or isinstance(offset, bool):
+        raise InvalidArgumentError(
+            "an offset is a number, 'earliest' or 'latest'", got=repr(offset)
+        )
+    if not low <= offset <= end:
+        raise out_of_range(topic, partition, offset, low, end)
+    return offset
 
 
 def microseconds(timestamp: Any) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from lakebed.api.reads import Bounds
     from lakebed.engine.core import Key
-    from lakebed.engine.log import Log
+    from lakebed.engine.log import EmbeddedLog as Log
     from lakebed.engine.reading import Reading
 
 Run = Callable[..., Awaitable[Any]]

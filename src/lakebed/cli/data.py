@@ -15,6 +15,7 @@ import pyarrow as pa
 import lakebed
 from lakebed.cli.output import Meter
 from lakebed.client.address import meant_url
+from lakebed.engine.log import EmbeddedLog
 from lakebed.errors import NotALogError, from_os_error
 from lakebed.host import OsDisk
 from lakebed.topic.schema import decode_schema
@@ -96,7 +97,7 @@ def opened(folder: Target, *, make: bool = False, silent: bool) -> Iterator[lake
 
 def is_served(log: lakebed.Log) -> bool:
     """Return whether another process owns the log, and serves it."""
-    return type(log) is not lakebed.Log
+    return not isinstance(log, EmbeddedLog)
 
 
 class Destination(NamedTuple):
@@ -109,7 +110,7 @@ class Destination(NamedTuple):
 def destination(log: lakebed.Log, topic: str) -> Destination:
     """Find a topic to write to, which takes no more than leave to write."""
     # Not `describe_topic`, which tells what a topic holds and so is for those who may read it.
-    target = log._writing.target(topic)
+    target = log._backend.writing.target(topic)
     schema = None if target.raw else decode_schema(target.topic.schemas[-1])
     return Destination(schema, target.config.record_bytes_max)
 

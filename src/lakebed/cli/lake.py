@@ -12,7 +12,7 @@ import click
 
 import lakebed
 from lakebed.cli.completion import complete_topic
-from lakebed.cli.data import Target, confirm, data_option, is_served, opened, yes_option
+from lakebed.cli.data import Target, confirm, data_option, opened, yes_option
 from lakebed.cli.lake_derived import listing_of, show_listing, write_listing
 from lakebed.cli.lake_readers import catalog_properties, readers
 from lakebed.cli.output import (
@@ -30,6 +30,7 @@ from lakebed.cli.output import (
     write_wrapped,
 )
 from lakebed.config import LakeConfig
+from lakebed.engine.log import EmbeddedLog
 from lakebed.reports.lake import SnapshotInfo, SyncReport, TableInfo
 from lakebed.reports.maintenance import CheckpointReport
 
@@ -90,8 +91,11 @@ def describe_command(topic: str, folder: Target, *, as_json: bool) -> None:
     """
     with opened(folder, silent=as_json) as log:
         info = log.lake.describe(topic)
-        config = None if is_served(log) else log.config.lake
-    more = _unknown(info) if config is None else _known(info, config, log.folder)
+        more = (
+            _known(info, log.config.lake, log.folder)
+            if isinstance(log, EmbeddedLog)
+            else _unknown(info)
+        )
     lines = more["readers"]
     if as_json:
         write_json("table", {**_values(info), **more})
@@ -215,7 +219,7 @@ def sync_command(
             confirm(f"Undo what others have done to the table of {topic}?", yes=yes)
         with Meter(silent=as_json, unit="tables") as meter:
             sealed, report = _sync(log, topic, take_over=take_over, meter=meter)
-        stored = bool(log.config.lake.store)
+        stored = bool(log.lake.stats().store)
     if as_json:
         failures = [{"topic": name, **error_facts(each)} for name, each in report.errors.items()]
         done = {name: value for name, value in asdict(report).items() if name != "errors"}

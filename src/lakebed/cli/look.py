@@ -70,7 +70,7 @@ def checkpoint(folder: Target, *, as_json: bool) -> None:
 
 def _sync(log: lakebed.Log, *, silent: bool) -> list[tuple[str, LakebedError]]:
     """Bring tables and store up to date, if there are any; return what failed, and why."""
-    lake = log.config.lake
+    lake = log.lake.stats()
     if not lake.iceberg and not lake.store:
         return []
     try:

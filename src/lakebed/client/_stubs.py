@@ -212,7 +212,7 @@ class RemoteDerivedStub:
         return result
 
     def restore(self, name: str) -> DerivedTable:
-        """Bring a table back that another writer has dropped, or that a lost catalog knew."""
+        """Bring a table back that somebody else has dropped, or that a lost catalog knew."""
         result: DerivedTable = self._call("derived_restore", name=TableName(name))
         return result
 
@@ -232,12 +232,15 @@ class RemoteLogStub:
         return list(self._call("topics"))
 
     def describe_topic(self, name: str) -> TopicInfo:
-        """Return partitions, schema and settings of a topic."""
+        """Return partitions, schema and settings of a topic.
+
+        Raises `TopicNotFoundError` if it does not exist.
+        """
         result: TopicInfo = self._call("describe_topic", name=topic_name(name))
         return result
 
     def purge_topic(self, name: str) -> None:
-        """Remove every record of a topic; offsets go on where they were."""
+        """Remove every record of a topic; offsets continue where they were."""
         self._call("purge_topic", name=topic_name(name))
 
     def offset_for_time(self, topic: str, partition: int = 0, *, timestamp: Any) -> int:
@@ -254,7 +257,7 @@ class RemoteLogStub:
         return result
 
     def checkpoint(self) -> CheckpointReport:
-        """Put what is in memory into segments, write a snapshot, free WAL files."""
+        """Write what is in memory into segments, write a snapshot, free WAL files."""
         result: CheckpointReport = self._call("checkpoint")
         return result
 
@@ -266,9 +269,10 @@ class RemoteLogStub:
     def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
         """Return the segments of a topic that are due for a compaction by key, and their files.
 
-        For whoever decides elsewhere which records survive, and has them rewritten by
-        `rewrite_segments`. Changes nothing. `force` leaves `compact_dirty_percent` aside; what is
-        too young or held by a group is never part of it.
+        For a job that decides elsewhere which records survive, and has them rewritten by
+        `rewrite_segments`. Changes nothing. `force` ignores `compact_dirty_percent`; what is too
+        young or held by a group is never part of it. The locations of a served log are those that
+        the server sees.
         """
         result: CompactionPlan = self._call(
             "plan_compaction", topic=topic_name(topic), force=bool(force)
@@ -278,7 +282,7 @@ class RemoteLogStub:
     def rewrite_segments(
         self, topic: str, partition: int, segments: Sequence[int], survivors: bytes
     ) -> RewriteReport:
-        """Let only the survivors of a compaction stand for segments that follow each other.
+        """Replace consecutive segments by the survivors of a compaction.
 
         `survivors` has a bit for each offset of the segments, compressed (`topic/survivors.py` says
         how, and `pack_survivors` makes it). They are to be decided over everything from the
@@ -305,7 +309,10 @@ class RemoteLogStub:
         return result
 
     def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
-        """Return what is known of each segment of a partition, and where its file is."""
+        """Describe each segment of a partition, and where its file is.
+
+        The locations of a served log are those that the server sees.
+        """
         return list(self._call("segments", topic=topic_name(topic), partition=partition))
 
     def verify_segment(self, topic: str, partition: int, segment: int) -> bool:
@@ -319,10 +326,10 @@ class RemoteLogStub:
         return result
 
     def stats(self) -> LogStats:
-        """Return counters and a picture of the log."""
+        """Return counters and the current state of the log."""
         result: LogStats = self._call("stats")
         return result
 
     def tick(self) -> None:
-        """Do what maintenance would do now: timeouts, due checkpoints, retention."""
+        """Run maintenance now: timeouts, due checkpoints, retention."""
         self._call("tick")

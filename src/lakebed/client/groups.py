@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
 
-from lakebed.api.offsets import Offsets, flat_offsets
+from lakebed.api.offsets import Offsets, flat_offsets, place_offsets
 from lakebed.client.connection import Connection
-from lakebed.client.writing import RemoteCore
-from lakebed.engine.groups import Groups
+from lakebed.client.reading import RemoteReading
 from lakebed.reports.groups import GroupInfo
 from lakebed.types import GroupName, TopicPartition
 
@@ -16,8 +14,7 @@ from lakebed.types import GroupName, TopicPartition
 class RemoteGroups:
     """The consumer groups of a served log. Any thread."""
 
-    def __init__(self, core: RemoteCore, connection: Connection, reading: Any) -> None:
-        self._core = core
+    def __init__(self, connection: Connection, reading: RemoteReading) -> None:
         self._call = connection.call
         self._reading = reading
 
@@ -57,15 +54,15 @@ class RemoteGroups:
 
     def commit(self, group: str, member: str, offsets: Offsets) -> None:
         """Remember how far a group has come; durable when this returns."""
-        places = sent(offsets)
+        places = flat_offsets(offsets)
         if places:
             self._call("commit", group=str(GroupName(group)), member=member, offsets=places)
 
     def places(self, offsets: Offsets) -> tuple[tuple[int, int, int], ...]:
         """Check offsets and return them as (topic id, partition, offset)."""
-        topics = {topic: self._reading.topic(topic) for topic, _, _ in flat_offsets(offsets)}
-        reading = _Known(topics)
-        return Groups.places(_Places(reading), offsets)
+        names = {topic for topic, _, _ in flat_offsets(offsets)}
+        topics = {name: self._reading.topic(name) for name in names}
+        return place_offsets(offsets, topics.__getitem__)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """Return the committed offsets of a group."""
@@ -85,37 +82,8 @@ class RemoteGroups:
 
     def reset(self, group: str, offsets: Offsets) -> None:
         """Let a group without members go on from other offsets."""
-        self._call("reset_group", name=str(GroupName(group)), offsets=sent(offsets))
+        self._call("reset_group", name=str(GroupName(group)), offsets=flat_offsets(offsets))
 
     def delete(self, group: str) -> None:
         """Forget a group that has no members."""
         self._call("delete_group", name=str(GroupName(group)))
-
-
-def sent(offsets: Offsets) -> list[tuple[str, int, Any]]:
-    """Return offsets as they travel."""
-    return flat_offsets(offsets)
-
-
-class _Known:
-    """Topics that were looked up, where the engine would look into its state."""
-
-    def __init__(self, topics: dict[str, Any]) -> None:
-        self._topics = topics
-
-    def topic(self, name: str) -> Any:
-        """Return a topic that was looked up."""
-        return self._topics[name]
-
-    def key(self, topic: Any, partition: Any) -> tuple[int, int]:
-        """Find a partition, or raise `PartitionNotFoundError`."""
-        from lakebed.client.reading import RemoteReading
-
-        return RemoteReading.key(self, topic, partition)  # type: ignore[arg-type]
-
-
-class _Places(Groups):
-    """The engine's checks of offsets, over topics that were looked up."""
-
-    def __init__(self, reading: _Known) -> None:
-        self._reading = reading  # type: ignore[assignment]  # what `places` uses of it

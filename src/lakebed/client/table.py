@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.api.table import (
     Points,
+    Table,
     by_position,
     checked_key,
     checked_time,
@@ -18,7 +19,6 @@ from lakebed.api.table import (
 )
 from lakebed.client.connection import Connection
 from lakebed.client.reading import check_named, listed
-from lakebed.engine.table import Table
 from lakebed.errors import ClosedError, InvalidArgumentError
 from lakebed.reports.topics import ScanPlan
 from lakebed.serve.predicates import pack_predicate
@@ -32,7 +32,7 @@ class RemoteTable(Table):
         check_named(name)
         self._connection = connection
         self._id = connection.call("describe_topic", name=name).id
-        self.name: Final = name  # type: ignore[misc]  # final in the base, and set once here too
+        self.name = name
 
     @property
     def schema(self) -> pa.Schema:

@@ -1,8 +1,8 @@
 """Writing to a served log: records are checked, routed and encoded here, as the engine does it.
 
-The engine's producers and transactions work on this as they do on the engine's own `Writing`; only
-what they submit goes to a server instead of a WAL. Plain appends travel under a producer of their
-own too, so that one whose acknowledgement got lost is sent again and lands once.
+Producers and transactions use it as they use the engine's `Writing`; what they submit goes to a
+server instead of a WAL. Plain appends travel under a producer too, one for each topic, so that a
+record whose acknowledgement got lost is sent again and written once.
 """
 
 from __future__ import annotations
@@ -11,19 +11,26 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from lakebed.api.acks import Ack, Acks
+from lakebed.api.encoding import (
+    GATHERED_RECORDS_MAX,
+    RECORD_BYTES,
+    Encoded,
+    Record,
+    Rows,
+    Target,
+)
+from lakebed.api.writing import Identity, Writer
 from lakebed.client.connection import Connection
 from lakebed.client.puts import Item, Lane, Runs, check_may_wait, future_item, in_callback
-from lakebed.engine.writing import Encoded, Record, Rows, Target, Writing
+from lakebed.client.topics import RemoteTopics
 from lakebed.errors import (
-    EntryTooLargeError,
     InvalidArgumentError,
     LakebedError,
     PartitionNotFoundError,
@@ -34,7 +41,6 @@ from lakebed.errors import (
     TransactionTimedOutError,
     UnknownOutcomeError,
 )
-from lakebed.host import Clock, SystemClock
 from lakebed.host.forks import watch_forks
 from lakebed.state.commands import (
     AbortTransaction,
@@ -46,12 +52,10 @@ from lakebed.state.commands import (
     RegisterProducer,
     TransactionWrite,
 )
-from lakebed.state.image import State
 from lakebed.state.machine import Placed, Written
-from lakebed.state.values import Part, Run, Topic
+from lakebed.state.values import Part, Run
 from lakebed.topic.memtable import Body
 from lakebed.topic.routing import Routed
-from lakebed.topic.schema import decode_schema, storage_schema, value_type
 
 _STALE: Final = (
     PartitionNotFoundError,
@@ -60,15 +64,10 @@ _STALE: Final = (
     TopicNotFoundError,
 )
 """Refusals that a change of the topic, made elsewhere, may explain."""
-_GATHERED_RECORDS_MAX: Final = 65_536
-_RECORD_BYTES: Final = 32
-
 _LOOK_SECONDS: Final = 1.0
 
 Result = TypeVar("Result")
 
-Identity = tuple[int, int]
-"""The id of a producer or a transaction, and its epoch."""
 LaneKey = tuple[str, Identity, int, int]
 """Kind, producer, topic and schema version."""
 
@@ -81,60 +80,6 @@ class Carried(Body):
     def __init__(self, batch: pa.RecordBatch) -> None:
         super().__init__(batch.serialize, batch.schema, batch.nbytes)
         self._batch = batch
-
-
-class RemoteCore:
-    """What the engine's producers and transactions look up: topics, and the clock."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.clock: Clock = SystemClock()
-        self.state = State()
-        self.broken: LakebedError | None = None
-        self._schemas: dict[tuple[int, int], pa.Schema] = {}
-
-    def check_may_wait(self) -> None:
-        """Refuse to wait in a callback of the thread that would bring the answer."""
-        check_may_wait()
-
-    def topic_named(self, name: str) -> Topic:
-        """Return a topic as it was when it was last looked at."""
-        found = self.state.topic(name)
-        return self.look(name) if found is None else found
-
-    def look(self, name: str) -> Topic:
-        """Ask the server about a topic."""
-        try:
-            given = self._connection.call("topic", name=name)
-        except TopicNotFoundError:
-            self.state.names.pop(name, None)
-            raise
-        number, known, partitions, schemas, config, created_us = given
-        topic = Topic(number, known, partitions, schemas, config, created_us)
-        before = self.state.topics.get(number)
-        self.state.names[known] = number
-        if before == topic:
-            return before  # targets are told apart by their topic
-        self.state.topics[number] = topic
-        return topic
-
-    def changed(self, name: str) -> bool:
-        """Ask again about a topic; return whether it is another one than it was."""
-        before = self.state.topic(name)
-        return self.look(name) is not before
-
-    def topic(self, number: int) -> Topic | None:
-        """Find a topic by id."""
-        return self.state.topics.get(number)
-
-    def schema(self, topic: Topic, version: int) -> pa.Schema:
-        """Return the storage schema of a topic's schema version; 0 for a raw topic."""
-        key = (topic.id, version)
-        schema = self._schemas.get(key)
-        if schema is None:
-            given = decode_schema(topic.schemas[version - 1]) if version else None
-            schema = self._schemas[key] = storage_schema(value_type(given))
-        return schema
 
 
 class _Gathered:
@@ -165,7 +110,7 @@ class _Gathered:
 
     def crowded(self) -> bool:
         """Whether there are more than the next batch can take."""
-        return len(self._records) >= _GATHERED_RECORDS_MAX
+        return len(self._records) >= GATHERED_RECORDS_MAX
 
     def waiting(self) -> bool:
         """Return whether there are some."""
@@ -175,8 +120,8 @@ class _Gathered:
         """Make a batch of them, as large as one may be."""
         with self._guard:
             size = count = 0
-            for record, _ in self._records[:_GATHERED_RECORDS_MAX]:
-                size += record.size + _RECORD_BYTES
+            for record, _ in self._records[:GATHERED_RECORDS_MAX]:
+                size += record.size + RECORD_BYTES
                 if count and size > self._writing.gathered_bytes_max:
                     break
                 count += 1
@@ -209,13 +154,12 @@ def _refuse(futures: Sequence[Future[Ack]], error: LakebedError) -> None:
         future.set_exception(error)
 
 
-class RemoteWriting(Writing):
+class RemoteWriting(Writer):
     """Everything that appends, over a connection. Any thread."""
 
-    def __init__(self, core: RemoteCore, connection: Connection, entry_bytes_max: int) -> None:
-        wire = SimpleNamespace(config=SimpleNamespace(entry_bytes_max=entry_bytes_max))
-        super().__init__(core, wire, lambda: None)  # type: ignore[arg-type]  # what it uses of them
-        self._remote = core
+    def __init__(self, topics: RemoteTopics, connection: Connection, entry_bytes_max: int) -> None:
+        super().__init__(topics, entry_bytes_max)
+        self._topics = topics
         self._connection = connection
         self._lanes: dict[LaneKey, Lane] = {}
         self._gathering_lanes: dict[LaneKey, _Gathered] = {}
@@ -254,12 +198,7 @@ class RemoteWriting(Writing):
             empty: Future[Acks] = Future()
             empty.set_result(Acks(topic, (), None))
             return empty
-        if encoded.body.size_bytes > self._wal.config.entry_bytes_max:
-            raise EntryTooLargeError(
-                "it does not fit into an entry",
-                bytes=encoded.body.size_bytes,
-                bytes_max=self._wal.config.entry_bytes_max,
-            )
+        self.check_size(encoded.body.size_bytes)
         name, order = target.topic.name, encoded.order
         item, future = future_item(
             encoded.body.batch(), encoded.part.runs, lambda runs: Acks(name, placed(runs), order)
@@ -272,15 +211,15 @@ class RemoteWriting(Writing):
         try:
             return attempt()
         except _STALE:
-            if not isinstance(topic, str) or not self._remote.changed(topic):
+            if not isinstance(topic, str) or not self._topics.changed(topic):
                 raise
             return attempt()
 
     def doubt(self, topic: str | int, error: LakebedError | None) -> None:
         """Look at a topic again before the next record, if a refusal may come from a change."""
         if isinstance(error, _STALE):
-            known = self._remote.state.topics.get(topic) if isinstance(topic, int) else None
-            self._remote.state.names.pop(str(topic) if known is None else known.name, None)
+            known = self._topics.topic(topic) if isinstance(topic, int) else None
+            self._topics.forget(str(topic) if known is None else known.name)
 
     def _doubting(self, topic: str | int, item: Item) -> Item:
         """Have a topic doubted before whoever waits for a batch is told that it was refused."""
@@ -301,12 +240,41 @@ class RemoteWriting(Writing):
 
     # Single records
 
-    def record(self, topic: str, *given: Any) -> Record:
-        """Check one record in its caller's thread."""
-        checked: Record = self.fresh(
-            topic, lambda: super(RemoteWriting, self).record(topic, *given)
+    def write(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Mapping[str, Any] | None,
+        partition: int | None,
+        timestamp: Any,
+    ) -> Ack:
+        """Check and append one record; return its position when it is durable."""
+        return self.fresh(
+            topic,
+            lambda: self.append(self.record(topic, value, key, headers, partition, timestamp)),
         )
-        return checked
+
+    def record(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Mapping[str, Any] | None,
+        partition: int | None,
+        timestamp: Any,
+    ) -> Record:
+        """Check one record in its caller's thread."""
+        check = super().record
+        return self.fresh(topic, lambda: check(topic, value, key, headers, partition, timestamp))
+
+    def record_at_once(self, topic: str, *given: Any) -> Record | None:
+        """Check a record without a call to the server; None if that is needed, or it is refused."""
+        if not isinstance(topic, str) or self._topics.known(topic) is None:
+            return None
+        with contextlib.suppress(LakebedError):
+            return super().record(topic, *given)
+        return None
 
     def append(self, record: Record) -> Ack:
         """Append one record, together with those of whoever else is appending."""
@@ -346,7 +314,7 @@ class RemoteWriting(Writing):
                 call("begin_transaction", name=command.name or None, timeout_ms=timeout_ms)
             )
         if isinstance(command, AbortTransaction):
-            self.end_lanes((command.producer, command.epoch))
+            self.release((command.producer, command.epoch))
             return call("abort_transaction", producer=command.producer, epoch=command.epoch)
         if isinstance(command, CommitTransaction):
             return self._commit(command, bodies)
@@ -383,7 +351,7 @@ class RemoteWriting(Writing):
         written = self._written.pop(identity, [])
         for _, future in written:
             future.result()
-        self.end_lanes(identity)
+        self.release(identity)
         return _in_order([topic for topic, _ in written], self._commit_call(command))
 
     def _commit_call(self, command: CommitTransaction) -> Any:
@@ -491,20 +459,20 @@ class RemoteWriting(Writing):
                 lane = self._lanes.get(key)
                 if lane is None:
                     self._watch()
-                    topic = self._remote.state.topics[part.topic]
+                    topic = self._topics.looked_up(part.topic)
                     lane = self._lanes[key] = Lane(
                         self._connection,
                         topic.name,
                         topic.id,
                         part.schema,
-                        self._remote.schema(topic, part.schema),
+                        self._topics.schema(topic, part.schema),
                         lambda: identity,
                         kind=kind,
                         numbered=False,
                     )
         return lane
 
-    def end_lanes(self, identity: Identity) -> None:
+    def release(self, identity: Identity) -> None:
         """Close the lanes of a producer or a transaction that has ended."""
         with self._lanes_guard:
             keys = [key for key in self._lanes if key[0] != "append" and key[1] == identity]
@@ -525,14 +493,6 @@ class RemoteWriting(Writing):
                 producer, epoch = lane.identity
                 with contextlib.suppress(LakebedError):  # it is forgotten after a while anyway
                     self._connection.call_once("forget_producer", producer=producer, epoch=epoch)
-
-    # Topics
-
-    def target(self, name: str) -> Target:
-        """Return a topic as writers need it; `TopicNotFoundError` if there is none."""
-        if isinstance(name, str):
-            self._remote.topic_named(name)
-        return super().target(name)
 
 
 def placed(runs: Runs) -> tuple[Placed, ...]:

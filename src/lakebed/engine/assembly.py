@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
+from lakebed.api.log import Log
 from lakebed.config import LakeConfig, LogConfig
 from lakebed.engine.access import Access
 from lakebed.engine.audit import Audit
+from lakebed.engine.backend import EmbeddedBackend
 from lakebed.engine.backup import Backups
 from lakebed.engine.budget import Budget
 from lakebed.engine.checkpoint import Checkpointer
@@ -39,10 +41,9 @@ from lakebed.lake.remote_cache import RemoteCache
 from lakebed.lake.remote_segments import RemoteSegments
 from lakebed.lake.segment_reader import SegmentReader
 from lakebed.reports.stats import LogStats
-from lakebed.state.commands import Command
 from lakebed.state.image import State
 from lakebed.state.snapshot_files import SnapshotFolder
-from lakebed.types import Closing, HardState, Progress, say_nothing
+from lakebed.types import HardState, Progress, say_nothing
 from lakebed.wal import Wal
 from lakebed.wal.folder import RAFT, TOPICS, Layout, declare_kind, is_declared, other_kind
 
@@ -50,8 +51,8 @@ _FLUSH_THREADS_MAX: Final = 4
 """Segments that a checkpoint writes at a time, at most."""
 
 
-class Assembly(Closing):
-    """A log without the calls that its users make: those are in `Log`."""
+class Assembly(Log):
+    """A log without the calls that its users make: those are in `EmbeddedLog`."""
 
     def __init__(
         self, folder: Path, config: LogConfig, disk: Disk, clock: Clock, *, threaded: bool
@@ -82,21 +83,17 @@ class Assembly(Closing):
         """What a server refused, and what was done to the log itself."""
 
     @classmethod
-    def open(
+    def _open(
         cls,
         folder: str | os.PathLike[str],
-        config: LogConfig | None = None,
+        config: LogConfig | None,
+        progress: Progress | None,
+        disk: Disk | None,
+        clock: Clock | None,
         *,
-        progress: Progress | None = None,
-        disk: Disk | None = None,
-        clock: Clock | None = None,
-        threaded: bool = True,
+        threaded: bool,
     ) -> Self:
-        """Open the log in `folder`, making it if the folder is new or empty.
-
-        `progress` is told how far recovery has come. `disk`, `clock` and `threaded=False`
-        (everything in the calling thread, checkpoints included) are for tests.
-        """
+        """Open the log in `folder`, making it if the folder is new or empty."""
         if not isinstance(folder, (str, os.PathLike)) or "\0" in os.fspath(folder):
             raise InvalidArgumentError("the folder is not a path", got=repr(folder))
         disk, clock = disk or OsDisk(), clock or SystemClock()
@@ -154,6 +151,9 @@ class Assembly(Closing):
         self._topics = Topics(self._core, self._submit, self.config.default_partitions)
         self.audit = Audit(self._topics, self._writing)
         self._groups = Groups(self._core, self._reading, self._submit)
+        self._backend = EmbeddedBackend(
+            self._core, self._writing, self._reading, self._groups, self._admit
+        )
         self._assemble_upkeep()
         if self._threaded:
             self._core.on_applied = self._after_apply
@@ -311,10 +311,6 @@ class Assembly(Closing):
         if isinstance(self._disk, OsDisk):
             return self.config.lake
         return replace(self.config.lake, iceberg=False)
-
-    def _submit(self, command: Command) -> Any:
-        self._check_open()
-        return self._writing.submit(command)
 
     def _admit(self) -> None:
         if self._core.broken is not None:

@@ -7,13 +7,14 @@ unless `alter_topic` says otherwise, and are read like those of any topic.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 
 from lakebed.config import TopicConfig
 from lakebed.engine.topics import Topics
 from lakebed.engine.writing import Writing
+from lakebed.reports.audit import AuditRecord
 from lakebed.topic.schema import TIMESTAMP
 
 AUDIT_TOPIC: Final = "__audit"
@@ -30,24 +31,6 @@ AUDIT_SCHEMA: Final = pa.schema(
     ]
 )
 _RETENTION_MS: Final = 90 * 86_400_000
-
-
-class AuditRecord(NamedTuple):
-    """Who called what, from where, and what became of it."""
-
-    time: int
-    """Microseconds since 1970, UTC."""
-    principal: str
-    """Empty if nobody knows."""
-    token: str
-    """The token's id, never its secret; empty if there was none."""
-    peer: str
-    call: str
-    names: tuple[str, ...]
-    """The topics, groups, principals or roles it was about."""
-    outcome: str
-    """`done`, `failed`, `denied` or `unauthenticated`."""
-    reason: str
 
 
 class Audit:

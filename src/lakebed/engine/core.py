@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from lakebed.api.lookup import no_topic
 from lakebed.engine.ledger import Ledger
 from lakebed.engine.staging import Staging
 from lakebed.errors import LakebedError, PoisonedError, RejectedError
@@ -206,6 +207,13 @@ class Core:
         self.wake_all()
 
     # Looking
+
+    def topic_named(self, name: str) -> Topic:
+        """Find a topic, or raise `TopicNotFoundError`."""
+        topic = self.state.topic(name) if isinstance(name, str) else None
+        if topic is None:
+            raise no_topic(name)
+        return topic
 
     def topic(self, number: int) -> Topic | None:
         """Find a topic by id."""

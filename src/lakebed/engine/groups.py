@@ -13,15 +13,13 @@ import uuid
 from collections.abc import Callable, Collection
 from typing import Any
 
-from lakebed import limits
-from lakebed.api.offsets import Offsets, flat_offsets
+from lakebed.api.offsets import Offsets, place_offsets
 from lakebed.engine.core import Core
 from lakebed.engine.reading import Reading
 from lakebed.errors import (
     FencedError,
     GroupNotEmptyError,
     GroupNotFoundError,
-    InvalidArgumentError,
 )
 from lakebed.reports.groups import GroupInfo, GroupPartition
 from lakebed.state.commands import ChangeGroup, Command, CommitOffsets, DeleteGroup
@@ -165,15 +163,7 @@ class Groups:
 
     def places(self, offsets: Offsets) -> tuple[tuple[int, int, int], ...]:
         """Check offsets and return them as (topic id, partition, offset)."""
-        return tuple(self._place(*each) for each in flat_offsets(offsets))
-
-    def _place(self, topic: str, partition: int, offset: Any) -> tuple[int, int, int]:
-        key = self._reading.key(self._reading.topic(topic), partition)
-        if type(offset) is not int or not 0 <= offset <= limits.OFFSET_MAX:
-            raise InvalidArgumentError(
-                "a committed offset is a whole number", topic=topic, got=repr(offset)
-            )
-        return (*key, offset)
+        return place_offsets(offsets, self._core.topic_named)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """Return the committed offsets of a group."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from lakebed.api.lookup import no_partition, no_topic
-from lakebed.api.reads import COLUMNS, EARLIEST, LATEST, Bounds, out_of_range
+from lakebed.api.lookup import check_partition, no_topic
+from lakebed.api.reads import COLUMNS, Bounds, out_of_range, resolve_offset
 from lakebed.engine.core import Core, Key
 from lakebed.errors import (
     ClosedError,
@@ -48,25 +48,15 @@ class Reading:
 
     def topic(self, name: str) -> Topic:
         """Find a topic, or raise `TopicNotFoundError`."""
-        state = self._core.state
-        number = state.names.get(name) if isinstance(name, str) else None
-        topic = None if number is None else state.topics.get(number)
-        if topic is None:
-            raise no_topic(name)
-        return topic
+        return self._core.topic_named(name)
 
     def names(self) -> Collection[str]:
         """Return the names of the topics there are."""
         return self._core.state.names.keys()
 
-    def ids(self) -> Mapping[str, int]:
-        """Return the id of each topic by its name."""
-        return self._core.state.names
-
     def key(self, topic: Topic, partition: int) -> Key:
         """Find a partition, or raise `PartitionNotFoundError`."""
-        if type(partition) is not int or not 0 <= partition < topic.partitions:
-            raise no_partition(topic, partition)
+        check_partition(topic, partition)
         return (topic.id, partition)
 
     def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
@@ -74,20 +64,13 @@ class Reading:
         found = self._partition(topic, self.key(topic, partition))
         return found.low, found.end
 
+    def offsets(self, topic: Topic) -> dict[int, tuple[int, int]]:
+        """Return the earliest offset and the end of each partition; the end is exclusive."""
+        return {number: self.bounds(topic, number) for number in range(topic.partitions)}
+
     def start(self, topic: Topic, partition: int, offset: int | str) -> int:
         """Return the offset that `earliest`, `latest` or a number means."""
-        low, end = self.bounds(topic, partition)
-        if offset == EARLIEST:
-            return low
-        if offset == LATEST:
-            return end
-        if not isinstance(offset, int) or isinstance(offset, bool):
-            raise InvalidArgumentError(
-                "an offset is a number, 'earliest' or 'latest'", got=repr(offset)
-            )
-        if not low <= offset <= end:
-            raise out_of_range(topic, partition, offset, low, end)
-        return offset
+        return resolve_offset(topic, partition, offset, *self.bounds(topic, partition))
 
     def read(
         self,

@@ -34,7 +34,7 @@ from lakebed.engine.backup_files import (
     copy_file,
     read_manifest,
 )
-from lakebed.engine.log import Log
+from lakebed.engine.log import EmbeddedLog as Log
 from lakebed.engine.settings import effective_config
 from lakebed.errors import BackupDamagedError, InvalidArgumentError, MissingFileError, translated
 from lakebed.host import Disk, OsDisk, failpoints

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lakebed.api.lookup import no_topic
 from lakebed.api.reads import COLUMNS, Bounds, out_of_range
-from lakebed.api.table import Points, by_position, checked_key, checked_time, checked_where
+from lakebed.api.table import Points, Table, by_position, checked_key, checked_time, checked_where
 from lakebed.engine.core import Core
 from lakebed.engine.plan import plan
 from lakebed.engine.reading import Reading
@@ -38,7 +38,7 @@ _PASSES_MAX: Final = 10
 """How often the current records are read again because some of them were removed meanwhile."""
 
 
-class Table:
+class EmbeddedTable(Table):
     """The records of a topic, as a table of the columns that readers get. Any thread."""
 
     def __init__(
@@ -74,18 +74,7 @@ class Table:
         start: Points | None = None,
         until: Points | None = None,
     ) -> pa.RecordBatchReader:
-        """Read the records there are now, partition after partition, in the order of offsets.
-
-        `columns` are some of those of `schema`; they come in its order. `where` is an expression
-        over them, `pc.field("value", "amount") > 5` for a field of a typed topic. `start` and
-        `until` (exclusive) bound the offsets: a number for every partition, or a dictionary with
-        one for each that is to be bounded. What lies outside the log is not in the scan.
-
-        Memory is bounded: batches are decoded shortly before they are asked for. Records appended
-        after the call are not in it. Those that retention or a purge removes before the scan comes
-        to them are left out, which the log file tells. Row groups that cannot satisfy `where` are
-        not decoded.
-        """
+        """Read the records there are now, partition after partition, in the order of offsets."""
         topic = self._topic()
         wanted = self._wanted(topic, columns, where)
         lowest, highest = (
@@ -110,10 +99,7 @@ class Table:
         start: Points | None = None,
         until: Points | None = None,
     ) -> ScanPlan:
-        """Return which files hold the records of a range, and what of it is in no file yet.
-
-        For readers that get at the files by themselves; the bounds are those of `scan`.
-        """
+        """Return which files hold the records of a range, and what of it is in no file yet."""
         topic = self._topic()
         lowest, highest = (
             _points(name, points, self._reading, topic)
@@ -129,10 +115,7 @@ class Table:
         )
 
     def get(self, key: bytes | str, default: Any = None) -> Any:
-        """Return the current value of a key: bytes of a raw topic, a dictionary of a typed one.
-
-        A key that was never written, or was deleted by a tombstone, has the value `default`.
-        """
+        """Return the current value of a key: bytes of a raw topic, a dictionary of a typed one."""
         found = self._find(key, ("value",))
         value = None if found is None else python_values(found.column("value"))[0]
         return default if value is None else value
@@ -143,15 +126,7 @@ class Table:
         return None if found is None else python_rows(found.select(list(COLUMNS)))[0]
 
     def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the current record of each key, in the order of partitions and offsets.
-
-        Keys that were deleted and records without a key are not in it. If partitions hold a key in
-        common, the record of the latest timestamp is current. Values that were replaced are read
-        only where they stand in a row group with a current one.
-
-        If records are removed while it reads, it begins again; after several times it gives those
-        that are left, which the log file tells.
-        """
+        """Return the current record of each key, in the order of partitions and offsets."""
         names = _names(columns)
         for _ in range(_PASSES_MAX):
             table, missing = self._latest(self._topic(), names)
@@ -172,16 +147,7 @@ class Table:
         columns: Sequence[str] | None = None,
         where: pc.Expression | None = None,
     ) -> pa.Table:
-        """Return the records that the table had at an earlier point.
-
-        The point is either an `offset`, when the next record of a partition was to be that one (a
-        number for every partition, or a dictionary; partitions not named are whole), or a `time`:
-        records with a timestamp up to and including it. An offset above the end, or a point before
-        everything that retention has left, is an `OffsetOutOfRangeError`.
-
-        Of a compacted topic it shows what is left: a record that was current then and replaced
-        since may be gone.
-        """
+        """Return the records that the table had at an earlier point."""
         if (offset is None) == (time is None):
             raise InvalidArgumentError("as_of needs either an offset or a time")
         topic = self._topic()
@@ -198,10 +164,7 @@ class Table:
         return self._scan(topic, extents, wanted).table()
 
     def iceberg(self) -> Any:
-        """Return the topic's table as pyiceberg knows it, showing everything that is in files now.
-
-        Records since the last checkpoint are not in it; `log.checkpoint()` puts them there.
-        """
+        """Return the topic's table as pyiceberg knows it."""
         return self._iceberg(self._topic().name)
 
     def __repr__(self) -> str:

@@ -9,91 +9,50 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from lakebed import limits
 from lakebed.api.acks import Ack, Acks
-from lakebed.api.lookup import no_partition, no_topic
-from lakebed.config import TopicConfig, stored_config
-from lakebed.engine.core import Core, Prepared
-from lakebed.errors import (
-    EntryTooLargeError,
-    LakebedError,
-    RecordTooLargeError,
-    RejectedError,
+from lakebed.api.encoding import (
+    GATHERED_RECORDS_MAX,
+    RECORD_BYTES,
+    Encoded,
+    Record,
+    Rows,
+    Target,
 )
-from lakebed.state.commands import Command, ProducerWrite, Write, encode
+from lakebed.api.writing import Writer
+from lakebed.engine.core import Core, Prepared
+from lakebed.errors import LakebedError, RejectedError
+from lakebed.state.commands import Command, Write, encode
 from lakebed.state.machine import Written
-from lakebed.state.values import Part, Run, Topic
+from lakebed.state.values import Part, Run
 from lakebed.topic.memtable import Body
-from lakebed.topic.records import from_columns, normalize, serialize
-from lakebed.topic.routing import Routed, partitions_of, route, split
+from lakebed.topic.records import serialize
+from lakebed.topic.routing import Routed
 from lakebed.wal import Wal
 from lakebed.wal.request import Request, Waiter
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_GATHERED_RECORDS_MAX: Final = 65_536
-"""The most records gathered into one entry."""
-_GATHERED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The most bytes of them, unless it is one record."""
-_RECORD_BYTES: Final = 32
-"""About what a record takes besides key, headers and value."""
 
-Rows = Any
-"""A `pyarrow.Table`, a `pyarrow.RecordBatch`, or a list of rows."""
-
-
-class Target(NamedTuple):
-    """A topic as a writer needs it."""
-
-    topic: Topic
-    config: TopicConfig
-    schema: pa.Schema
-    value_type: pa.DataType
-
-    @property
-    def raw(self) -> bool:
-        """Return whether values are bytes."""
-        return not self.topic.schemas
-
-
-class Encoded(NamedTuple):
-    """A batch that is ready for an entry."""
-
-    part: Part
-    body: Body
-    order: Any
-
-
-class Writing:
-    """Everything that appends. Any thread."""
+class Writing(Writer):
+    """Everything that appends to a WAL. Any thread."""
 
     def __init__(self, core: Core, wal: Wal, admit: Callable[[], None]) -> None:
+        super().__init__(core, wal.config.entry_bytes_max)
         self._core = core
         self._wal = wal
         self._admit = admit
-        self._targets: dict[str, Target] = {}
-        self._turns = itertools.count()
         self._gathering = threading.Lock()
         self._open: _Gathered | None = None
-        # What gathers must fit into an entry, whatever encoding adds to it.
-        self.gathered_bytes_max = min(_GATHERED_BYTES_MAX, wal.config.entry_bytes_max // 4)
 
     @property
     def in_callback(self) -> bool:
         """Return whether this is the committing thread, running a callback."""
         return self._wal.in_callback
-
-    @property
-    def batch_bytes_max(self) -> int:
-        """Return the most bytes that a batch may have once it is written out: those of an entry."""
-        return self._wal.config.entry_bytes_max
 
     # Batches
 
@@ -122,28 +81,6 @@ class Writing:
             Write(self._core.clock.time_us(), (encoded.part,)),
             (encoded.body,),
             lambda written: Acks(target.topic.name, _accepted(written.parts[0]), order),
-        )
-
-    def encode_rows(self, target: Target, rows: Rows, partition: int | None) -> Encoded | None:
-        """Check, route and encode rows; None if there are none."""
-        batch = normalize(
-            rows,
-            target.value_type,
-            now_us=self._core.clock.time_us(),
-            record_bytes_max=target.config.record_bytes_max,
-            batch_bytes_max=self.batch_bytes_max,
-        )
-        if batch.num_rows == 0:
-            return None
-        return self.encode_batch(target, batch, partition)
-
-    def encode_batch(self, target: Target, batch: pa.RecordBatch, partition: int | None) -> Encoded:
-        """Route and encode a storage batch."""
-        count = target.topic.partitions
-        if partition is not None and not (type(partition) is int and 0 <= partition < count):
-            raise no_partition(target.topic, partition)
-        return self.encode_routed(
-            target, route(batch, count, partition=partition, start=next(self._turns))
         )
 
     def encode_routed(self, target: Target, routed: Routed) -> Encoded:
@@ -277,133 +214,6 @@ class Writing:
         gathered.request.command = Prepared(command, bodies)
         return payload
 
-    def check_fits(self, payload: Sequence[Buffer]) -> None:
-        """Refuse what is too large for an entry."""
-        size, most = sum(memoryview(each).nbytes for each in payload), self._wal.config
-        if size > most.entry_bytes_max:
-            raise EntryTooLargeError(
-                "it does not fit into an entry", bytes=size, bytes_max=most.entry_bytes_max
-            )
-
-    def encode_records(self, records: list[Record]) -> Encoded:
-        """Make a batch of checked records of one topic, each to its own partition."""
-        target = records[0].target
-        if target.raw:
-            batch = _columns(target, records)
-        else:
-            batches = [record.batch for record in records]
-            batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-        count, given = target.topic.partitions, {record.partition for record in records}
-        if len(given) == 1:
-            start = next(self._turns)
-            return self.encode_routed(
-                target, route(batch, count, partition=given.pop(), start=start)
-            )
-        partitions = partitions_of(batch.column("key"), count)
-        for row, record in enumerate(records):
-            if record.partition is not None:
-                partitions[row] = record.partition
-            elif partitions[row] < 0:
-                partitions[row] = next(self._turns) % count
-        return self.encode_routed(target, Routed(*split(batch, partitions)))
-
-    # Topics
-
-    def target(self, name: str) -> Target:
-        """Return a topic as writers need it; `TopicNotFoundError` if there is none."""
-        state = self._core.state
-        number = state.names.get(name) if isinstance(name, str) else None
-        topic = None if number is None else state.topics.get(number)
-        if topic is None:
-            raise no_topic(name)
-        known = self._targets.get(name)
-        if known is None or known.topic is not topic:
-            schema = self._core.schema(topic, len(topic.schemas))
-            known = Target(topic, stored_config(topic.config), schema, schema.field("value").type)
-            self._targets[name] = known
-        return known
-
-    def record(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        headers: Mapping[str, Any] | None,
-        partition: int | None,
-        timestamp: Any,
-    ) -> Record:
-        """Check one record in its caller's thread, so that it cannot spoil the others' batch."""
-        record = self._checked_record(topic, value, key, headers, partition, timestamp)
-        if record.size > self._wal.config.entry_bytes_max // 4:
-            self._check_fits_alone(record)
-        return record
-
-    def _check_fits_alone(self, record: Record) -> None:
-        """Refuse a record that no entry can hold, however it is written."""
-        encoded = self.encode_records([record])
-        most = limits.OFFSET_MAX
-        largest = ProducerWrite(most, most, most, (most,), encoded.part)
-        self.check_fits(encode(largest, [encoded.body.raw()]))
-
-    def _checked_record(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        headers: Mapping[str, Any] | None,
-        partition: int | None,
-        timestamp: Any,
-    ) -> Record:
-        target = self.target(topic)
-        if partition is not None and not (
-            type(partition) is int and 0 <= partition < target.topic.partitions
-        ):
-            raise no_partition(target.topic, partition)
-        plain = timestamp is None and not headers
-        if target.raw and plain and type(value) is bytes and (key is None or type(key) is bytes):
-            size = len(value) + (0 if key is None else len(key))
-            if size > target.config.record_bytes_max:
-                raise RecordTooLargeError(
-                    "a record is too large", bytes=size, bytes_max=target.config.record_bytes_max
-                )
-            return Record(
-                target, value, key, None, self._core.clock.time_us(), partition, None, size
-            )
-        row = {"value": value, "key": key, "headers": headers, "timestamp": timestamp}
-        batch = normalize(
-            [row],
-            target.value_type,
-            now_us=self._core.clock.time_us(),
-            record_bytes_max=target.config.record_bytes_max,
-        )
-        if not target.raw:
-            return Record(target, None, None, None, 0, partition, batch, batch.nbytes)
-        plain_row = batch.to_pylist()[0]
-        return Record(
-            target,
-            plain_row["value"],
-            plain_row["key"],
-            None if plain_row["headers"] is None else dict(plain_row["headers"]),
-            batch.column("timestamp").cast(pa.int64())[0].as_py(),
-            partition,
-            None,
-            batch.nbytes,
-        )
-
-
-class Record(NamedTuple):
-    """One checked record on its way into a gathered batch."""
-
-    target: Target
-    value: bytes | None
-    key: bytes | None
-    headers: dict[str, bytes] | None
-    time_us: int
-    partition: int | None
-    batch: pa.RecordBatch | None
-    """Of a typed topic: the record as a batch of one row."""
-    size: int
-
 
 class _Gathered:
     """An entry that takes records until its turn comes."""
@@ -429,13 +239,13 @@ class _Gathered:
 
     def takes(self, record: Record) -> bool:
         """Return whether there is room for a record; the first may be as large as it likes."""
-        fits = self._bytes + record.size + _RECORD_BYTES <= self._bytes_max
-        return fits and len(self.records) < _GATHERED_RECORDS_MAX
+        fits = self._bytes + record.size + RECORD_BYTES <= self._bytes_max
+        return fits and len(self.records) < GATHERED_RECORDS_MAX
 
     def add(self, record: Record) -> int:
         """Take a record; return its number."""
         self.records.append(record)
-        self._bytes += record.size + _RECORD_BYTES
+        self._bytes += record.size + RECORD_BYTES
         return len(self.records) - 1
 
     def by_topic(self) -> list[list[int]]:
@@ -475,23 +285,7 @@ def _accepted(part: Any) -> Any:
     return part
 
 
-def _columns(target: Target, records: list[Record]) -> pa.RecordBatch:
-    keys = [record.key for record in records]
-    headers = [record.headers for record in records]
-    return from_columns(
-        [record.value for record in records],
-        None if keys.count(None) == len(keys) else keys,
-        None if headers.count(None) == len(headers) else headers,
-        records[0].time_us if len(records) == 1 else [record.time_us for record in records],
-        target.value_type,
-        limits.RECORD_BYTES_MAX,  # each was checked, perhaps while another limit held
-    )
-
-
 def _running() -> Future[Any]:
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
-
-
-__all__ = ["Encoded", "Record", "Target", "Writing", "no_partition", "no_topic", "outcome"]

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lakebed.engine.audit import AuditRecord
 from lakebed.errors import LakebedError
 from lakebed.host import Clock
+from lakebed.reports.audit import AuditRecord
 
 _log = logging.getLogger("lakebed.serve")
 

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from lakebed.engine.audit import AuditRecord
 from lakebed.errors import InvalidArgumentError
 from lakebed.host import AppendFile
+from lakebed.reports.audit import AuditRecord
 
 _log = logging.getLogger("lakebed.serve")
 _WARN_SECONDS: Final = 10.0

@@ -39,8 +39,8 @@ from lakebed.version import __version__
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig
-    from lakebed.engine.log import Log
-    from lakebed.engine.table import Table
+    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.table import EmbeddedTable as Table
     from lakebed.serve.guard import Principal
 
 

@@ -9,7 +9,7 @@ import pyarrow.flight as fl
 from lakebed.serve.protocol import pack
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import Log
+    from lakebed.engine.log import EmbeddedLog as Log
 
 
 def flight_info(log: Log, topic: str) -> Any:

@@ -36,7 +36,7 @@ from lakebed.topic.json_records import RecordTexts, by_partition
 from lakebed.topic.schema_document import schema_document, schema_of
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import Log
+    from lakebed.engine.log import EmbeddedLog as Log
 
 _READ_BYTES: Final = 4 * limits.MIB
 """About how many bytes of records one answer has; one record may be larger."""

@@ -34,18 +34,20 @@ import pyarrow.compute as pc
 
 from lakebed import limits
 from lakebed.api.arguments import checked_wait
+from lakebed.api.cursor import Cursor, Fetched
 from lakebed.api.lookup import no_topic
 from lakebed.api.reads import COLUMNS, Bounds, checked_bounds
-from lakebed.engine.consumer import Consumer
+from lakebed.engine.fetching import fetch, wanted_next
 from lakebed.errors import InvalidArgumentError, ProtocolError, SchemaChangeError
 from lakebed.operations.routes import STREAMS
 from lakebed.serve.calls import check_same
 from lakebed.serve.predicates import unpack_predicate
 from lakebed.serve.protocol import pack, unpack_request
+from lakebed.types import TopicPartition
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import Log
-    from lakebed.engine.table import Table
+    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.table import EmbeddedTable as Table
 
 WAIT_MS_MAX: Final = 30_000
 """The longest that an answer waits for a record; a client that waits longer asks again."""
@@ -257,81 +259,57 @@ class Gets:
 
     def _fetch(self, ticket: Ticket, gone: Gone) -> pa.Table:
         """Return a consumer's next records, or at least where it is."""
-        places = ticket.places()
-        consumer = self._consumer(ticket, places)
-        group, member = ticket.given.get("group"), ticket.given.get("member")
+        cursor, bounds, columns = _cursor(ticket), ticket.bounds(), _fetched_columns(ticket)
+        reading, member = self._log._reading, ticket.given.get("member")
         allowed = None
         if member:
-            held = consumer.assignment()
-            allowed = self._log._groups.heartbeat(str(group), str(member), held)
-            if allowed != frozenset(held):
-                return self._fetched(ticket, consumer, None, allowed)
-        seconds, name = self._wait_seconds(ticket), str(ticket.given.get("waiter", ""))
-        fetched = consumer._fetch()
+            held = frozenset(cursor.positions)
+            allowed = self._log._groups.heartbeat(str(cursor.group), str(member), held)
+            if allowed != held:
+                return self._fetched(ticket, cursor, Fetched(None, {}, {}, allowed))
+        seconds = self._wait_seconds(ticket)
+        fetched = fetch(reading, cursor, bounds, columns)
         if fetched.table is None and seconds:
-            woken = self.waiters.begin(name)
+            self._wait_for_records(ticket, cursor, seconds, gone)
+            fetched = fetch(reading, cursor, bounds, columns)
+        return self._fetched(ticket, cursor, fetched._replace(allowed=allowed))
+
+    def _wait_for_records(self, ticket: Ticket, cursor: Cursor, seconds: float, gone: Gone) -> None:
+        """Wait until there are records, the group changes, or the client wakes or leaves."""
+        reading, groups = self._log._reading, self._log._groups
+        name, group = str(ticket.given.get("waiter", "")), str(cursor.group)
+        member = ticket.given.get("member")
+        woken = self.waiters.begin(name)
+        if member:
+            groups.watch(group, woken.set)
+        wanted = wanted_next(reading, cursor)
+        stop = reading.watch(wanted, woken.set)
+        try:
+            self._sleep(woken, lambda: reading.ready(wanted), seconds, gone)
+        finally:
+            stop()
             if member:
-                self._log._groups.watch(str(group), woken.set)
-            wanted = consumer._wanted()
-            stop = self._log._reading.watch(wanted, woken.set)
-            try:
-                ready = self._log._reading.ready
-                self._sleep(woken, lambda: ready(wanted), seconds, gone)
-            finally:
-                stop()
-                if member:
-                    self._log._groups.unwatch(str(group), woken.set)
-                self.waiters.end(name)
-            fetched = consumer._fetch()
-        return self._fetched(ticket, consumer, fetched, allowed)
+                groups.unwatch(group, woken.set)
+            self.waiters.end(name)
 
-    def _consumer(self, ticket: Ticket, places: Sequence[tuple[str, int, int]]) -> Consumer:
-        """Make a consumer that stands where the client's stands."""
-        log = self._log
-        bounds = ticket.bounds()
-        group = ticket.given.get("group")
-        consumer = Consumer(
-            log._reading,
-            log._groups,
-            None,
-            (),
-            [],
-            start="earliest",
-            bounds=bounds,
-            columns=ticket.columns(),
-            session_seconds=60.0,
-            strategy="sticky",
-            on_assign=None,
-            on_revoke=None,
-        )
-        consumer.group = None if group is None else str(group)
-        for topic, partition, offset in places:
-            consumer.place(topic, partition, offset)
-        ids = ticket.given.get("ids", {})
-        if not isinstance(ids, dict):
-            raise ProtocolError("ids are a map of topics")
-        consumer._ids = dict(ids)
-        consumer._turn = ticket.whole("turn")
-        return consumer
-
-    def _fetched(self, ticket: Ticket, consumer: Consumer, fetched: Any, allowed: Any) -> pa.Table:
-        table = None if fetched is None else fetched.table
+    def _fetched(self, ticket: Ticket, cursor: Cursor, fetched: Fetched) -> pa.Table:
+        table = fetched.table
         said = {
-            "allowed": None if allowed is None else sorted(allowed),
-            "positions": [(*place, at) for place, at in consumer.positions().items()],
-            "following": _offsets({} if fetched is None else fetched.following),
-            "given": _offsets({} if fetched is None else fetched.given),
-            "ids": consumer._ids,
-            "turn": consumer._turn,
-            "skipped": consumer.skipped_records,
+            "allowed": None if fetched.allowed is None else sorted(fetched.allowed),
+            "positions": _offsets(cursor.positions),
+            "following": _offsets(fetched.following),
+            "given": _offsets(fetched.given),
+            "ids": cursor.ids,
+            "turn": cursor.turn,
+            "skipped": cursor.skipped_records,
             "empty": table is None,
         }
         if table is None:
-            names = self._log._reading.names()
-            known = [topic for topic, _, _ in ticket.places() if topic in names]
             reading = self._log._reading
+            names = reading.names()
+            known = [topic for topic, _, _ in ticket.places() if topic in names]
             table = (
-                reading.empty(reading.topic(known[0]), consumer._columns)
+                reading.empty(reading.topic(known[0]), _fetched_columns(ticket))
                 if known
                 else pa.table({"offset": pa.array([], pa.int64())})
             )
@@ -396,6 +374,26 @@ class Gets:
             until=ticket.given.get("until"),
         )
         return reader.schema, iter(reader)
+
+
+def _cursor(ticket: Ticket) -> Cursor:
+    """Return the cursor of a client's consumer."""
+    group, ids = ticket.given.get("group"), ticket.given.get("ids", {})
+    if not isinstance(ids, dict):
+        raise ProtocolError("ids are a map of topics")
+    cursor = Cursor(None if group is None else str(group))
+    cursor.positions = {
+        TopicPartition(topic, partition): offset for topic, partition, offset in ticket.places()
+    }
+    cursor.ids = dict(ids)
+    cursor.turn = ticket.whole("turn")
+    return cursor
+
+
+def _fetched_columns(ticket: Ticket) -> list[str] | None:
+    """Return the columns of a fetch, which always include where each record is."""
+    columns = ticket.columns()
+    return None if columns is None else sorted({*columns, "partition", "offset"})
 
 
 def _with(table: pa.Table, said: dict[str, Any]) -> pa.Table:

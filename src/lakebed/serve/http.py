@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from lakebed.config import ServeConfig
-    from lakebed.engine.log import Log
+    from lakebed.engine.log import EmbeddedLog as Log
     from lakebed.serve.guard import Guard
     from lakebed.serve.http_door import Door
     from lakebed.serve.meters import Meters

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from lakebed.config import ServeConfig
-    from lakebed.engine.log import Log
+    from lakebed.engine.log import EmbeddedLog as Log
     from lakebed.serve.guard import Guard
     from lakebed.serve.http_connections import Seat
     from lakebed.serve.meters import Meters

@@ -16,7 +16,7 @@ from lakebed.errors import GroupNotFoundError, TopicNotFoundError
 from lakebed.version import __version__
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import Log
+    from lakebed.engine.log import EmbeddedLog as Log
     from lakebed.reports.maintenance import CleanupFailure
     from lakebed.serve.access_log import AccessLog
 

@@ -52,8 +52,8 @@ from lakebed.topic.routing import Routed
 
 if TYPE_CHECKING:
     from lakebed.api.acks import Ack
-    from lakebed.engine.log import Log
-    from lakebed.engine.writing import Encoded, Target
+    from lakebed.api.encoding import Encoded, Target
+    from lakebed.engine.log import EmbeddedLog as Log
     from lakebed.serve.guard import Principal
 
 _log = logging.getLogger("lakebed.serve")

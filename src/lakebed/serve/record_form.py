@@ -14,7 +14,7 @@ from lakebed.topic.json_records import TROUBLE, RecordRows, reason
 from lakebed.topic.json_values import UnfitError
 
 if TYPE_CHECKING:
-    from lakebed.engine.writing import Target
+    from lakebed.api.encoding import Target
 
 _WHY_MAX: Final = 200
 _USUAL: Final = frozenset(["value", "key"])

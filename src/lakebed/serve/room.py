@@ -16,7 +16,7 @@ from lakebed.errors import InvalidArgumentError
 from lakebed.state.values import owner_of
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import Log
+    from lakebed.engine.log import EmbeddedLog as Log
 
 
 class Room:

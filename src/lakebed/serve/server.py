@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from lakebed.config import ServeConfig
-from lakebed.engine.log import Log
+from lakebed.engine.log import EmbeddedLog as Log
 from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.host import OsDisk, read_file
 from lakebed.serve.own_socket import OwnSocket

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
     from lakebed.reports.topics import HotRange, ScanPlan, SealedFile
 
 _SIGNS: Final = re.compile(r"[{}\[\]*?\\]")

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from lakebed.engine.log import Log
+from lakebed.engine.log import EmbeddedLog as Log
 from lakebed.errors import LakebedError
 from lakebed.serve.server import Server
 from lakebed.spark.serving import LOCAL

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from lakebed.spark.serving import LOG_VARIABLE, url_of
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
 
 FILE_VARIABLE: Final = "LAKEBED_SPARK_LOG_FILE"
 """Names the file that holds the application's log. It is set by `lakebed.spark.session` alone."""

@@ -22,8 +22,8 @@ from lakebed.types import TopicName
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from lakebed.engine.log import Log
-    from lakebed.engine.transaction import Transaction
+    from lakebed.api.log import Log
+    from lakebed.api.transaction import Transaction
 
 _VALUE: Final = "value"
 _KEY: Final = "key"

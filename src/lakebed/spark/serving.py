@@ -26,7 +26,8 @@ from lakebed.spark.awake import hold
 from lakebed.wal.folder import Layout, living_owner
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
+    from lakebed.engine.log import EmbeddedLog
     from lakebed.serve.server import Server
 
 LOG_VARIABLE: Final = "LAKEBED_LOG"
@@ -47,18 +48,21 @@ _guard: Final = threading.Lock()
 
 def url_of(log: Log | str | os.PathLike[str]) -> str:
     """Return the URL under which a log is served, serving it if nobody does."""
+    from lakebed.api.log import Log
     from lakebed.client.log import RemoteLog
-    from lakebed.engine.log import Log
+    from lakebed.engine.log import EmbeddedLog
 
     if isinstance(log, RemoteLog):
         return log.url
-    if isinstance(log, Log):
+    if isinstance(log, EmbeddedLog):
         return _served(log)
+    if isinstance(log, Log):
+        raise InvalidArgumentError("this kind of log cannot be served", got=type(log).__name__)
     target = os.fspath(log)
     return target if "://" in target else _kept(Path(target))
 
 
-def _served(log: Log) -> str:
+def _served(log: EmbeddedLog) -> str:
     """Serve a log that this process has open, once."""
     from lakebed.serve.server import Server
 
@@ -71,7 +75,7 @@ def _served(log: Log) -> str:
         return server.url
 
 
-def _detach(log: Log) -> None:
+def _detach(log: EmbeddedLog) -> None:
     with _guard:
         server = _serving.pop(id(log), None)
     if server is not None:

@@ -23,7 +23,7 @@ from lakebed.spark.serving import url_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
 
 LOG_SETTING: Final = "spark.lakebed.log"
 """The setting of a session that names its log."""

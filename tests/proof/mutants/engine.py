@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         name="transaction-visible-before-its-commit",
         breaks="a transaction is wholly visible or not at all",
-        at="lakebed.engine.transaction:Transaction._write_all",
+        at="lakebed.api.transaction:Transaction._write_all",
         changes=(
             before("TransactionWrite(...)", "from lakebed.state.commands import Write"),
             replace("TransactionWrite($ID, $EPOCH, $TIME, $PARTS)", "Write($TIME, $PARTS)"),

@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant(
         name="forked-transaction-takes-records",
         breaks="a served log cannot be used in a forked process",
-        at="lakebed.client.log:RemoteTransaction._check_open",
+        at="lakebed.api.transaction:Transaction._check_open",
         changes=(drop("$X.check_process()"),),
         tests=(f"{FORKS}::test_every_call_of_a_forked_process_is_refused_and_its_parent_goes_on",),
         seconds=30,

@@ -30,7 +30,7 @@ from lakebed.types import Progress, say_nothing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
     from lakebed.spark.options import Target
 
 _TOGETHER_OFFSETS: Final = 1 << 30

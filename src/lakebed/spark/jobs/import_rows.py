@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
 
 LAYOUTS: Final = ("fields", "json", "records")
 BAD: Final = "lakebed: a row cannot be read"

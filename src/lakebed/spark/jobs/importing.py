@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
     from lakebed.spark.options import Target
 
 CHUNK_BYTES: Final = 256 * 1024 * 1024

@@ -16,7 +16,7 @@ from lakebed.errors import InvalidArgumentError, TopicNotFoundError
 from lakebed.types import ProducerName
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
 
 TOPIC: Final = "lakebed.jobs"
 """The topic of the plans: keys are names of jobs."""

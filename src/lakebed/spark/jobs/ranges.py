@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lakebed.errors import InvalidArgumentError, OffsetOutOfRangeError, PartitionNotFoundError
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
 
 Points = int | Mapping[int, int]
 """An offset for every partition, or one for each that is named."""

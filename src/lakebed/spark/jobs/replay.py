@@ -23,7 +23,7 @@ from lakebed.types import Progress, say_nothing
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
     from lakebed.spark.options import Target
 
 CHUNK_RECORDS: Final = 5_000_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from lakebed.api.log import Log
 from lakebed.client.config import ClientConfig
 from lakebed.client.log import RemoteLog
-from lakebed.engine.log import Log
 from lakebed.spark.connection import connected
 from lakebed.spark.options import Target
 from lakebed.spark.session import target_of

@@ -13,7 +13,7 @@ from lakebed.errors import InvalidArgumentError
 from lakebed.types import Progress
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
 
 
 @dataclass(frozen=True)

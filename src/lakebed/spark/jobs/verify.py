@@ -32,7 +32,7 @@ from lakebed.types import Progress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
     from lakebed.spark.options import Target
 
 _TASK_BYTES: Final = 256 * 1024 * 1024

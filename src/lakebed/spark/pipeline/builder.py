@@ -14,7 +14,7 @@ from lakebed.spark.pipeline.spec import PipelineSpec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
     from lakebed.spark.pipeline.run import Watch
     from lakebed.spark.pipeline.status import FlowStatus
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from lakebed.engine.log import Log
+from lakebed.api.log import Log
 from lakebed.errors import LakebedError
 from lakebed.spark.pipeline.avro import arrow_fields, parsed_schema
 from lakebed.spark.pipeline.fields import Problem

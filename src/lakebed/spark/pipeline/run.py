@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import lakebed
-from lakebed.engine.log import Log
+from lakebed.api.log import Log
 from lakebed.errors import InvalidArgumentError, LakebedError, PipelineChangedError
 from lakebed.spark.java import check_java
 from lakebed.spark.pipeline.compatibility import check_compatible, definition

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
-from lakebed.engine.log import Log
+from lakebed.api.log import Log
 from lakebed.errors import LakebedError
 from lakebed.spark.offsets import Position, position
 from lakebed.spark.pipeline.place import STATUS, Place

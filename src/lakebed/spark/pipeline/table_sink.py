@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from lakebed.engine.log import Log
+from lakebed.api.log import Log
 from lakebed.errors import InvalidArgumentError, TableChangedError
 from lakebed.spark.pipeline.spec import Mode, Sink
 from lakebed.spark.pipeline.topic_sink import compute

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lakebed.engine.log import Log
+from lakebed.api.log import Log
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError
 from lakebed.spark.pipeline.spec import Encoder, Sink
 from lakebed.spark.types import arrow_schema, plain

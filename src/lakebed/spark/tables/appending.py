@@ -19,7 +19,7 @@ from lakebed.spark.tables.rows import conformed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
 
 _ATTEMPTS: Final = 5
 """How often a commit is tried while others change the table."""

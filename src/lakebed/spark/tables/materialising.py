@@ -35,7 +35,7 @@ from lakebed.types import Progress, say_nothing
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
 
 _BUCKET_RECORDS: Final = 500_000
 _BUCKETS: Final = (4, 512)

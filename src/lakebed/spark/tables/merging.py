@@ -46,7 +46,7 @@ from lakebed.spark.tables.rows import Order
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
 
 _TECHNICAL: Final = frozenset([BUCKET, VALID_FROM, VALID_TO, IS_CURRENT])
 

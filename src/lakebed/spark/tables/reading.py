@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from lakebed.engine.log import Log
+    from lakebed.api.log import Log
 
 
 def read_table(
@@ -52,8 +52,8 @@ def read_table(
 
 def opened(spark: SparkSession, log: Log | str | os.PathLike[str]) -> Log:
     """Return the log itself: as it is, or connected to where its folder or URL is served."""
+    from lakebed.api.log import Log
     from lakebed.client.config import ClientConfig
-    from lakebed.engine.log import Log
     from lakebed.spark.connection import connected
     from lakebed.spark.options import Target
     from lakebed.spark.session import log_of

@@ -23,8 +23,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.api.acks import Ack, Acks
-from lakebed.engine.core import Core
-from lakebed.engine.writing import Encoded, Target, Writing
+from lakebed.api.backend import Backend
+from lakebed.api.encoding import RECORD_BYTES, Encoded, Target
+from lakebed.api.writing import Identity
 from lakebed.errors import ClosedError, InvalidArgumentError, LakebedError
 from lakebed.state.commands import ForgetProducer, ProducerWrite
 from lakebed.state.machine import Written
@@ -41,8 +42,6 @@ _LARGE_BYTES: Final = 256 * 1024
 
 In a log of small entries the limit is lower: what `Writing` gathers into an entry.
 """
-_RECORD_BYTES: Final = 32
-"""What a record takes besides its key and value, about."""
 
 
 class Sent:
@@ -205,10 +204,8 @@ class Producer(Closing):
 
     def __init__(
         self,
-        core: Core,
-        writing: Writing,
-        admit: Callable[[], None],
-        identity: tuple[int, int],
+        backend: Backend,
+        identity: Identity,
         name: str,
         *,
         linger_ms: float,
@@ -217,9 +214,8 @@ class Producer(Closing):
     ) -> None:
         self.name = name
         self.id, self.epoch = identity
-        self._core = core
-        self._writing = writing
-        self._admit = admit
+        self._backend = backend
+        self._writing = writing = backend.writing
         self._linger = linger_ms / 1000
         self._batch_bytes = min(batch_bytes, writing.gathered_bytes_max)
         self._large_bytes = min(_LARGE_BYTES, writing.gathered_bytes_max)
@@ -236,6 +232,18 @@ class Producer(Closing):
         self._error: LakebedError | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
+        backend.adopt(self)
+
+    def after_fork(self) -> None:
+        """Refuse records from now on; those that were sent before are the parent's."""
+        self._guard = threading.Lock()
+        self._changed = threading.Condition(self._guard)
+        self._error = error = self._backend.fork_error()
+        for batch in self._unsettled.values():
+            batch.abandon(error)
+        self._open, self._unsettled = {}, {}
+        self._ready.clear()
+        self._thread = None
 
     def send(
         self,
@@ -263,7 +271,7 @@ class Producer(Closing):
                 sent._batch = batch
                 sent._ticket = ticket = batch.ticket()
                 batch.extend((value, key, time_ns(), ticket))
-                batch.size = total = batch.size + size + _RECORD_BYTES
+                batch.size = total = batch.size + size + RECORD_BYTES
                 if not batch.closing and total < self._batch_bytes:
                     return sent
                 if self._settle_in(batch, ticket):
@@ -303,7 +311,7 @@ class Producer(Closing):
                 batch.extras[ticket] = _Extra(record.headers, partition)
             item = record.value if record.batch is None else record.batch
             batch.extend((item, record.key, record.time_us * 1000, ticket))
-            batch.size += record.size + _RECORD_BYTES
+            batch.size += record.size + RECORD_BYTES
             if batch.size >= self._batch_bytes:
                 self._close_batch(batch)
         return sent
@@ -371,12 +379,12 @@ class Producer(Closing):
         if self._error is not None:
             raise self._error
         encoded = self._encode(batch)
-        self._admit()
+        self._backend.admit()
         topic = batch.target.topic
         keys = [(topic.id, run.partition) for run in encoded.part.runs]
         first = tuple(self._sequences.get(key, 0) for key in keys)
         command = ProducerWrite(
-            self._core.clock.time_us(), self.id, self.epoch, first, encoded.part
+            self._backend.clock.time_us(), self.id, self.epoch, first, encoded.part
         )
         future = self._writing.submit_async(command, (encoded.body,), lambda result: result)
         for key, run in zip(keys, encoded.part.runs, strict=True):
@@ -413,7 +421,7 @@ class Producer(Closing):
             data = normalize(
                 pa.Table.from_batches(values),
                 target.value_type,
-                now_us=self._core.clock.time_us(),
+                now_us=self._backend.clock.time_us(),
                 record_bytes_max=target.config.record_bytes_max,
             )
         if not any(each is not None and each.partition is not None for each in extras):
@@ -445,7 +453,7 @@ class Producer(Closing):
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything sent before is on disk; raise if some of it is not."""
-        self._core.check_may_wait()
+        self._backend.check_may_wait()
         with self._guard:
             waiting = list(self._unsettled.values())
             self._flushing += 1
@@ -460,8 +468,19 @@ class Producer(Closing):
             raise self._error
 
     def close(self) -> None:
-        """Write what was sent, and end. Raise if some of it could not be written."""
-        self._core.check_may_wait()
+        """Write what was sent, and end. Raise if some of it could not be written.
+
+        In a forked process it does nothing: what was sent is the parent's.
+        """
+        if self._backend.forked:
+            return
+        try:
+            self._finish()
+        finally:
+            self._writing.release((self.id, self.epoch))
+
+    def _finish(self) -> None:
+        self._backend.check_may_wait()
         with self._guard:
             if self._closed:
                 return

@@ -12,13 +12,14 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lakebed.api.acks import Acks
+from lakebed.api.backend import Backend
+from lakebed.api.consumer import Consumer
+from lakebed.api.encoding import RECORD_BYTES, Encoded, Record
 from lakebed.api.offsets import Offsets
-from lakebed.engine.consumer import Consumer
-from lakebed.engine.groups import Groups
-from lakebed.engine.writing import Encoded, Record, Writing
+from lakebed.api.writing import Identity
 from lakebed.errors import (
     DiskFullError,
     InvalidArgumentError,
@@ -31,39 +32,20 @@ from lakebed.state.commands import AbortTransaction, CommitTransaction, Transact
 from lakebed.state.machine import Written
 from lakebed.types import Closing, GroupName
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from lakebed.engine.core import Core
-
 _WRITE_BYTES: Final = 4 * 1024 * 1024
 """Collected bytes that are written before the commit, so that they are not held twice."""
-
-
-_RECORD_BYTES: Final = 32
-"""What a record takes besides its key and value, about."""
 
 
 class Transaction(Closing):
     """An open transaction. As a context manager it commits, or aborts if the block raises."""
 
-    def __init__(
-        self,
-        core: Core,
-        writing: Writing,
-        groups: Groups,
-        admit: Callable[[], None],
-        identity: tuple[int, int],
-        name: str,
-    ) -> None:
+    def __init__(self, backend: Backend, identity: Identity, name: str) -> None:
         self.name = name
         self.id, self.epoch = identity
         self.outcome = "open"
         """`open`, `prepared`, `committed`, `aborted`, or `unknown`: committing was cut short."""
-        self._core = core
-        self._writing = writing
-        self._groups = groups
-        self._admit = admit
+        self._backend = backend
+        self._writing = backend.writing
         self._guard = threading.RLock()
         self._records: dict[str, list[Record]] = {}
         self._collected_bytes = 0
@@ -74,6 +56,11 @@ class Transaction(Closing):
         self._orders: list[Any] = []
         self._written: list[Future[Any]] = []
         self._offsets: dict[tuple[str, int, int], tuple[str, int]] = {}
+        backend.adopt(self)
+
+    def after_fork(self) -> None:
+        """Replace a lock that a thread of the parent may have held."""
+        self._guard = threading.RLock()
 
     def append(
         self,
@@ -98,7 +85,7 @@ class Transaction(Closing):
                 self._encode_collected(topic)
                 known = self._records.setdefault(topic, [])
             known.append(record)
-            self._collect(record.size + _RECORD_BYTES)
+            self._collect(record.size + RECORD_BYTES)
 
     def _add_at_once(self, topic: str, record: Record) -> bool:
         """Add a record if that takes no time; return whether it was added."""
@@ -106,7 +93,7 @@ class Transaction(Closing):
             return False
         try:
             room = _WRITE_BYTES - self._collected_bytes
-            if record.size + _RECORD_BYTES >= room:
+            if record.size + RECORD_BYTES >= room:
                 return False
             self._add_record(topic, record)
             return True
@@ -115,6 +102,9 @@ class Transaction(Closing):
 
     def append_batch(self, topic: str, rows: Any, *, partition: int | None = None) -> None:
         """Add a batch; it is visible when the transaction is committed."""
+        self._writing.fresh(topic, lambda: self._add_batch(topic, rows, partition))
+
+    def _add_batch(self, topic: str, rows: Any, partition: int | None) -> None:
         target = self._writing.target(topic)
         encoded = self._writing.encode_rows(target, rows, partition)
         with self._guard:
@@ -144,7 +134,7 @@ class Transaction(Closing):
             name = str(GroupName(group))
         if offsets is None:
             raise InvalidArgumentError("offsets are needed, or a consumer instead of the group")
-        places = self._groups.places(offsets)
+        places = self._backend.groups.places(offsets)
         with self._guard:
             self._check_open()
             for topic, partition, offset in places:
@@ -152,7 +142,7 @@ class Transaction(Closing):
 
     def commit(self) -> list[Acks]:
         """Make everything visible at once; return when that is durable."""
-        self._core.check_may_wait()
+        self._backend.check_may_wait()
         with self._guard:
             self._check_open()
             for topic in list(self._records):
@@ -184,7 +174,7 @@ class Transaction(Closing):
         nor can its end: the transaction is committed by whoever names it, also from another
         process, or it times out.
         """
-        self._core.check_may_wait()
+        self._backend.check_may_wait()
         with self._guard:
             self._check_open()
             if self._offsets:
@@ -201,7 +191,8 @@ class Transaction(Closing):
                 raise
             self._written.clear()
             self.outcome = "prepared"
-            return self.id, self.epoch
+        self._writing.release((self.id, self.epoch))
+        return self.id, self.epoch
 
     def _check_unspoiled(self) -> None:
         if self._spoiled:
@@ -213,8 +204,8 @@ class Transaction(Closing):
             for (group, topic, partition), (member, offset) in sorted(self._offsets.items())
         )
         parts = tuple(each.part for each in self._ready)
-        self._admit()
-        time_us = self._core.clock.time_us()
+        self._backend.admit()
+        time_us = self._backend.clock.time_us()
         command = CommitTransaction(self.id, self.epoch, time_us, parts, offsets)
         written: Written = self._writing.submit(command, [each.body for each in self._ready])
         return written
@@ -232,7 +223,9 @@ class Transaction(Closing):
         self._writing.submit(AbortTransaction(self.id, self.epoch, "aborted"))
 
     def close(self) -> None:
-        """Abort it, unless it has ended before or is prepared."""
+        """Abort it, unless it has ended before, is prepared, or belongs to the parent process."""
+        if self._backend.forked:
+            return
         with self._guard:
             if self.outcome == "open":
                 self.abort()
@@ -280,10 +273,10 @@ class Transaction(Closing):
             self._write_all()
 
     def _write_all(self) -> None:
-        self._admit()
+        self._backend.admit()
         for topic in list(self._records):
             self._encode_collected(topic)
-        time_us = self._core.clock.time_us()
+        time_us = self._backend.clock.time_us()
         self._spoiled = True
         while self._ready:
             command = TransactionWrite(self.id, self.epoch, time_us, (self._ready[0].part,))
@@ -314,6 +307,7 @@ class Transaction(Closing):
         if self.outcome != "open":
             said = "is prepared" if self.outcome == "prepared" else "has ended"
             raise TransactionClosedError(f"the transaction {said}", outcome=self.outcome)
+        self._backend.check_process()
 
     def __repr__(self) -> str:
         return f"<Transaction {self.name!r}: {self.outcome}>"

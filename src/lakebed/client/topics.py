@@ -1,0 +1,79 @@
+"""The topics of a served log, as its writers need them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from lakebed.api.lookup import no_topic
+from lakebed.client.connection import Connection
+from lakebed.errors import TopicNotFoundError
+from lakebed.host.clock import Clock, SystemClock
+from lakebed.state.values import Topic
+from lakebed.topic.schema import decode_schema, storage_schema, value_type
+
+
+class RemoteTopics:
+    """Topics as they were when the server was last asked about them. Any thread."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.clock: Clock = SystemClock()
+        self._names: dict[str, int] = {}
+        self._topics: dict[int, Topic] = {}
+        self._schemas: dict[tuple[int, int], pa.Schema] = {}
+
+    def topic_named(self, name: str) -> Topic:
+        """Return a topic as it was when it was last looked up; ask the server if it never was.
+
+        Raises `TopicNotFoundError` if the server does not know it.
+        """
+        if not isinstance(name, str):
+            raise no_topic(name)
+        return self.known(name) or self.look(name)
+
+    def known(self, name: str) -> Topic | None:
+        """Return a topic that was looked up before."""
+        number = self._names.get(name)
+        return None if number is None else self._topics.get(number)
+
+    def forget(self, name: str) -> None:
+        """Ask the server about a topic before the next record goes to it."""
+        self._names.pop(name, None)
+
+    def look(self, name: str) -> Topic:
+        """Ask the server about a topic."""
+        try:
+            given = self._connection.call("topic", name=name)
+        except TopicNotFoundError:
+            self._names.pop(name, None)
+            raise
+        number, known, partitions, schemas, config, created_us = given
+        topic = Topic(number, known, partitions, schemas, config, created_us)
+        before = self._topics.get(number)
+        self._names[known] = number
+        if before == topic:
+            return before  # targets are told apart by their topic
+        self._topics[number] = topic
+        return topic
+
+    def changed(self, name: str) -> bool:
+        """Ask again about a topic; return whether it is another one than it was."""
+        before = self.known(name)
+        return self.look(name) is not before
+
+    def topic(self, number: int) -> Topic | None:
+        """Return a topic that was looked up before, by its id."""
+        return self._topics.get(number)
+
+    def looked_up(self, number: int) -> Topic:
+        """Return a topic that a record was encoded for, by its id."""
+        return self._topics[number]
+
+    def schema(self, topic: Topic, version: int) -> pa.Schema:
+        """Return the storage schema of a topic's schema version; 0 for a raw topic."""
+        key = (topic.id, version)
+        schema = self._schemas.get(key)
+        if schema is None:
+            given = decode_schema(topic.schemas[version - 1]) if version else None
+            schema = self._schemas[key] = storage_schema(value_type(given))
+        return schema
