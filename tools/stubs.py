@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from lakebed.operations.description import Operation, Owner, Pace, Stream
-from lakebed.operations.routes import STREAM_ROWS
+from lakebed.operations.routes import STREAMS
 from lakebed.operations.table import OPERATIONS
 
 SOURCE: Final = Path(__file__).parents[1] / "src"
@@ -144,7 +144,7 @@ def _method(method: _Method, body: str, prefix: str = "") -> str:
 def _methods(subject: Subject, written: str) -> Iterator[_Method]:
     """Yield the operations that a class written by hand leaves out."""
     by_hand = set(_defined(_class(written)[1]))
-    rows: list[Operation | Stream] = [*OPERATIONS.values(), *STREAM_ROWS]
+    rows: list[Operation | Stream] = [*OPERATIONS.values(), *STREAMS.values()]
     for operation in rows:
         if operation.owner is not subject.owner or operation.method in by_hand:
             continue

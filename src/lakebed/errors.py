@@ -3,27 +3,27 @@
     LakebedError
     ├── RejectedError              it did not happen; nothing was written
     │   ├── InvalidArgumentError   a value is not allowed (also: configuration)
-    │   │   ├── InvalidNameError   a topic, group or producer cannot be called that
+    │   │   ├── InvalidNameError   a name of a topic, group or producer is not allowed
     │   │   ├── SettingsFileError  a file of settings has a mistake in it
     │   │   └── PipelineFileError  the file of a pipeline has mistakes in it
-    │   ├── TopicNotFoundError     there is no such topic
-    │   ├── TopicExistsError       there is one already
+    │   ├── TopicNotFoundError     the topic does not exist
+    │   ├── TopicExistsError       the topic exists
     │   ├── PartitionNotFoundError the topic has no such partition
     │   ├── OffsetOutOfRangeError  the offset is below the low watermark or above the end
     │   ├── RecordTooLargeError    a record is over the topic's limit
     │   ├── SchemaMismatchError    a batch does not have the topic's columns
-    │   ├── SchemaChangeError      a schema may not be changed in this way
-    │   ├── FencedError            somebody else has taken over this name or partition
+    │   ├── SchemaChangeError      a change of a schema is not allowed
+    │   ├── FencedError            another client has taken over this name or partition
     │   ├── SequenceGapError       a producer's batch does not follow its last one
     │   ├── TransactionTimedOutError  it was open for too long, and is aborted
     │   ├── TransactionClosedError    it was committed or aborted before
     │   ├── OverloadedError        memory is short, and flushing did not keep up (retriable)
     │   ├── CatalogUnavailableError  the Iceberg catalog does not answer (retriable)
-    │   ├── ForeignTableError      somebody else has made or changed an Iceberg table
-    │   ├── TableNotFoundError     there is no such derived table
-    │   ├── TableExistsError       there is a derived table of this name that is made differently
+    │   ├── ForeignTableError      another program has created or changed an Iceberg table
+    │   ├── TableNotFoundError     the derived table does not exist
+    │   ├── TableExistsError       a different derived table of this name exists
     │   ├── TableChangedError      a derived table has changed since it was read (retriable)
-    │   ├── GroupNotFoundError     there is no such consumer group
+    │   ├── GroupNotFoundError     the consumer group does not exist
     │   ├── GroupNotEmptyError     the group has members
     │   ├── StalePlanError         what a compaction was planned for has changed (retriable)
     │   ├── SurvivorsError         what is to survive a compaction cannot be right
@@ -40,19 +40,19 @@
     │   ├── StoreUnavailableError  the object store does not answer (retriable)
     │   ├── StoreDeniedError       the object store refuses these credentials
     │   ├── StoreNotFoundError     the object store has no such bucket or object
-    │   ├── UnauthenticatedError   a server does not know who is calling
+    │   ├── UnauthenticatedError   a server cannot identify the caller
     │   ├── AccessDeniedError      the caller may not do this
-    │   ├── QuotaExceededError     the caller does more than it may, for now (retriable)
+    │   ├── QuotaExceededError     the caller exceeds a limit (retriable)
     │   ├── ServerUnavailableError a server does not answer, or is stopping (retriable)
     │   ├── TlsError               server and client do not agree on TLS or its certificates
     │   ├── ProtocolError          a request or an answer does not follow the protocol
     │   ├── JavaMissingError       Spark has no Java that it can run on
     │   ├── DemoFailedError        a process of the demonstration ended unexpectedly
-    │   ├── PackageMissingError    a Python package is not installed that this needs
-    │   ├── DataLossError          records that a query has to read are gone
-    │   ├── PipelineChangedError   a flow is not the one that its checkpoint is of
-    │   ├── PipelineRunningError   somebody runs the pipeline already
-    │   ├── BadRecordError         a record that is to stop its pipeline, and does
+    │   ├── PackageMissingError    a required Python package is not installed
+    │   ├── DataLossError          records were removed before a query read them
+    │   ├── PipelineChangedError   a flow does not match its checkpoint
+    │   ├── PipelineRunningError   the pipeline is already running
+    │   ├── BadRecordError         a record stops its pipeline or import
     │   ├── FlowFailedError        a flow of a pipeline failed in Spark
     │   ├── JobFailedError         a job failed in Spark
     │   ├── EntryNotFoundError     the index is beyond the end of the log
@@ -63,7 +63,7 @@
         ├── DeviceError            the device failed to read or write
         └── CorruptionError        bytes on disk are not what was written
             ├── ForeignFileError   a file belongs to another log
-            ├── MissingFileError   a file in the middle of the log is gone
+            ├── MissingFileError   a file that the log needs is missing
             ├── BackupDamagedError a backup is not what was written
             └── EntryLostError     a salvaged log has a hole at this index
 
@@ -119,7 +119,7 @@ class InvalidArgumentError(RejectedError):
 
 
 class InvalidNameError(InvalidArgumentError):
-    """A topic, group or producer cannot be called that."""
+    """A name of a topic, group or producer is not allowed."""
 
     code = "invalid_name"
     advice = "use 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit"
@@ -140,17 +140,17 @@ class PipelineFileError(InvalidArgumentError):
 
 
 class TopicNotFoundError(RejectedError):
-    """There is no topic of this name."""
+    """The topic does not exist."""
 
     code = "topic_not_found"
-    advice = "create it first, or look at the list of topics"
+    advice = "create it first, or check the name with `lakebed topic list`"
 
 
 class TopicExistsError(RejectedError):
-    """There is a topic of this name already."""
+    """A topic of this name exists."""
 
     code = "topic_exists"
-    advice = "choose another name, or ask for it only if it does not exist"
+    advice = "choose another name, or use get_or_create_topic"
 
 
 class PartitionNotFoundError(RejectedError):
@@ -164,7 +164,7 @@ class OffsetOutOfRangeError(RejectedError):
     """The offset is below the low watermark (its record is gone) or above the end."""
 
     code = "offset_out_of_range"
-    advice = "begin at 'earliest' or 'latest', or at an offset between low and end"
+    advice = "start at 'earliest', 'latest', or an offset between low and end"
 
 
 class RecordTooLargeError(RejectedError):
@@ -178,21 +178,21 @@ class SchemaMismatchError(RejectedError):
     """A batch does not have the columns or types of its topic."""
 
     code = "schema_mismatch"
-    advice = "give the named column the expected type, or use a topic with this schema"
+    advice = "use the expected type for the named column, or a topic with this schema"
 
 
 class SchemaChangeError(RejectedError):
-    """A topic's schema may not be changed in this way."""
+    """A change of a topic's schema is not allowed."""
 
     code = "schema_change"
-    advice = "add nullable fields at the end only; for anything else make a new topic"
+    advice = "add only nullable fields at the end; for other changes create a new topic"
 
 
 class FencedError(RejectedError):
-    """Somebody else has taken over the name or the partition since."""
+    """Another client has taken over the name or the partition."""
 
     code = "fenced"
-    advice = "open a new one: another has taken over, or this one was silent for too long"
+    advice = "open a new one: another has taken over, or this one exceeded its session timeout"
 
 
 class SequenceGapError(RejectedError):
@@ -230,8 +230,8 @@ class CatalogUnavailableError(RejectedError):
     code = "catalog_unavailable"
     retriable = True
     advice = (
-        "check the catalog and its settings; the log goes on without it, and its tables catch up "
-        "by themselves"
+        "check the catalog and its settings; the log continues without it, and its tables catch "
+        "up later"
     )
 
 
@@ -240,20 +240,20 @@ class ForeignTableError(RejectedError):
 
     code = "foreign_table"
     advice = (
-        "undo the change, or let the log take the table over: `lakebed lake sync --take-over "
-        "TOPIC`, which shows exactly the log's records again"
+        "undo the change, or restore exactly the log's records: `lakebed lake sync --take-over "
+        "TOPIC`"
     )
 
 
 class TableNotFoundError(RejectedError):
-    """There is no derived table of this name."""
+    """The derived table does not exist."""
 
     code = "table_not_found"
-    advice = "create it first; `log.derived.restore` brings one back that somebody else has dropped"
+    advice = "create it first; `log.derived.restore` restores one that another program has dropped"
 
 
 class TableExistsError(RejectedError):
-    """There is a derived table of this name already, with another kind, key or columns."""
+    """A derived table of this name exists with another kind, key or columns."""
 
     code = "table_exists"
     advice = "choose another name, or drop the table first"
@@ -268,10 +268,10 @@ class TableChangedError(RejectedError):
 
 
 class GroupNotFoundError(RejectedError):
-    """There is no consumer group of this name."""
+    """The consumer group does not exist."""
 
     code = "group_not_found"
-    advice = "look at the list of groups"
+    advice = "check the name with `lakebed group list`"
 
 
 class GroupNotEmptyError(RejectedError):
@@ -287,7 +287,7 @@ class StalePlanError(RejectedError):
 
     code = "stale_plan"
     retriable = True
-    advice = "nothing was changed; plan the compaction again, and decide on what is there now"
+    advice = "nothing was changed; plan the compaction again"
 
 
 class SurvivorsError(RejectedError):
@@ -325,14 +325,14 @@ class NotALogError(RejectedError):
     """The folder exists, is not empty, and is not a log."""
 
     code = "not_a_log"
-    advice = "check the folder's name; a new log needs an empty or new folder"
+    advice = "check the path; a new log needs an empty or new folder"
 
 
 class NotABackupError(RejectedError):
     """The folder holds no backup, or one that was not finished."""
 
     code = "not_a_backup"
-    advice = "check the folder's name; an unfinished backup is removed, and taken again"
+    advice = "check the path; remove an unfinished backup, and take it again"
 
 
 class FormatTooNewError(RejectedError):
@@ -343,15 +343,15 @@ class FormatTooNewError(RejectedError):
 
 
 class LockedError(RejectedError):
-    """Another living process owns the folder."""
+    """Another running process owns the folder."""
 
     code = "locked"
     retriable = True
-    advice = "one process owns a log: close it there first, or do the work in that process"
+    advice = "close the log in that process, do the work there, or serve it with `lakebed serve`"
 
 
 class DiskFullError(RejectedError):
-    """There is no space for the next file; the log itself is whole."""
+    """The disk has no space for the next file; the log is intact."""
 
     code = "disk_full"
     retriable = True
@@ -359,7 +359,7 @@ class DiskFullError(RejectedError):
 
 
 class TooManyFilesError(RejectedError):
-    """The process, or the system, has no file descriptor left; the log itself is whole."""
+    """The process, or the system, has no file descriptor left; the log is intact."""
 
     code = "too_many_files"
     retriable = True
@@ -373,11 +373,11 @@ class ReadOnlyError(RejectedError):
     """The folder or its file system does not allow writing."""
 
     code = "read_only"
-    advice = "give this user write access to the folder, or mount the file system read-write"
+    advice = "grant this user write access to the folder, or mount the file system read-write"
 
 
 class StoreUnavailableError(RejectedError):
-    """The object store did not answer, or not in time, or said that it cannot now."""
+    """The object store did not answer in time, or is temporarily unavailable."""
 
     code = "store_unavailable"
     retriable = True
@@ -399,21 +399,21 @@ class StoreNotFoundError(RejectedError):
 
 
 class UnauthenticatedError(RejectedError):
-    """The server does not know who is calling."""
+    """The server cannot identify the caller."""
 
     code = "unauthenticated"
-    advice = "give a valid token (LAKEBED_TOKEN); `lakebed token create` makes one"
+    advice = "set a valid token (LAKEBED_TOKEN); `lakebed token create` creates one"
 
 
 class AccessDeniedError(RejectedError):
-    """The caller is known, and may not do this."""
+    """The caller is known, but not allowed to do this."""
 
     code = "access_denied"
-    advice = "ask whoever looks after the log; `lakebed access list` shows who may do what"
+    advice = "ask an administrator of the log; `lakebed access list` shows roles and rules"
 
 
 class QuotaExceededError(RejectedError):
-    """The caller does more than it may, for now."""
+    """The caller exceeds a limit; retry later."""
 
     code = "quota_exceeded"
     retriable = True
@@ -454,78 +454,78 @@ class JavaMissingError(RejectedError):
     code = "java_missing"
     advice = (
         "install a Java 17 or newer runtime (Debian, Ubuntu: `apt-get install "
-        "default-jre-headless`), or let JAVA_HOME name one"
+        "default-jre-headless`), or set JAVA_HOME"
     )
 
 
 class PackageMissingError(RejectedError):
-    """A Python package is not installed that this needs, and that not everybody does."""
+    """An optional Python package that this needs is not installed."""
 
     code = "package_missing"
     advice = "install it into the environment that runs this, then try again"
 
 
 class DataLossError(RejectedError):
-    """Records that a query has to read are gone: retention, a purge or a deletion was quicker."""
+    """Records were removed (retention, purge, deletion) before a query read them."""
 
     code = "data_loss"
     advice = (
-        "let retention be longer than the query may be down; to go on without the records, set the "
-        "option failOnDataLoss to false"
+        "make retention longer than the query may be down; to continue without the records, set "
+        "the option failOnDataLoss to false"
     )
 
 
 class PipelineChangedError(RejectedError):
-    """A flow of a pipeline is not the one that its checkpoint is of, and cannot go on."""
+    """A flow of a pipeline does not match its checkpoint, and cannot continue."""
 
     code = "pipeline_changed"
     advice = (
-        "undo the change; or give the sink another name, which begins a new flow; or begin this "
-        "one anew: `lakebed pipeline run FILE --reset FLOW`"
+        "undo the change; or rename the sink, which begins a new flow; or restart this one from "
+        "the beginning: `lakebed pipeline run FILE --reset FLOW`"
     )
 
 
 class PipelineRunningError(RejectedError):
-    """Another living process runs a pipeline with the same checkpoints."""
+    """Another running process uses the checkpoints of the pipeline."""
 
     code = "pipeline_running"
     retriable = True
-    advice = "let that run end, or stop it; pipelines that differ need checkpoints of their own"
+    advice = "wait for that run, or stop it; different pipelines need different checkpoints"
 
 
 class BadRecordError(RejectedError):
-    """A record cannot be decoded, or is not as expected, and that is to stop the pipeline."""
+    """A record cannot be decoded or fails an expectation that stops the pipeline."""
 
     code = "bad_record"
     advice = (
-        "correct what writes such records; or let them pass by: in a pipeline by otherwise = "
-        "'drop' or 'dead-letter', in an import by --dead-letters TOPIC"
+        "correct the writer of such records; or skip them: in a pipeline with otherwise = "
+        "'drop' or 'dead-letter', in an import with --dead-letters TOPIC"
     )
 
 
 class FlowFailedError(RejectedError):
-    """A flow of a pipeline failed in Spark; its batch is done again at the next start."""
+    """A flow of a pipeline failed in Spark; its batch is repeated at the next start."""
 
     code = "flow_failed"
-    advice = "see the cause; --verbose shows all that Spark says"
+    advice = "see the cause; --verbose shows the output of Spark"
 
 
 class JobFailedError(RejectedError):
-    """A job failed in Spark; what it has finished stays, and running it again does the rest."""
+    """A job failed in Spark; completed work stays, and running it again continues."""
 
     code = "job_failed"
-    advice = "see the cause, then run the same command again: it goes on where it stopped"
+    advice = "see the cause, then run the same command again: it continues where it stopped"
 
 
 class DemoFailedError(RejectedError):
-    """A process of the demonstration ended unexpectedly; what it had made is removed."""
+    """A process of the demonstration ended unexpectedly; its output is removed."""
 
     code = "demo_failed"
-    advice = "see what the process said last; run it again, it begins anew"
+    advice = "see the last output of the process, then run the demo again"
 
 
 class EntryNotFoundError(RejectedError):
-    """The index lies beyond the end of the log."""
+    """The index is beyond the end of the log."""
 
     code = "entry_not_found"
     retriable = True
@@ -533,7 +533,7 @@ class EntryNotFoundError(RejectedError):
 
 
 class EntryReleasedError(RejectedError):
-    """The index lies before the start of the log: a snapshot has replaced it."""
+    """The index is before the start of the log: a snapshot has replaced it."""
 
     code = "entry_released"
     advice = "start from the first index of the log, or from the snapshot"
@@ -547,7 +547,7 @@ class UnknownOutcomeError(LakebedError):
 
 
 class StopError(LakebedError):
-    """Going on could lose or invent data."""
+    """Continuing could lose or invent data."""
 
     code = "stop"
     advice = "stop and examine the disk"
@@ -564,7 +564,7 @@ class DeviceError(StopError):
     """The device reported an error; nothing was repaired or truncated."""
 
     code = "device_error"
-    advice = "check the disk and its cables; copy the folder away before anything else"
+    advice = "copy the folder to another disk first; then check the disk and its cables"
 
 
 class CorruptionError(StopError):
@@ -572,24 +572,24 @@ class CorruptionError(StopError):
 
     code = "corruption"
     advice = (
-        "`lakebed doctor --data DIR` shows all damage; restore a backup, or save what is left of a "
-        "WAL by `lakebed wal salvage DIR --to NEW`"
+        "`lakebed doctor --data DIR` shows all damage; restore a backup, or copy what is left of a "
+        "WAL with `lakebed wal salvage DIR --to NEW`"
     )
 
 
 class ForeignFileError(CorruptionError):
-    """A file of another log lies among ours."""
+    """A file of another log is in the folder."""
 
     code = "foreign_file"
     advice = "move the named file out of the folder; it belongs to another log"
 
 
 class MissingFileError(CorruptionError):
-    """A file that the log still needs is gone."""
+    """A file that the log needs is missing."""
 
     code = "missing_file"
     advice = (
-        "bring the named files back from a copy; for files of the WAL, `lakebed wal salvage` keeps "
+        "restore the named files from a copy; for files of the WAL, `lakebed wal salvage` copies "
         "what is left"
     )
 
@@ -598,15 +598,15 @@ class BackupDamagedError(CorruptionError):
     """A file of a backup is missing, or not what was written."""
 
     code = "backup_damaged"
-    advice = "use another backup, or bring the named file back from a copy of this one"
+    advice = "use another backup, or restore the named file from a copy of this one"
 
 
 class EntryLostError(CorruptionError):
-    """The log was salvaged and this index was among what could not be saved."""
+    """The log was salvaged, and the entry of this index could not be copied."""
 
     code = "entry_lost"
     advice = (
-        "the entries between are gone: continue at next_index; a log with topics needs "
+        "the entries between are lost: continue at next_index; a log with topics needs "
         "`Wal.truncate` before the hole, as the page `operations` of the documentation shows"
     )
 
@@ -617,7 +617,7 @@ _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 def from_os_error(error: OSError, doing: str, path: object) -> LakebedError:
-    """Translate an operating system's error into ours: full, read-only, or a failing device."""
+    """Translate an operating system error: disk full, read-only, or a failing device."""
     facts = {"path": path, "errno": errno.errorcode.get(error.errno or 0, error.errno)}
     if error.errno in _FULL:
         return DiskFullError(f"no space left while {doing}", **facts)
@@ -632,7 +632,7 @@ def from_os_error(error: OSError, doing: str, path: object) -> LakebedError:
 
 @contextlib.contextmanager
 def translated(doing: str, path: object) -> Iterator[None]:
-    """Raise an operating system's error within the block as ours."""
+    """Translate operating system errors raised within the block."""
     try:
         yield
     except OSError as error:

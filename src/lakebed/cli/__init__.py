@@ -57,7 +57,7 @@ class _Commands(LakebedGroup):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="lakebed", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Run a durable event log, and look after it."""
+    """Run and manage a durable event log."""
 
 
 def main() -> None:

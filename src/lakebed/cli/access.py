@@ -19,20 +19,20 @@ _pattern = click.argument("pattern", default=EVERYTHING)
 _close_option = click.option(
     "--force",
     is_flag=True,
-    help="Even if that closes an open log, which nobody administers then.",
+    help="Even if that closes an open log without an administrator.",
 )
 
 
 @click.group()
 def access() -> None:
-    """Return who may do what when the log is served."""
+    """Manage roles, rules and denials of a served log."""
 
 
-@access.command("list", short_help="List who has which role, and what roles may do.")
+@access.command("list", short_help="List grants, rules and denials.")
 @data_option
 @json_option
 def list_command(folder: Target, *, as_json: bool) -> None:
-    """List who has which role, and what each role may do on which topics and groups."""
+    """List the roles of principals, and what each role may do on which topics and groups."""
     with opened(folder, silent=as_json) as log:
         grants, rules, tokens = log.access.grants(), log.access.rules(), log.access.tokens()
         denials = log.access.denials()
@@ -64,7 +64,7 @@ def list_command(folder: Target, *, as_json: bool) -> None:
         write_table(("role", "must not", "on"), denied)
 
 
-@access.command("allow", short_help="Let a role do something.")
+@access.command("allow", short_help="Allow a role an action.")
 @_role
 @_action
 @_pattern
@@ -74,17 +74,17 @@ def list_command(folder: Target, *, as_json: bool) -> None:
 def allow_command(
     role: str, action: str, pattern: str, folder: Target, *, force: bool, as_json: bool
 ) -> None:
-    """Let ROLE do ACTION on the topics or groups whose names PATTERN fits; on all, without one.
+    """Allow ROLE the ACTION on topics or groups whose names match PATTERN; default: all.
 
-    ACTION is read, write, group, manage or admin. In PATTERN, * stands for any characters and ? for
-    one; what concerns the log as a whole needs the PATTERN * itself.
+    ACTION is read, write, group, manage or admin. In PATTERN, * matches any characters and ? one;
+    calls about the log as a whole need the PATTERN *.
     """
     with opened(folder, silent=as_json) as log:
         log.access.allow(role, action, pattern, force=force)
     _said("allowed", f"{role} may {action} on {pattern}", as_json, role, action, pattern)
 
 
-@access.command("forbid", short_help="Take a rule away.")
+@access.command("forbid", short_help="Remove a rule.")
 @_role
 @_action
 @_pattern
@@ -94,14 +94,14 @@ def allow_command(
 def forbid_command(
     role: str, action: str, pattern: str, folder: Target, *, force: bool, as_json: bool
 ) -> None:
-    """Take the rule away by which ROLE may do ACTION on PATTERN; other rules stay."""
+    """Remove the rule that allows ROLE the ACTION on PATTERN; other rules stay."""
     with opened(folder, silent=as_json) as log:
         log.access.forbid(role, action, pattern, force=force)
     text = f"no rule lets {role} {action} on {pattern} any more"
     _said("forbidden", text, as_json, role, action, pattern)
 
 
-@access.command("deny", short_help="Deny a role something, whatever allows it.")
+@access.command("deny", short_help="Deny a role an action, overriding rules.")
 @_role
 @_action
 @_pattern
@@ -111,9 +111,9 @@ def forbid_command(
 def deny_command(
     role: str, action: str, pattern: str, folder: Target, *, force: bool, as_json: bool
 ) -> None:
-    """Deny ROLE the ACTION on the topics or groups whose names PATTERN fits; on all, without one.
+    """Deny ROLE the ACTION on topics or groups whose names match PATTERN; default: all.
 
-    A denial wins: those that have ROLE are refused, whichever of their roles allows it.
+    A denial overrides rules: principals with ROLE are refused even if another role allows it.
     """
     with opened(folder, silent=as_json) as log:
         log.access.deny(role, action, pattern, force=force)
@@ -130,7 +130,7 @@ def deny_command(
 def lift_command(
     role: str, action: str, pattern: str, folder: Target, *, force: bool, as_json: bool
 ) -> None:
-    """Remove the denial of ACTION on PATTERN to ROLE; rules then decide alone."""
+    """Remove the denial of ACTION on PATTERN for ROLE; rules then apply again."""
     with opened(folder, silent=as_json) as log:
         log.access.lift(role, action, pattern, force=force)
     _said("lifted", f"{role} is not denied {action} on {pattern}", as_json, role, action, pattern)
@@ -143,14 +143,14 @@ def _said(kind: str, text: str, as_json: bool, role: str, action: str, pattern: 
         write_line(text)
 
 
-@access.command("grant", short_help="Give a principal a role.")
+@access.command("grant", short_help="Grant a role to a principal.")
 @click.argument("principal")
 @_role
 @data_option
 @_close_option
 @json_option
 def grant_command(principal: str, role: str, folder: Target, *, force: bool, as_json: bool) -> None:
-    """Return PRINCIPAL the role ROLE: admin, reader, writer, or one of your own."""
+    """Grant PRINCIPAL the role ROLE: admin, reader, writer, or a custom role."""
     with opened(folder, silent=as_json) as log:
         hints = without_rules(log, [role])
         log.access.grant(principal, role, force=force)
@@ -161,7 +161,7 @@ def grant_command(principal: str, role: str, folder: Target, *, force: bool, as_
         show_hints(hints)
 
 
-@access.command("revoke", short_help="Take a role from a principal.")
+@access.command("revoke", short_help="Revoke a role of a principal.")
 @click.argument("principal")
 @_role
 @data_option
@@ -170,7 +170,7 @@ def grant_command(principal: str, role: str, folder: Target, *, force: bool, as_
 def revoke_command(
     principal: str, role: str, folder: Target, *, force: bool, as_json: bool
 ) -> None:
-    """Take the role ROLE from PRINCIPAL; its tokens stay valid, for what other roles allow."""
+    """Revoke the role ROLE of PRINCIPAL; its tokens stay valid for what other roles allow."""
     with opened(folder, silent=as_json) as log:
         log.access.revoke(principal, role, force=force)
     if as_json:

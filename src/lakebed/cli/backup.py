@@ -19,17 +19,16 @@ from lakebed.cli.output import (
 )
 
 
-@click.command(short_help="Copy a log, consistent and verified.")
+@click.command(short_help="Take a consistent, verified backup.")
 @click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
 @data_option
 @json_option
 def backup(target: Path, folder: Target, *, as_json: bool) -> None:
-    """Copy the log into TARGET, a folder that is new or empty.
+    """Back up the log to TARGET, a new or empty folder.
 
-    The copy is the log at one point: everything acknowledged before, and nothing by halves. Every
-    byte of it is verified. Only then it gets the file backup.json, without which nothing takes it
-    for a backup. For a served log, TARGET is a name; the copy goes to the folder that the server's
-    setting `backups` says.
+    The backup is the log at one point: everything acknowledged before. Every byte is verified, then
+    backup.json completes it. For a served log TARGET is a name within the folder of the server's
+    setting `backups`.
     """
     with opened(folder, silent=as_json) as log, Meter(silent=as_json) as meter:
         report = log.backup(target, progress=meter)
@@ -50,7 +49,7 @@ def backup(target: Path, folder: Target, *, as_json: bool) -> None:
         click.echo(f"warning: {segments} in {report.store} alone, and not in the backup", err=True)
 
 
-@click.command(short_help="Make a log of a backup, or check one.")
+@click.command(short_help="Restore or check a backup.")
 @click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path))
 @click.option(
     "--data",
@@ -60,16 +59,16 @@ def backup(target: Path, folder: Target, *, as_json: bool) -> None:
     show_envvar=True,
     help="The folder of the new log; it must be new or empty.",
 )
-@click.option("--verify-only", is_flag=True, help="Check the backup, and write nothing.")
+@click.option("--verify-only", is_flag=True, help="Only check the backup.")
 @json_option
 def restore(source: Path, folder: str | None, *, verify_only: bool, as_json: bool) -> None:
-    """Make a log out of BACKUP.
+    """Restore a log from BACKUP.
 
-    Every file of the backup is checked before anything is written. The new log is then opened once,
-    compared with what the backup says, and read from end to end.
+    Every file of the backup is checked before anything is written. The new log is then opened,
+    compared with the backup, and read from end to end.
 
-    The log keeps its identity. Where its segments or tables are outside of its folder, in an object
-    store or a catalog, it must not be used while its original is: a warning says so.
+    The log keeps its identity. If it uses an object store or an external catalog, it must not be
+    used while its original is; a warning says so.
     """
     from lakebed.engine.restore import restore as restore_log
     from lakebed.engine.restore import verify_backup

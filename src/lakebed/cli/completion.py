@@ -19,9 +19,9 @@ from lakebed.state.snapshot_files import SnapshotFolder
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that lets SHELL complete what you type.
+    """Print the completion script of SHELL.
 
-    That is commands, options, and the names of topics and groups as of the last checkpoint.
+    It completes commands, options, and names of topics and groups as of the last checkpoint.
 
     \b
     bash:  eval "$(lakebed completion bash)"                  in ~/.bashrc

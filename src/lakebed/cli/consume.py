@@ -40,7 +40,7 @@ _LOOK_SECONDS: Final = 0.05
     metavar="N",
     type=click.IntRange(min=0),
     multiple=True,
-    help="Read this partition; may be repeated. All, if none is named.",
+    help="Read this partition; may be repeated. Default: all.",
 )
 @click.option(
     "--from",
@@ -48,17 +48,17 @@ _LOOK_SECONDS: Final = 0.05
     type=PositionType(),
     default="earliest",
     show_default=True,
-    help="Where to begin; with --group, where a group begins that has committed nothing.",
+    help="Where to start; with --group, where a group without commits starts.",
 )
 @click.option(
     "--max", "limit", metavar="N", type=click.IntRange(min=1), help="End after N records."
 )
-@click.option("--follow", is_flag=True, help="At the end, wait for more.")
+@click.option("--follow", is_flag=True, help="Wait for more records at the end.")
 @click.option(
     "--group",
     metavar="NAME",
     shell_complete=complete_group,
-    help="Read as a member of this group, from where it is; commit what was written out.",
+    help="Read as a member of this group, and commit what was written.",
 )
 @click.option(
     "--format",
@@ -66,7 +66,7 @@ _LOOK_SECONDS: Final = 0.05
     type=click.Choice(NAMES),
     default="value",
     show_default=True,
-    help="How records are shown.",
+    help="Output format.",
 )
 @json_option
 def consume(
@@ -81,15 +81,15 @@ def consume(
     name: str,
     as_json: bool,
 ) -> None:
-    """Write the records of TOPIC to stdout, and end where the topic ends.
+    """Write the records of TOPIC to stdout, up to its end.
 
-    value: a line for each value. key-value: key, tab, value. table: also place and time, long
-    values cut. json: everything, as --json. raw: the bytes of the values, nothing between them.
+    value: one value per line. key-value: key, tab, value. table: with position and time, long
+    values truncated. json: everything, as --json. raw: the bytes of the values without separators.
 
-    With --group, this is a member of the group: it reads the partitions that the group's other
-    members leave to it, and without --follow ends where those end. With --partition too it reads
-    exactly those, of a group that has no members. Offsets are committed when what was written out
-    is out of our hands; after a crash the last records may be written again.
+    With --group the command is a member of the group: it reads its share of the partitions, and
+    without --follow ends where those end. With --partition it reads exactly those, of a group
+    without members. Offsets are committed after the output is flushed; after a crash the last
+    records may be written again.
     """
     if group is not None and start not in ("earliest", "latest"):
         raise click.UsageError("a group begins where it is: see `lakebed group reset`")

@@ -75,7 +75,7 @@ data_option = click.option(
 
 def yes_option(command: _Command) -> _Command:
     """Return a command the option `--yes`."""
-    return click.option("--yes", is_flag=True, help="Do not ask.")(command)
+    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(command)
 
 
 @contextlib.contextmanager

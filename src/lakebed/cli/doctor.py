@@ -33,10 +33,10 @@ _EXIT: Final = {OK: 0, PROBLEM: 1, WARNING: 3}
 def doctor(ctx: click.Context, folder: Path, *, as_json: bool) -> None:
     """Check the log in DIR from end to end, changing nothing.
 
-    Looked at are the owner, every byte of the WAL, the snapshot, every byte of every segment,
-    unknown files, permissions and disk space.
+    Checks the owner, every byte of the WAL, the snapshot, every byte of every segment, unknown
+    files, permissions and disk space.
 
-    Exit code 0: all is well. 3: something deserves a look. 1: something is wrong.
+    Exit code 0: no problem. 3: a warning. 1: an error.
     """
     check_log(folder)
     with Meter(silent=as_json) as meter:

@@ -26,14 +26,14 @@ _name = click.argument("name", shell_complete=complete_group)
 
 @click.group()
 def group() -> None:
-    """See how far consumer groups have come; set that again."""
+    """Show, reset and delete consumer groups."""
 
 
 @group.command("list", short_help="List the consumer groups.")
 @data_option
 @json_option
 def list_command(folder: Target, *, as_json: bool) -> None:
-    """List the consumer groups with their lag: how many records each has not committed yet."""
+    """List the consumer groups with their lag: records not committed yet."""
     with opened(folder, silent=as_json) as log:
         found = [log.describe_group(name) for name in log.groups()]
     if as_json:
@@ -50,15 +50,12 @@ def _row(info: GroupInfo) -> tuple[str, ...]:
     return info.name, topics or "-", str(len(info.partitions)), str(info.lag)
 
 
-@group.command("describe", short_help="Show how far a group has come.")
+@group.command("describe", short_help="Show the offsets and lag of a group.")
 @_name
 @data_option
 @json_option
 def describe_command(name: str, folder: Target, *, as_json: bool) -> None:
-    """Show how far the group NAME has come in each partition, and what lies before it.
-
-    Of each member, which is a consumer that lives, the partitions are shown that it reads.
-    """
+    """Show the offsets and lag of the group NAME, and the partitions of each member."""
     with opened(folder, silent=as_json) as log:
         info = log.describe_group(name)
     if as_json:
@@ -114,20 +111,20 @@ def _values(info: GroupInfo) -> dict[str, object]:
     }
 
 
-@group.command("reset", short_help="Let a group go on from elsewhere.")
+@group.command("reset", short_help="Move the offsets of a group.")
 @_name
 @data_option
 @click.option(
-    "--topic", metavar="NAME", required=True, shell_complete=complete_topic, help="Of this topic."
+    "--topic", metavar="NAME", required=True, shell_complete=complete_topic, help="The topic."
 )
-@click.option("--to", "target", required=True, type=PositionType(), help="Where to go on.")
+@click.option("--to", "target", required=True, type=PositionType(), help="The new position.")
 @click.option(
     "--partition",
     "partitions",
     metavar="N",
     type=click.IntRange(min=0),
     multiple=True,
-    help="Only this partition; may be repeated. All, if none is named.",
+    help="Only this partition; may be repeated. Default: all.",
 )
 @json_option
 def reset_command(
@@ -139,7 +136,7 @@ def reset_command(
     partitions: tuple[int, ...],
     as_json: bool,
 ) -> None:
-    """Let the group NAME go on from elsewhere; a group that does not exist yet is made.
+    """Set the committed offsets of the group NAME; a new group is created.
 
     A TIME means the first record of that time or later.
     """
@@ -177,13 +174,13 @@ def _check(topic: str, partition: int, offset: int, bounds: tuple[int, int]) -> 
         )
 
 
-@group.command("delete", short_help="Forget a group.")
+@group.command("delete", short_help="Delete a group.")
 @_name
 @data_option
 @yes_option
 @json_option
 def delete_command(name: str, folder: Target, *, yes: bool, as_json: bool) -> None:
-    """Forget the group NAME and how far it had come; the records stay."""
+    """Delete the group NAME and its offsets; the records stay."""
     with opened(folder, silent=as_json) as log:
         log.describe_group(name)
         confirm(f"Forget the group {name}?", yes=yes)

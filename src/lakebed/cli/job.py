@@ -30,29 +30,28 @@ _topic = click.argument("topic", shell_complete=complete_topic)
 _name = click.option(
     "--name",
     metavar="NAME",
-    help="What the job is called; the same name again writes nothing twice.",
+    help="Name of the job; a repeated name writes nothing twice.",
 )
 
 
 @click.group()
 def job() -> None:
-    """Work on whole topics by Spark: compact, verify, copy, import."""
+    """Run Spark jobs on whole topics: compact, verify, copy, import."""
 
 
 @job.command("compact", short_help="Keep the latest record of each key.")
 @_topic
 @data_option
-@click.option("--force", is_flag=True, help="Also if little is new since the last compaction.")
+@click.option("--force", is_flag=True, help="Even if little is new since the last compaction.")
 @spark_options
 @json_option
 def compact_command(
     topic: str, folder: Target, *, force: bool, master: str, verbose: bool, as_json: bool
 ) -> None:
-    """Leave of each key of TOPIC the latest record, and merge small files.
+    """Keep the latest record of each key of TOPIC, and merge small files.
 
-    Records without a key stay, and so do tombstones for the topic's `tombstone_retention_ms`.
-    Offsets stay as they are. The new files are verified before one swap puts them in place; readers
-    do not notice.
+    Records without a key stay, and tombstones for the topic's `tombstone_retention_ms`. Offsets do
+    not change. New files are verified before they replace the old ones; readers are not affected.
     """
     from lakebed.spark.jobs.compact import compact
 
@@ -82,10 +81,10 @@ def compact_command(
     )
 
 
-@job.command("materialise", short_help="Keep a table of what a topic's keys are.")
+@job.command("materialise", short_help="Maintain a table of a topic's keys.")
 @_topic
 @data_option
-@click.option("--table", metavar="NAME", help="The table; called like the topic if not said.")
+@click.option("--table", metavar="NAME", help="Name of the table; default: the topic.")
 @click.option(
     "--key", metavar="FIELD", multiple=True, help="A field of the value; may be repeated."
 )
@@ -94,7 +93,7 @@ def compact_command(
     type=click.Choice(["current", "history"]),
     default="current",
     show_default=True,
-    help="What keys are now, or every version of them.",
+    help="Current values of keys, or all versions.",
 )
 @click.option("--buckets", metavar="N", type=click.IntRange(min=1), help="Of a new table.")
 @click.option("--no-flatten", is_flag=True, help="Keep the value in one column.")
@@ -113,9 +112,9 @@ def materialise_command(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Bring an Iceberg table of TOPIC's keys up to the topic's present end.
+    """Update an Iceberg table of TOPIC's keys to the topic's current end.
 
-    The table is made by the first run. Each run goes on where the last one was, and is one commit.
+    The first run creates the table. Each run continues where the last one ended, in one commit.
     """
     from lakebed.spark.tables import materialise
 
@@ -151,7 +150,7 @@ def materialise_command(
 @job.command("verify", short_help="Read and check every segment.")
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topic)
 @data_option
-@click.option("--no-tables", is_flag=True, help="Do not look at the Iceberg tables.")
+@click.option("--no-tables", is_flag=True, help="Do not check the Iceberg tables.")
 @spark_options
 @json_option
 @click.pass_context
@@ -165,9 +164,9 @@ def verify_command(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Read every byte of every segment of the topics, or of all, and tell what is wrong where.
+    """Read every byte of every segment of the topics, or of all, and report errors.
 
-    One that is damaged does not end it. Exit code 1 if anything is wrong.
+    It continues after damage. Exit code 1 if anything is wrong.
     """
     from lakebed.spark.jobs.verify import verify
 
@@ -215,8 +214,8 @@ def _show_verified(report: VerifyReport, *, as_json: bool) -> None:
 @data_option
 @range_options
 @click.option("--key", "keys", metavar="KEY", multiple=True, help="Only this key; may be repeated.")
-@click.option("--new-timestamps", is_flag=True, help="Let records have the time of the copy.")
-@click.option("--keep-partitions", is_flag=True, help="Let records stay in their partitions.")
+@click.option("--new-timestamps", is_flag=True, help="Use the time of the copy.")
+@click.option("--keep-partitions", is_flag=True, help="Keep the partitions of records.")
 @_name
 @spark_options
 @json_option
@@ -234,10 +233,10 @@ def replay_command(
     as_json: bool,
     **bounds: Any,
 ) -> None:
-    """Copy records of SOURCE into TARGET, which is made if there is none, each of them once.
+    """Copy records of SOURCE to TARGET, each once; TARGET is created if it does not exist.
 
-    Without bounds these are the records that SOURCE holds now. The range is fixed when a name is
-    used first; killed and run again, the job does the rest of it.
+    The default range is what SOURCE holds now. It is fixed when a name is used first; killed and
+    run again, the job continues.
     """
     from lakebed.spark.jobs.replay import replay
 
@@ -273,7 +272,7 @@ def _replayed(report: ReplayReport) -> Iterator[tuple[str, str]]:
         yield "before", f"{report.chunks_before} of {counted(report.chunks, 'chunk', 'chunks')}"
 
 
-@job.command("import", short_help="Write files into a topic.")
+@job.command("import", short_help="Import files into a topic.")
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @data_option
@@ -283,20 +282,20 @@ def _replayed(report: ReplayReport) -> Iterator[tuple[str, str]]:
     type=click.Choice(["parquet", "json", "csv", "iceberg"]),
     default="parquet",
     show_default=True,
-    help="What the files are.",
+    help="File format.",
 )
 @click.option(
     "--layout",
     type=click.Choice(["fields", "json", "records"]),
     default="fields",
     show_default=True,
-    help="Columns are fields of a typed value, one JSON document, or those of records.",
+    help="Columns become fields of a typed value, one JSON document, or a record.",
 )
-@click.option("--key", metavar="COLUMN", help="The column that is the key.")
-@click.option("--timestamp", metavar="COLUMN", help="The column that is the timestamp.")
+@click.option("--key", metavar="COLUMN", help="Key column.")
+@click.option("--timestamp", metavar="COLUMN", help="Timestamp column.")
 @click.option("--schema", metavar="COLUMNS", help="Of JSON or CSV: 'id BIGINT, name STRING'.")
 @click.option("--partitions", metavar="N", type=click.IntRange(min=1), help="Of a new topic.")
-@click.option("--dead-letters", metavar="TOPIC", help="Where rows go that cannot be read.")
+@click.option("--dead-letters", metavar="TOPIC", help="Topic for rows that cannot be read.")
 @click.option("--catalog", metavar="NAME", help="The pyiceberg catalog of an Iceberg table.")
 @click.option(
     "--option", "given", metavar="NAME=VALUE", multiple=True, help="An option of Spark's reader."
@@ -316,11 +315,11 @@ def import_command(
     as_json: bool,
     **more: Any,
 ) -> None:
-    """Write the rows of files, folders or patterns into TOPIC, each file once.
+    """Import the rows of files, folders or patterns into TOPIC, each file once.
 
-    The topic is made if there is none. Killed and run again, the job does the rest; files that have
-    come since are imported too. Rows of JSON and CSV that cannot be read end the job, unless there
-    is a topic for --dead-letters.
+    The topic is created if it does not exist. Killed and run again, the job continues; new files
+    are imported too. Rows of JSON and CSV that cannot be read end the job, unless --dead-letters
+    names a topic for them.
     """
     from lakebed.spark.jobs.importing import import_
 
@@ -348,7 +347,7 @@ def _imported(report: ImportReport) -> Iterator[tuple[str, str]]:
         yield "dead letters", counted(report.bad, "row", "rows")
 
 
-@job.command("export", short_help="Write a range of a topic into files.")
+@job.command("export", short_help="Export a range of a topic to files.")
 @_topic
 @click.argument("target", metavar="PATH")
 @data_option
@@ -358,7 +357,7 @@ def _imported(report: ImportReport) -> Iterator[tuple[str, str]]:
     type=click.Choice(["parquet", "json", "csv"]),
     default="parquet",
     show_default=True,
-    help="What the files are to be.",
+    help="File format.",
 )
 @click.option(
     "--layout",
@@ -368,8 +367,8 @@ def _imported(report: ImportReport) -> Iterator[tuple[str, str]]:
     help="All columns of records, or the fields of a typed value.",
 )
 @range_options
-@click.option("--files", metavar="N", type=click.IntRange(min=1), help="So many files, at most.")
-@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@click.option("--files", metavar="N", type=click.IntRange(min=1), help="Maximum number of files.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing folder.")
 @spark_options
 @json_option
 def export_command(
@@ -383,9 +382,9 @@ def export_command(
     as_json: bool,
     **more: Any,
 ) -> None:
-    """Write the records of TOPIC, as it is now, into the folder PATH.
+    """Export the records that TOPIC holds now to the folder PATH.
 
-    The folder appears when it is whole.
+    The folder appears when it is complete.
     """
     from lakebed.spark.jobs.exporting import export
 
@@ -408,7 +407,7 @@ def export_command(
     write_facts(facts)
 
 
-@job.command("tier", short_help="Move segments that are due to the store.")
+@job.command("tier", short_help="Move due segments to the object store.")
 @click.argument("topic", required=False, shell_complete=complete_topic)
 @data_option
 @json_option
@@ -416,7 +415,7 @@ def export_command(
 def tier_command(ctx: click.Context, topic: str | None, folder: Target, *, as_json: bool) -> None:
     """Upload segments of TOPIC, or of all, and remove local copies beyond the topics' limits.
 
-    A log with an object store does this automatically. Spark is not needed.
+    A log with an object store does this automatically. Does not need Spark.
     """
     from lakebed.spark.jobs.tier import tier
 

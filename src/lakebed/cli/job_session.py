@@ -85,7 +85,7 @@ master_option = click.option(
 def spark_options(command: _Command) -> _Command:
     """Return a command the options `--master` and `--verbose`."""
     command = click.option(
-        "--verbose", is_flag=True, help="Show what Spark says, stack traces included."
+        "--verbose", is_flag=True, help="Show the output of Spark, with stack traces."
     )(command)
     return master_option(command)
 
@@ -147,10 +147,16 @@ def range_options(command: _Command) -> _Command:
                 help="Up to, not including, this offset.",
             ),
             click.option(
-                "--from-time", metavar="TIME", type=_Time(), help="From the first record of then."
+                "--from-time",
+                metavar="TIME",
+                type=_Time(),
+                help="From the first record of this time or later.",
             ),
             click.option(
-                "--to-time", metavar="TIME", type=_Time(), help="Up to the first record of then."
+                "--to-time",
+                metavar="TIME",
+                type=_Time(),
+                help="Up to the first record of this time or later.",
             ),
         )
     ):

@@ -39,17 +39,16 @@ _topic = click.argument("topic", shell_complete=complete_topic)
 
 @click.group()
 def lake() -> None:
-    """See the topics as Iceberg tables; sync them, free their files."""
+    """Show, sync and clean up the Iceberg tables of topics."""
 
 
 @lake.command("tables", short_help="List the tables.")
 @data_option
 @json_option
 def tables_command(folder: Target, *, as_json: bool) -> None:
-    """List the table of each topic with its lag: how many records it does not show yet.
+    """List the table of each topic with its lag: records that it does not show yet.
 
-    Below stand the derived tables, which jobs and pipelines make: what each is made of, its mode,
-    and how far it is.
+    Derived tables of jobs and pipelines follow, with source, kind and position.
     """
     with opened(folder, silent=as_json) as log:
         found = log.lake.tables()
@@ -81,14 +80,14 @@ def _row(info: TableInfo) -> tuple[str, ...]:
     )
 
 
-@lake.command("describe", short_help="Show a table, and how others read it.")
+@lake.command("describe", short_help="Show a table and how to read it.")
 @_topic
 @data_option
 @json_option
 def describe_command(topic: str, folder: Target, *, as_json: bool) -> None:
-    """Show the table of TOPIC: where it is, how far it has come, and how other programs read it.
+    """Show the table of TOPIC: location, position, and how other programs read it.
 
-    Values of settings that may be secrets are not shown.
+    Secrets in settings are not shown.
     """
     with opened(folder, silent=as_json) as log:
         info = log.lake.describe(topic)
@@ -162,7 +161,7 @@ def _values(info: TableInfo) -> dict[str, object]:
 @data_option
 @json_option
 def history_command(topic: str, folder: Target, *, as_json: bool) -> None:
-    """List the snapshots of TOPIC's table that can still be read, the oldest first."""
+    """List the readable snapshots of TOPIC's table, the oldest first."""
     with opened(folder, silent=as_json) as log:
         found = log.lake.history(topic)
     if as_json:
@@ -187,11 +186,11 @@ def _snapshot_row(each: SnapshotInfo) -> tuple[str, ...]:
     )
 
 
-@lake.command("sync", short_help="Bring tables up to date now.")
+@lake.command("sync", short_help="Update tables now.")
 @click.argument("topic", required=False, shell_complete=complete_topic)
 @data_option
 @click.option(
-    "--take-over", is_flag=True, help="Also if somebody else has changed the table of TOPIC."
+    "--take-over", is_flag=True, help="Overwrite changes of other programs to the table of TOPIC."
 )
 @yes_option
 @json_option
@@ -205,12 +204,11 @@ def sync_command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Bring the table of TOPIC up to date now, or all of them, and the object store.
+    """Update the table of TOPIC, or all tables, and the object store now.
 
-    A log does this itself. Here a checkpoint comes first, which seals the records that are in
-    memory only, so that every acknowledged record is in its table afterwards. Topics without any
-    record get their tables too. A table that somebody else has changed is refused; with
-    --take-over it shows exactly the log's records again.
+    A log does this automatically. This command takes a checkpoint first, so that every acknowledged
+    record is in its table, and creates tables of empty topics. A table that another program has
+    changed is refused; --take-over restores exactly the log's records.
     """
     if take_over and topic is None:
         raise click.UsageError("--take-over needs the name of a topic")
@@ -265,17 +263,17 @@ def _synced(
         yield "store", f"{counted(report.segments_uploaded, 'segment', 'segments')} sent, {moved}"
 
 
-@lake.command("gc", short_help="Remove files that nothing refers to.")
+@lake.command("gc", short_help="Remove unreferenced files.")
 @data_option
-@click.option("--now", is_flag=True, help="Expire older snapshots and grant no grace period.")
+@click.option("--now", is_flag=True, help="Expire older snapshots, and ignore the grace period.")
 @yes_option
 @json_option
 def gc_command(folder: Target, *, now: bool, yes: bool, as_json: bool) -> None:
-    """Remove files that no table refers to any more and whose grace period is over.
+    """Remove files that no table refers to and whose grace period is over.
 
-    A log does this itself. With --now older snapshots are expired if they keep a file that the
-    log has dropped, and files go at once: programs that are just reading a table may fail, and so
-    do jobs and pipelines that are writing one, whose files are not committed yet.
+    A log does this automatically. --now expires older snapshots that keep dropped files, and
+    removes files immediately: programs that are reading a table may fail, and jobs and pipelines
+    that are writing one lose uncommitted files.
     """
     with opened(folder, silent=as_json) as log:
         if now:

@@ -34,16 +34,14 @@ _NAMED_MAX: Final = 5
 """The most topics named with a failure."""
 
 
-@click.command(short_help="Put what is in memory into segments.")
+@click.command(short_help="Write records in memory to segments.")
 @data_option
 @json_option
 def checkpoint(folder: Target, *, as_json: bool) -> None:
-    """Put what is in memory into segments, write a snapshot, and free WAL files.
+    """Write records in memory to segments, write a snapshot, and free WAL files.
 
-    A log does this automatically. Done before it is closed, the next opening has less to read.
-
-    The tables, and the object store, are brought up to date as well. If that fails, a warning says
-    so, and the log tries again automatically; the exit code is 0, because no record depends on it.
+    A log does this automatically. Tables and the object store are updated as well; if that fails, a
+    warning says so, the exit code is 0, and the log retries later.
     """
     begun = time.monotonic()
     with opened(folder, silent=as_json) as log:
@@ -94,11 +92,11 @@ def _sync(log: lakebed.Log, *, silent: bool) -> list[tuple[str, LakebedError]]:
 def retain(ctx: click.Context, topic: str | None, folder: Target, *, as_json: bool) -> None:
     """Apply retention, compaction and merging now, to TOPIC or to all topics.
 
-    A log does this automatically once a minute. Records that are in memory only are not touched:
-    `lakebed checkpoint` puts them into segments.
+    A log does this automatically once a minute. It does not affect records that are only in memory
+    (`lakebed checkpoint`).
 
-    A topic that cannot be cleaned up, because a segment is damaged for example, does not keep the
-    others from it; the exit code is 1 then.
+    If a topic cannot be cleaned up, because of a damaged segment for example, the others are, and
+    the exit code is 1.
     """
     with opened(folder, silent=as_json) as log:
         report = log.retain(topic)
@@ -134,7 +132,7 @@ def _segments(count: int) -> str:
 @data_option
 @json_option
 def stats(folder: Target, *, as_json: bool) -> None:
-    """Show how large the log is, what is in memory, and what opening it found."""
+    """Show the size of the log, its memory, and the result of opening it."""
     with opened(folder, silent=as_json) as log:
         found, problems = log.stats(), {}
         if found.lake.iceberg and found.segments:

@@ -43,17 +43,19 @@ _data = click.option(
 
 @click.group()
 def pipeline() -> None:
-    """Run Spark pipelines that a file declares, and look at them."""
+    """Run, check and show Spark pipelines declared in a file."""
 
 
 @pipeline.command("run", short_help="Run a pipeline.")
 @_file
 @_data
 @master_option
-@click.option("--available-now", is_flag=True, help="Work off what there is, and end.")
-@click.option("--reset", metavar="FLOW", multiple=True, help="Begin this flow anew.")
+@click.option("--available-now", is_flag=True, help="Process what is there, and end.")
+@click.option(
+    "--reset", metavar="FLOW", multiple=True, help="Restart this flow from the beginning."
+)
 @yes_option
-@click.option("--verbose", is_flag=True, help="Show what Spark says, stack traces included.")
+@click.option("--verbose", is_flag=True, help="Show the output of Spark, with stack traces.")
 @json_option
 def run_command(
     file: Path,
@@ -66,11 +68,11 @@ def run_command(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Run the pipeline of FILE until Ctrl-C, or SIGTERM; each flow then finishes its batch.
+    """Run the pipeline of FILE until Ctrl-C or SIGTERM; each flow then finishes its batch.
 
-    A pipeline that was stopped, or killed, goes on exactly where it was. A flow that has become
-    another one under the same name is refused; --reset drops its checkpoint, so that it begins
-    again, and writes again what it has written.
+    A pipeline that was stopped or killed continues exactly where it was. A flow that has changed
+    incompatibly is refused; --reset drops its checkpoint, so that it starts from the beginning and
+    writes its output again.
     """
     from lakebed.spark.pipeline.hold import held
     from lakebed.spark.pipeline.plan import PlanError
@@ -146,7 +148,7 @@ def _reset(spec: PipelineSpec, flows: tuple[str, ...], *, yes: bool) -> None:
 @_file
 @_data
 @master_option
-@click.option("--plan", is_flag=True, help="Let Spark check the queries too.")
+@click.option("--plan", is_flag=True, help="Check the queries with Spark.")
 @json_option
 @click.pass_context
 def validate_command(
@@ -158,11 +160,10 @@ def validate_command(
     plan: bool,
     as_json: bool,
 ) -> None:
-    """Check FILE, and name every mistake with its line.
+    """Check FILE, and report every mistake with its line.
 
-    If there is a log, its topics and tables are looked up. Whether queries make sense is known to
-    Spark alone, which --plan asks; the topics have to exist then. A mistake does not keep others
-    from being found, but what is made from a wrong part is not judged.
+    If there is a log, its topics and tables are looked up. --plan lets Spark check the queries; the
+    topics must exist then. Parts that depend on an invalid part are not checked.
     """
     from lakebed.spark.pipeline.lookup import functions_and_schemas, sound_flows
 
@@ -233,14 +234,14 @@ def _planned(spec: PipelineSpec, flows: Sequence[Flow], target: str, master: str
         return run.problems(flows)
 
 
-@pipeline.command("status", short_help="Show how far a pipeline is.")
+@pipeline.command("status", short_help="Show the progress of a pipeline.")
 @_file
 @_data
 @json_option
 def status_command(file: Path, folder: Target | None, *, as_json: bool) -> None:
-    """Show how far the flows of FILE are: last batch, lag, restarts, and what was counted.
+    """Show the flows of FILE: last batch, lag, restarts, and counters.
 
-    It is told from the checkpoints and the log, whether or not the pipeline runs.
+    Read from the checkpoints and the log, whether or not the pipeline runs.
     """
     from lakebed.spark.pipeline.place import Place
     from lakebed.spark.pipeline.status import look
@@ -291,7 +292,7 @@ def _asked(target: str) -> Iterator[lakebed.Log | None]:
 @click.option("--mermaid", is_flag=True, help="Draw it as a Mermaid diagram.")
 @json_option
 def graph_command(file: Path, *, mermaid: bool, as_json: bool) -> None:
-    """Show what FILE reads, what it makes of it, and where that goes."""
+    """Show the sources, steps and sinks of FILE."""
     spec = read_pipeline(file).checked()
     if as_json:
         write_json("graph", graph.as_data(spec))

@@ -26,10 +26,16 @@ _STDIN: Final = "-"
 @click.argument("topic", shell_complete=complete_topic)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @data_option
-@click.option("--key-separator", metavar="TEXT", help="What stands before it in a line is the key.")
-@click.option("--json-lines", is_flag=True, help="Each line is a JSON object that is a record.")
+@click.option("--key-separator", metavar="TEXT", help="The text before it in a line is the key.")
+@click.option("--json-lines", is_flag=True, help="Each line is a record as a JSON object.")
 @click.option("--whole-files", is_flag=True, help="Each file is one value.")
-@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="For each record.")
+@click.option(
+    "--header",
+    "headers",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A header of each record; may be repeated.",
+)
 @click.option(
     "--partition", metavar="N", type=click.IntRange(min=0), help="Write to this partition."
 )
@@ -39,7 +45,7 @@ _STDIN: Final = "-"
     type=click.IntRange(min=1, max=1_000_000),
     default=_BATCH_RECORDS,
     show_default=True,
-    help="The most records written, and synced, at once.",
+    help="Maximum number of records per write and sync.",
 )
 @json_option
 def produce(
@@ -57,15 +63,14 @@ def produce(
 ) -> None:
     """Write each line of FILES, or of stdin, to TOPIC as a record.
 
-    If the topic has a schema, each line is a JSON object with its fields; otherwise its bytes are
+    For a topic with a schema each line is a JSON object with its fields; otherwise its bytes are
     the value.
 
     With --json-lines a line is {"value": ..., "key": ..., "headers": {...}, "timestamp": ...,
-    "partition": ...}, of which only the value is needed; what `lakebed consume --json` writes is
-    taken too.
+    "partition": ...}; only the value is required. It takes what `lakebed consume --json` writes.
 
-    Each batch is on disk before the next is read. A bad line ends the command; the error names it,
-    and how many records were written before.
+    Each batch is on disk before the next is read. A bad line ends the command; the error has its
+    number, and how many records were written before.
     """
     _check_usage(key_separator, json_lines=json_lines, whole_files=whole_files, files=files)
     common = _headers(headers)

@@ -50,21 +50,21 @@ _LOOK_SECONDS: Final = 0.2
     type=Folder(),
     help="The log's folder; it is made if there is none.",
 )
-@click.option("--host", metavar="HOST", help="The address to listen on: 127.0.0.1, if not set.")
+@click.option("--host", metavar="HOST", help="Address to listen on; default 127.0.0.1.")
 @click.option(
     "--port",
     metavar="N",
     type=int,
-    help="The port of Arrow Flight: 4747, if not set; 0 for a free one.",
+    help="Port of Arrow Flight; default 4747, 0 for a free one.",
 )
-@click.option(
-    "--http-port", metavar="N", type=int, help="The port of HTTP: 4748, if not set; -1 for none."
-)
-@click.option("--tls-cert", metavar="FILE", help="The certificate to show, PEM.")
+@click.option("--http-port", metavar="N", type=int, help="Port of HTTP; default 4748, -1 for none.")
+@click.option("--tls-cert", metavar="FILE", help="Server certificate, PEM.")
 @click.option("--tls-key", metavar="FILE", help="Its key, PEM.")
-@click.option("--tls-client-ca", metavar="FILE", help="Ask clients for a certificate of these.")
-@click.option("--insecure", is_flag=True, default=None, help="Serve others without TLS or tokens.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), help="How log lines look.")
+@click.option("--tls-client-ca", metavar="FILE", help="CA file for required client certificates.")
+@click.option(
+    "--insecure", is_flag=True, default=None, help="Allow other addresses without TLS or tokens."
+)
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="Format of log lines.")
 @click.option(
     "--set",
     "given",
@@ -75,10 +75,10 @@ _LOOK_SECONDS: Final = 0.2
 def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
     """Serve the log in a folder until SIGTERM or Ctrl-C.
 
-    What the flags leave open comes from the environment, then from lakebed.toml in the folder.
+    Options override the environment, which overrides lakebed.toml in the folder.
 
-    The first signal stops in good order: what is under way is finished, a checkpoint is taken, the
-    folder is released. A second one ends the process at once; nothing acknowledged is lost.
+    The first signal shuts down cleanly: calls in progress finish, a checkpoint is taken, the folder
+    is released. A second one ends the process immediately; nothing acknowledged is lost.
     """
     import lakebed
     from lakebed.serve.server import Server

@@ -197,7 +197,7 @@ def _meanings() -> dict[str, dict[str, str]]:
     return found
 
 
-@click.command("config", short_help="List every setting, its value and what it means.")
+@click.command("config", short_help="List settings with values, bounds and meaning.")
 @click.argument(
     "section", required=False, type=click.Choice(["topic", "log", "wal", "lake", "serve"])
 )
@@ -212,11 +212,11 @@ def _meanings() -> dict[str, dict[str, str]]:
 )
 @json_option
 def config_command(section: str | None, folder: Path | None, *, as_json: bool) -> None:
-    """List every setting, or those of one SECTION: its value, its bounds, and what it means.
+    """List all settings, or those of one SECTION, with values, bounds and meaning.
 
     A setting of a log comes from the environment (LAKEBED_SECTION_SETTING, such as
-    LAKEBED_SERVE_PORT), else from lakebed.toml in the log's folder, else it has its default. What
-    is not a default says where it comes from.
+    LAKEBED_SERVE_PORT), or from lakebed.toml in the log's folder, or is the default. Values other
+    than defaults show their source.
     """
     shown = [each for each in current(folder, os.environ) if section in (None, each.name)]
     for position, each in enumerate(shown):

@@ -24,7 +24,7 @@ _PREFIX: Final = "lkb_"
 force_option = click.option(
     "--force",
     is_flag=True,
-    help="Even if that leaves no administrator, or the log open to everybody.",
+    help="Even if that leaves no administrator, or opens the log to all callers.",
 )
 
 
@@ -47,10 +47,10 @@ class Lifetime(click.ParamType[int | str]):
 
 @click.group()
 def token() -> None:
-    """Make tokens, by which a server knows its callers; revoke them."""
+    """Create, list and revoke tokens of callers."""
 
 
-@token.command("create", short_help="Make a token and print it, once.")
+@token.command("create", short_help="Create a token and print it once.")
 @click.argument("principal")
 @data_option
 @click.option(
@@ -58,7 +58,7 @@ def token() -> None:
     "roles",
     metavar="ROLE",
     multiple=True,
-    help="Give PRINCIPAL this role too: admin, reader, writer or your own; may be repeated.",
+    help="Also grant this role: admin, reader, writer or a custom one; may be repeated.",
 )
 @click.option(
     "--expires",
@@ -66,16 +66,16 @@ def token() -> None:
     type=Lifetime(),
     default="90d",
     show_default=True,
-    help="How long it is valid, as 90d, 12h, 30m or 60s; or never, for ever.",
+    help="Lifetime: 90d, 12h, 30m, 60s, or never.",
 )
 @json_option
 def create_command(
     principal: str, folder: Target, *, roles: tuple[str, ...], expires: int | str, as_json: bool
 ) -> None:
-    """Make a token for PRINCIPAL and print it; the log is made too if DIR is new or empty.
+    """Create a token for PRINCIPAL and print it; also creates the log if DIR is new or empty.
 
-    It is printed this once, alone on stdout: the log keeps only a digest of it. Give it to a
-    program as LAKEBED_TOKEN.
+    It is printed once, alone on stdout: the log keeps only a digest. Programs take it from
+    LAKEBED_TOKEN.
     """
     expires_ms = None if isinstance(expires, str) else expires
     with opened(folder, make=True, silent=as_json) as log:
@@ -148,7 +148,7 @@ def show_hints(hints: list[str]) -> None:
 @data_option
 @json_option
 def list_command(folder: Target, *, as_json: bool) -> None:
-    """List the tokens, without their secrets; those that ended stay for 90 days."""
+    """List the tokens without their secrets; ended ones stay for 90 days."""
     with opened(folder, silent=as_json) as log:
         found = log.access.tokens()
     if as_json:
@@ -166,13 +166,13 @@ def _row(info: TokenInfo) -> tuple[str, ...]:
     return info.id, info.principal, moment(info.created_us), expires, state
 
 
-@token.command("revoke", short_help="Let a token be valid no more.")
+@token.command("revoke", short_help="Revoke a token.")
 @click.argument("token_id", metavar="ID")
 @data_option
 @force_option
 @json_option
 def revoke_command(token_id: str, folder: Target, *, force: bool, as_json: bool) -> None:
-    """Let the token ID be valid no more, from now on; its principal keeps its roles."""
+    """Revoke the token ID from now on; its principal keeps its roles."""
     with opened(folder, silent=as_json) as log:
         log.access.revoke_token(token_id, force=force)
     if as_json:

@@ -126,23 +126,23 @@ def _rate(before: int, now: int, seconds: float) -> float:
     return max(0, now - before) / seconds
 
 
-@click.command(short_help="Watch what a log is doing.")
+@click.command(short_help="Monitor a log.")
 @data_option
-@click.option("--once", is_flag=True, help="Show one picture, and end.")
+@click.option("--once", is_flag=True, help="Show the state once, and end.")
 @click.option(
     "--interval",
     metavar="SECONDS",
     type=click.FloatRange(0.05, 3600),
     default=2.0,
     show_default=True,
-    help="Time from one picture to the next; rates are of this time.",
+    help="Refresh interval; rates are over this time.",
 )
 @json_option
 def top(folder: Target, *, once: bool, interval: float, as_json: bool) -> None:
-    """Watch what a log is doing: its busiest topics, groups, WAL, memory and tables.
+    """Monitor a log: its busiest topics, groups, WAL, memory and tables.
 
-    On a terminal the picture is drawn again until Ctrl-C; elsewhere one follows the other. Bytes of
-    a topic are an estimate, from the average size of its records in segments.
+    On a terminal the display is refreshed until Ctrl-C. Bytes of a topic are estimated from the
+    average size of its records in segments.
     """
     with contextlib.suppress(KeyboardInterrupt), opened(folder, silent=as_json) as log:
         pictures = _pictures(log, interval, once=once)

@@ -27,7 +27,7 @@ from lakebed.topic.schema_document import schema_document, type_document
 
 _name = click.argument("name", shell_complete=complete_topic)
 _partitions = click.option(
-    "--partitions", metavar="N", type=click.IntRange(min=1), help="Partitions in all."
+    "--partitions", metavar="N", type=click.IntRange(min=1), help="Total number of partitions."
 )
 _schema = click.option(
     "--schema",
@@ -47,16 +47,16 @@ _config = click.option(
 
 @click.group()
 def topic() -> None:
-    """Make topics, look at them, change and remove them."""
+    """Create, show, change and delete topics."""
 
 
-@topic.command("create", short_help="Make a topic, and the log if DIR is new.")
+@topic.command("create", short_help="Create a topic, and the log if DIR is new.")
 @click.argument("name")
 @data_option
 @_partitions
 @_schema
 @_config
-@click.option("--if-not-exists", is_flag=True, help="Leave a topic of this name as it is.")
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
 @json_option
 def create_command(
     name: str,
@@ -68,9 +68,9 @@ def create_command(
     if_not_exists: bool,
     as_json: bool,
 ) -> None:
-    """Make the topic NAME, and the log itself if DIR is new or empty.
+    """Create the topic NAME, and the log if DIR is new or empty.
 
-    Without --schema its values are bytes; with one they have the fields that FILE lists.
+    Without --schema values are bytes; with it they have the fields that FILE lists.
     """
     config = settings(given)
     TopicConfig.of(config)  # refused before a folder is made
@@ -86,7 +86,7 @@ def create_command(
 def list_command(folder: Target, *, as_json: bool) -> None:
     """List the topics with their size.
 
-    Records are counted by their offsets, from the earliest to the end: compaction leaves fewer,
+    Records are counted by offsets, from the earliest to the end; after compaction there are fewer,
     which `lakebed lake tables` shows.
     """
     with opened(folder, silent=as_json) as log:
@@ -171,8 +171,8 @@ def alter_command(
 ) -> None:
     """Change settings of the topic NAME, add partitions, or add fields to its schema.
 
-    A schema can get further nullable fields at its end. With more partitions, keys written from now
-    on may go to other ones than before.
+    A schema can gain nullable fields at its end. With more partitions, keys may go to other
+    partitions than before.
     """
     if partitions is None and schema_file is None and not given:
         raise click.UsageError("say what to change: --config, --partitions or --schema")
@@ -181,13 +181,13 @@ def alter_command(
         _show(log.alter_topic(name, settings(given), schema, partitions), as_json=as_json)
 
 
-@topic.command("delete", short_help="Remove a topic with everything in it.")
+@topic.command("delete", short_help="Delete a topic and its records.")
 @_name
 @data_option
 @yes_option
 @json_option
 def delete_command(name: str, folder: Target, *, yes: bool, as_json: bool) -> None:
-    """Remove the topic NAME with every record in it, forever."""
+    """Delete the topic NAME and all its records permanently."""
     with opened(folder, silent=as_json) as log:
         count = counted(log.describe_topic(name).records, "record", "records")
         confirm(f"Remove the topic {name} with {count}?", yes=yes)
@@ -204,7 +204,7 @@ def delete_command(name: str, folder: Target, *, yes: bool, as_json: bool) -> No
 @yes_option
 @json_option
 def purge_command(name: str, folder: Target, *, yes: bool, as_json: bool) -> None:
-    """Remove every record of the topic NAME, forever; offsets go on where they were."""
+    """Remove every record of the topic NAME permanently; offsets continue."""
     with opened(folder, silent=as_json) as log:
         records = log.describe_topic(name).records
         count = counted(records, "record", "records")

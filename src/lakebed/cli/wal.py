@@ -60,12 +60,12 @@ _folder = click.argument("folder", metavar="DIR", type=Folder())
 
 @click.group()
 def wal() -> None:
-    """Look at a write-ahead log, check it, save what is left of it."""
+    """Inspect, verify and salvage a write-ahead log."""
 
 
 @wal.command("inspect", short_help="Show files, frames and state of the log in DIR.")
 @_folder
-@click.option("--frames", is_flag=True, help="List every frame first, as it is read.")
+@click.option("--frames", is_flag=True, help="List every frame.")
 @click.option(
     "--from",
     "start",
@@ -73,12 +73,12 @@ def wal() -> None:
     type=click.IntRange(min=0),
     help="List frames from INDEX on.",
 )
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="List N frames, no more.")
+@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="List at most N frames.")
 @json_option
 def inspect_command(
     folder: Path, *, frames: bool, start: int | None, limit: int | None, as_json: bool
 ) -> None:
-    """Show the files of the log in DIR, what they hold, and what opening it would find.
+    """Show the files of the log in DIR, their content, and what opening it would find.
 
     DIR is the log's folder or the wal folder in it. A damaged log is shown as far as it is
     readable. With --limit, only frames are listed.
@@ -293,9 +293,9 @@ def _verdict_facts(findings: Findings) -> Iterator[tuple[str, str]]:
 def verify_command(ctx: click.Context, folder: Path, *, as_json: bool) -> None:
     """Read and verify every byte of the log in DIR that counts.
 
-    Exit code 0: the log is whole. 1: it is damaged, or the device fails; the first bad file, byte
-    and index are named. 3: the last write was cut short by a crash, and nothing proves that it was
-    ever synced; opening the log will cut it.
+    Exit code 0: the log is intact. 1: it is damaged, or the device fails; the error names file,
+    byte and index. 3: the last write is torn, and nothing proves that it was synced; opening will
+    cut it.
     """
     disk = OsDisk()
     layout = _layout(disk, folder)
@@ -337,7 +337,7 @@ def _first_bad(findings: Findings) -> dict[str, object]:
     return {"file": None, "byte": None, "index": None}
 
 
-@wal.command("salvage", short_help="Save what is readable of the log in DIR.")
+@wal.command("salvage", short_help="Copy what is readable of the log in DIR.")
 @_folder
 @click.option(
     "--to",
@@ -345,15 +345,15 @@ def _first_bad(findings: Findings) -> dict[str, object]:
     metavar="NEW",
     required=True,
     type=click.Path(path_type=Path),
-    help="Where the copy goes: a folder that does not exist or is empty.",
+    help="Folder for the copy; must not exist, or be empty.",
 )
 @json_option
 @click.pass_context
 def salvage_command(ctx: click.Context, folder: Path, target: Path, *, as_json: bool) -> None:
-    """Write what is readable of the log in DIR to NEW, as a whole log, and say what is lost.
+    """Copy what is readable of the log in DIR to NEW, as a complete log, and report what is lost.
 
-    The original is not changed. Entries keep their indexes; reading one that was lost says so.
-    Exit code 0: nothing was lost. 3: something was, and the report says what.
+    The original is not changed. Entries keep their indexes. Exit code 0: nothing was lost. 3:
+    entries were lost; the report names them.
     """
     layout = _layout(OsDisk(), folder)
     with Meter(silent=as_json) as meter:

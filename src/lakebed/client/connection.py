@@ -34,6 +34,7 @@ from lakebed.errors import (
 from lakebed.host import OsDisk, read_file
 from lakebed.host.forks import keep_forever, watch_forks
 from lakebed.operations.description import Pace
+from lakebed.operations.routes import STREAMS
 from lakebed.operations.table import OPERATIONS
 from lakebed.serve.protocol import VERSION, pack, unpack, unpack_error
 from lakebed.serve.quiet import quieten
@@ -50,8 +51,6 @@ _QUICK_SECONDS: Final = 60.0
 """A call that a living server answers soon is given up after so long."""
 _LEAST_SECONDS: Final = 5.0
 """What an attempt is given however short `retry_ms` is: a server may be slow."""
-_QUICK_TICKETS: Final = frozenset(["fetch", "read", "record"])
-"""Tickets whose answer is small; those of scans take as long as they take."""
 _ONCE_SECONDS: Final = 2.0
 _TELL_SECONDS: Final = 2.0
 """After so long it is told that a call is being repeated."""
@@ -217,7 +216,7 @@ class Connection:
 
         def attempt() -> pa.Table:
             options = self.options
-            if ticket["call"] in _QUICK_TICKETS:
+            if STREAMS[ticket["call"]].pace is not Pace.SLOW:
                 options = self._in_time(begun, ticket.get("wait_ms") or 0)
             return self.client.do_get(packed, options).read_all()
 

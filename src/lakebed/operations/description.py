@@ -127,6 +127,8 @@ class Operation:
     lists_names: bool = False
     """Whether the reply is a list of names, of which the caller gets those that it may use."""
     size: Size = Size.SMALL
+    on_internal_topics: bool = False
+    """Whether administrators may change a topic of the log itself with it, such as the audit."""
     composed: bool = False
     """Whether the client's method does more than this call: it is written by hand, and shared by
     the logs of this process and served ones."""

@@ -8,7 +8,9 @@ from lakebed.operations.description import Endpoint, Need, Operation, Owner, Pac
 from lakebed.operations.table import OPERATIONS
 from lakebed.operations.terms import ADMIN, READ, TOPIC_PATH, WRITE
 
-STREAM_ROWS: Final = (
+SLOW: Final = Pace.SLOW
+
+_STREAMS: Final = (
     Stream(
         "put",
         WRITE,
@@ -19,14 +21,16 @@ STREAM_ROWS: Final = (
     Stream(
         "read", READ, Route("GET", f"{TOPIC_PATH}/records", answer="Records", errors=(404, 416))
     ),
-    *(Stream(name, READ) for name in ("range", "follow", "fetch")),
-    Stream("scan", READ, owner=Owner.TABLE),
+    Stream("fetch", READ),
+    Stream("range", READ, pace=SLOW),
+    Stream("follow", READ, pace=SLOW),
+    Stream("scan", READ, owner=Owner.TABLE, pace=SLOW),
     Stream("record", READ, owner=Owner.TABLE),
-    Stream("latest", READ, owner=Owner.TABLE, pace=Pace.SLOW),
-    Stream("as_of", READ, owner=Owner.TABLE, pace=Pace.SLOW),
+    Stream("latest", READ, owner=Owner.TABLE, pace=SLOW),
+    Stream("as_of", READ, owner=Owner.TABLE, pace=SLOW),
 )
-STREAMS: Final = {stream.name: stream.need for stream in STREAM_ROWS}
-"""What streams need, by the name of their ticket; `put` is the writing one."""
+STREAMS: Final = {stream.name: stream for stream in _STREAMS}
+"""By the names of their tickets; `put` is the one that writes."""
 
 _ENDPOINTS: Final = (
     Endpoint("live", None, Route("GET", "/health/live", answer="Live")),
@@ -36,7 +40,7 @@ _ENDPOINTS: Final = (
 _ALL: Final[tuple[Operation | Stream | Endpoint, ...]] = (
     *_ENDPOINTS,
     *OPERATIONS.values(),
-    *STREAM_ROWS,
+    *_STREAMS,
 )
 ROUTES: Final[dict[str, Route]] = {row.name: row.route for row in _ALL if row.route is not None}
 """The HTTP routes by the names of their calls."""

@@ -134,11 +134,14 @@ _ROWS: Final = (
         names=NAME,
         size=Size.SCHEMA,
         route=Route("PATCH", TOPIC_PATH, answer="Topic", body="TopicChange", errors=(404, 409)),
+        on_internal_topics=True,
     ),
     Operation(
         LOG, "add_partitions", MANAGE, {"name": TOPIC, "partitions": VALUE}, TopicInfo, names=NAME
     ),
-    Operation(LOG, "purge_topic", MANAGE, ONE_TOPIC, None, names=NAME, safe=False),
+    Operation(
+        LOG, "purge_topic", MANAGE, ONE_TOPIC, None, names=NAME, safe=False, on_internal_topics=True
+    ),
     Operation(
         LOG,
         "delete_topic",

@@ -226,7 +226,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         return Ticket(data)
 
     def _check_ticket(self, principal: Principal, ticket: Ticket) -> None:
-        self._guard.check(principal, ticket.call, STREAMS[ticket.call], ticket.topics())
+        self._guard.check(principal, ticket.call, STREAMS[ticket.call].need, ticket.topics())
         group = ticket.group()
         if group is not None:  # it is the heartbeat of a member too
             self._guard.check(principal, ticket.call, OPERATIONS["heartbeat"].need, [group])
@@ -253,7 +253,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         """Take a stream of batches into a topic."""
         with self._served(context, "put", streams=True) as principal:
             topic = _topic_of(descriptor)
-            self._guard.check(principal, "put", STREAMS["put"], [topic])
+            self._guard.check(principal, "put", STREAMS["put"].need, [topic])
             stream = PutStream(
                 self._log,
                 principal,
@@ -321,7 +321,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             now = time.monotonic()
             if now - last > _RECHECK_SECONDS:
                 last = now
-                self._guard.check(self._authenticate(context), name, STREAMS[name], names)
+                self._guard.check(self._authenticate(context), name, STREAMS[name].need, names)
 
         return again
 
@@ -339,7 +339,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         """Describe a topic."""
         with self._served(context, "describe_topic") as principal:
             topic = _topic_of(descriptor)
-            self._guard.check(principal, "describe_topic", STREAMS["range"], [topic])
+            self._guard.check(principal, "describe_topic", STREAMS["range"].need, [topic])
             return flight_info(self._log, topic)
 
     # Each call

@@ -18,6 +18,7 @@ from lakebed.config import ServeConfig
 from lakebed.errors import AccessDeniedError, UnauthenticatedError
 from lakebed.host import Clock, SystemClock
 from lakebed.operations.description import Need
+from lakebed.operations.table import OPERATIONS
 from lakebed.reports.audit import AuditRecord
 from lakebed.serve.access_log import CallFacts
 from lakebed.serve.audit import Auditor
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Action", "Guard", "Need", "Principal"]
 
-_INTERNAL_CALLS: Final = frozenset(["alter_topic", "purge_topic"])
-"""What administrators may do to a topic of the log's own, besides reading it."""
 _OWN_TOKEN: Final = "lkb_"  # noqa: S105  # what it begins with is no secret
 """What the text of the log's own tokens begins with."""
 _NAMES_MAX: Final = 20
@@ -269,7 +268,10 @@ def _open_refused(call: str, need: Need, names: Sequence[str]) -> str | None:
 
 def _internal_allowed(call: str, need: Need) -> bool:
     """Return whether administrators may do this to a topic of the log's own."""
-    return need.action is Action.READ or (need.action is Action.MANAGE and call in _INTERNAL_CALLS)
+    if need.action is Action.READ:
+        return True
+    operation = OPERATIONS.get(call)
+    return operation is not None and operation.on_internal_topics
 
 
 def _each_of(

@@ -284,7 +284,7 @@ class RecordSocket(asyncio.Protocol):
             self._token, certificate=self._certificate, peer=self._peer
         )
         self._name = self._principal.name
-        guard.check(self._principal, "put", STREAMS["put"], [self._topic])
+        guard.check(self._principal, "put", STREAMS["put"].need, [self._topic])
         self._checked_at = time.monotonic()
 
     # Messages
