@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 
+from bench.engine_imports import imports
 from bench.engine_life import checkpoint_latency, ingest, many_segments, recovery
 from bench.engine_reading import memtable, segments
 from bench.engine_small import small_entries, small_recovery
@@ -34,6 +35,7 @@ def main() -> None:
         many_segments,
         checkpoint_latency,
         ingest,
+        imports,
     )
     run(
         "engine",

@@ -50,7 +50,7 @@ FILES = {
 
 TOKEN = r"lkb_([0-9a-f]{16})_[A-Za-z0-9_-]{43}"
 MASKS = [
-    (r"(?m)^[a-z ]+: \d+ % of .*$", ""),
+    (r"(?m)^[A-Za-z ]+: \d+ % of .*$", ""),
     (r"pid=\d+ host=\S+", "OWNER"),
     (r"\b[0-9a-f]{16}(?=  )", "TOKEN"),
     (TOKEN, r"lkb_\1_SECRET"),
