@@ -21,8 +21,8 @@ from lakebed.errors import (
     LakebedError,
     ReadOnlyError,
 )
-from lakebed.host import Fault, FaultyDisk, OsDisk, SimDisk, Survival, failpoints
-from lakebed.lake import LakeFolder, SegmentReader
+from lakebed.host import Fault, FaultyDisk, Mode, OsDisk, SimDisk, Survival, failpoints
+from lakebed.lake import UNFINISHED, LakeFolder, SegmentReader
 from lakebed.state.values import Segment
 from tests.lake.support import ID, PARTITION, ROOT, TOPIC, lake, read, records, verify, write
 
@@ -92,6 +92,8 @@ def test_a_disk_that_stays_broken_leaves_no_final_name() -> None:
     for kind in ("write", "sync_data", "sync", "rename", "remove"):
         disk = FaultyDisk(SimDisk())
         folder = lake(disk)
+        folder.prepare(TOPIC)
+        disk.open(PATH.with_name(PATH.name + UNFINISHED), Mode.CREATE).close()  # to be removed
         disk.calls.clear()
         disk.fault = Fault(kind, 1, errno=errno.EIO, lasting=True)
         with pytest.raises(LakebedError):

@@ -22,11 +22,14 @@ from crc32c import crc32c
 
 from lakebed.errors import CorruptionError, MissingFileError, translated
 from lakebed.host import Disk, Mapping, Mode, failpoints, write_all
+from lakebed.host.atomic import AtomicSteps, write_atomically
 from lakebed.lake.pins import Pin, Pins
 
-_WRITTEN = failpoints.define("engine.staged.written")
-_RENAMED = failpoints.define("engine.staged.renamed")
-_SYNCED = failpoints.define("engine.staged.folder_synced")
+_STEPS: Final = AtomicSteps(
+    written=failpoints.define("engine.staged.written"),
+    renamed=failpoints.define("engine.staged.renamed"),
+    folder_synced=failpoints.define("engine.staged.folder_synced"),
+)
 _NAME: Final = re.compile(r"(\d{20})\.staged", re.ASCII)
 
 
@@ -47,26 +50,16 @@ class Staging:
     def write(self, number: int, bodies: Sequence[memoryview]) -> list[tuple[int, int]]:
         """Make bodies durable under a number; give position and checksum of each."""
         path = self.path(number)
-        temporary = path.with_name(path.name + ".tmp")
         places: list[tuple[int, int]] = []
-        with translated("staging a transaction", path):
+        with translated("making the folder of staged files", self.folder):
             self._disk.make_folder(self.folder)
-            self.discard(temporary)
-            file = self._disk.open(temporary, Mode.CREATE)
-            try:
-                position = 0
-                for body in bodies:
-                    write_all(file, [body], position, len(body))
-                    places.append((position, crc32c(body)))
-                    position = (position + len(body) + 63) & -64
-                _WRITTEN.hit()
-                file.sync()  # the contents must survive before they get their name
-            finally:
-                file.close()
-            self._disk.rename(temporary, path)
-            _RENAMED.hit()
-            self._disk.sync_folder(self.folder)  # the name must survive before an entry uses it
-            _SYNCED.hit()
+        # Durable when the block ends: the name must survive before an entry uses it.
+        with write_atomically(self._disk, path, "a staged file", _STEPS) as file:
+            position = 0
+            for body in bodies:
+                write_all(file, [body], position, len(body))
+                places.append((position, crc32c(body)))
+                position = (position + len(body) + 63) & -64
         return places
 
     def load(self, number: int, position: int, length: int, checksum: int) -> memoryview:

@@ -8,7 +8,6 @@ and no more: if it is lost, every grace period begins again.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from collections.abc import Callable, Collection
@@ -17,6 +16,7 @@ from typing import Final
 
 from lakebed.errors import translated
 from lakebed.host import Disk, Mode, failpoints, read_exactly, write_all
+from lakebed.host.atomic import write_atomically
 from lakebed.host.store import ObjectStore, Stored
 from lakebed.reports.lake import RemovalReport
 
@@ -59,17 +59,10 @@ class PendingDeletes:
         known = self._known()
         if known == self._saved:
             return
-        unfinished = self._path.with_name(NAME + ".tmp")
         data = json.dumps(known, indent=0).encode()
         try:
-            with contextlib.suppress(FileNotFoundError):
-                self._disk.remove(unfinished)
-            file = self._disk.open(unfinished, Mode.CREATE)
-            try:
+            with write_atomically(self._disk, self._path) as file:
                 write_all(file, [data], 0, len(data))
-            finally:
-                file.close()
-            self._disk.rename(unfinished, self._path)
         except OSError as error:
             _log.warning("grace periods could not be written down: %s", error)
             return

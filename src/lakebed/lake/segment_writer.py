@@ -22,7 +22,8 @@ from crc32c import crc32c
 
 from lakebed import limits
 from lakebed.errors import CorruptionError, InvalidArgumentError, from_os_error
-from lakebed.host import Disk, File, Mode, failpoints, write_all
+from lakebed.host import Disk, File, failpoints, write_all
+from lakebed.host.atomic import AtomicSteps, write_atomically
 from lakebed.lake.columns import ascending, column_numbers
 from lakebed.lake.folder import UNFINISHED
 from lakebed.lake.key_filter import filter_of
@@ -37,9 +38,11 @@ COMPRESSIONS: Final = ("none", "zstd", "snappy", "lz4", "gzip")
 _DICTIONARY_BYTES: Final = 64 * limits.KIB
 """A dictionary that gets larger is given up: its column has too many different values for one."""
 
-_WRITTEN = failpoints.define("lake.segment.written")
-_SYNCED = failpoints.define("lake.segment.synced")
-_RENAMED = failpoints.define("lake.segment.renamed")
+_STEPS: Final = AtomicSteps(
+    written=failpoints.define("lake.segment.written"),
+    synced=failpoints.define("lake.segment.synced"),
+    renamed=failpoints.define("lake.segment.renamed"),
+)
 
 
 def write_segment(
@@ -63,39 +66,13 @@ def write_segment(
             "a compression is one of " + ", ".join(COMPRESSIONS), compression=compression
         )
     written = file_schema(schema)
-    unfinished = path.with_name(path.name + UNFINISHED)
-    file = _create(disk, unfinished)
     try:
-        draft = _Draft(file, segment_id, base, end, written, compression)
-        segment = draft.write(batches)
-        _finish(disk, file, path)
+        with write_atomically(disk, path, "a segment", _STEPS, sync_folder=False) as file:
+            return _Draft(file, segment_id, base, end, written, compression).write(batches)
     except BaseException:
         with contextlib.suppress(OSError):
-            disk.remove(unfinished)
+            disk.remove(path.with_name(path.name + UNFINISHED))
         raise
-    finally:
-        file.close()
-    return segment
-
-
-def _create(disk: Disk, unfinished: Path) -> File:
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            disk.remove(unfinished)  # of a process that died
-        return disk.open(unfinished, Mode.CREATE)
-    except OSError as error:
-        raise from_os_error(error, "making a segment", unfinished) from error
-
-
-def _finish(disk: Disk, file: File, path: Path) -> None:
-    try:
-        _WRITTEN.hit()
-        file.sync()
-        _SYNCED.hit()
-        disk.rename(file.path, path)
-        _RENAMED.hit()
-    except OSError as error:
-        raise from_os_error(error, "finishing a segment", path) from error
 
 
 class _Facts(NamedTuple):

@@ -30,13 +30,16 @@ from crc32c import crc32c
 from lakebed import limits
 from lakebed.errors import CorruptionError, translated
 from lakebed.host import Disk, File, Mode, failpoints, fill, read_exactly, write_all
+from lakebed.host.atomic import AtomicSteps, write_atomically
 
 _log = logging.getLogger("lakebed.state")
 
-_WRITTEN = failpoints.define("raft.snapshot.written")
-_SYNCED = failpoints.define("raft.snapshot.synced")
-_RENAMED = failpoints.define("raft.snapshot.renamed")
-_FOLDER_SYNCED = failpoints.define("raft.snapshot.folder_synced")
+_STEPS: Final = AtomicSteps(
+    written=failpoints.define("raft.snapshot.written"),
+    synced=failpoints.define("raft.snapshot.synced"),
+    renamed=failpoints.define("raft.snapshot.renamed"),
+    folder_synced=failpoints.define("raft.snapshot.folder_synced"),
+)
 _BEFORE_REMOVE = failpoints.define("raft.snapshot.before_remove")
 _REMOVED = failpoints.define("raft.snapshot.removed")
 
@@ -68,38 +71,11 @@ class SnapshotFolder:
 
         What a failure leaves behind is for `remove_all_but`.
         """
-        path = self.path(index)
-        temporary = path.with_name(path.name + ".tmp")
         with translated("making the snapshot folder", self._folder):
             self._disk.make_folder(self._folder)
-        checksum = self._write_temporary(temporary, data)
-        with translated("renaming a snapshot", path):
-            self._disk.rename(temporary, path)
-            _RENAMED.hit()
-        with translated("syncing the snapshot folder", self._folder):
-            # The name must survive before the WAL says that this snapshot is the valid one.
-            self._disk.sync_folder(self._folder)
-            _FOLDER_SYNCED.hit()
-        return checksum
-
-    def _write_temporary(self, path: Path, data: bytes) -> int:
-        with translated("making a snapshot file", path):
-            try:
-                file = self._disk.open(path, Mode.CREATE)
-            except FileExistsError:  # left behind by a write that failed
-                self._disk.remove(path)
-                file = self._disk.open(path, Mode.CREATE)
-        try:
-            with translated("writing a snapshot", path):
-                checksum = _write_pieces(file, data)
-                _WRITTEN.hit()
-            with translated("syncing a snapshot", path):
-                # The contents must survive before they get the name of a whole snapshot.
-                file.sync()
-                _SYNCED.hit()
-        finally:
-            file.close()
-        return checksum
+        # Durable when the block ends: the WAL may say that this snapshot is the valid one.
+        with write_atomically(self._disk, self.path(index), "a snapshot", _STEPS) as file:
+            return _write_pieces(file, data)
 
     def verify(self, index: int, note: SnapshotNote) -> None:
         """Raise `CorruptionError` unless the file is the one that the note describes."""

@@ -10,7 +10,6 @@ DIR/wal/torn/                torn tails, kept aside by recovery
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -31,6 +30,7 @@ from lakebed.errors import (
     translated,
 )
 from lakebed.host import Disk, Lock, LockHeldError, Mode, read_exactly, write_all
+from lakebed.host.atomic import write_atomically
 
 FORMAT_VERSION: Final = 1
 IDENTITY_NAME: Final = "lakebed.json"
@@ -107,17 +107,8 @@ def write_identity(disk: Disk, layout: Layout, log_id: uuid.UUID, kind: str | No
     if kind is not None:
         record["kind"] = kind
     text = json.dumps({**record, "crc32c": _identity_checksum(record)}).encode() + b"\n"
-    temporary = layout.root / (IDENTITY_NAME + ".tmp")
-    with contextlib.suppress(FileNotFoundError):
-        disk.remove(temporary)
-    file = disk.open(temporary, Mode.CREATE)
-    try:
+    with write_atomically(disk, layout.identity) as file:
         write_all(file, [text], 0, len(text))
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(temporary, layout.identity)
-    disk.sync_folder(layout.root)
 
 
 def read_identity(disk: Disk, layout: Layout) -> uuid.UUID | None:

@@ -10,7 +10,8 @@ import logging
 from pathlib import Path
 
 from lakebed import limits
-from lakebed.host import Disk, File, Mode, failpoints, fill, write_all
+from lakebed.host import Disk, File, failpoints, fill, write_all
+from lakebed.host.atomic import write_atomically
 from lakebed.wal.folder import Layout
 from lakebed.wal.scan import end_of_content
 
@@ -50,18 +51,11 @@ def _keep(disk: Disk, layout: Layout, file: File, number: int, start: int, end: 
     disk.make_folder(layout.torn)
     _make_room(disk, layout)
     path = _free_name(disk, layout, number, start)
-    temporary = path.with_suffix(".tmp")
-    copy = disk.open(temporary, Mode.CREATE)
-    try:
+    with write_atomically(disk, path) as copy:
         view = memoryview(bytearray(limits.READ_CHUNK_BYTES))
         for position in range(start, end, len(view)):
             have = fill(file, view[: end - position], position)
             write_all(copy, [view[:have]], position - start, have)
-        copy.sync()
-    finally:
-        copy.close()
-    disk.rename(temporary, path)
-    disk.sync_folder(layout.torn)
     return path
 
 

@@ -61,10 +61,18 @@ MUTANTS = (
     Mutant(
         name="snapshot-name-not-synced",
         breaks="never lost: a snapshot's name survives before the WAL frees what it holds",
-        at="lakebed.state.snapshot_files:SnapshotFolder.write",
+        at="lakebed.host.atomic:write_atomically",
         changes=(drop("$D.sync_folder(...)"),),
-        tests=(ENGINE_CUTS,),
-        seconds=15,
+        tests=("tests/host/test_atomic.py",),
+        seconds=5,
+    ),
+    Mutant(
+        name="contents-not-synced-before-their-name",
+        breaks="a file that is written atomically is whole under its name",
+        at="lakebed.host.atomic:write_atomically",
+        changes=(drop("file.sync()"),),
+        tests=("tests/host/test_atomic.py",),
+        seconds=5,
     ),
     Mutant(
         name="flush-logged-before-segment-names-are-synced",
