@@ -39,12 +39,12 @@ def test_memory_of_a_refused_message_is_returned(tmp_path: Path) -> None:
 
 
 def test_memory_is_returned_when_the_log_is_idle_and_seldom_when_it_is_not() -> None:
-    """Ten seconds without an entry, or five minutes with entries."""
+    """Ten seconds without an entry, or a minute with entries."""
     clock = ManualClock()
     with quiet(clock=clock) as log:
         log.create_topic("t")
         memory = IdleMemory(inner(log)._core)
-        for _ in range(59):
+        for _ in range(11):
             clock.advance(5)
             log.append("t", b"x")
             memory.look()
