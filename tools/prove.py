@@ -59,6 +59,7 @@ PARTS = {
         "tests/proof/test_spark_kills.py",
         "tests/proof/test_jobs_killed.py",
         "tests/proof/test_pipeline_kills.py",
+        "tests/foreign/test_lake.py",
         "tests/spark",
         "tests/cli/test_pipeline.py",
         "tests/demo",

@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[1]
 QUICK = ["--quick", "-m", "not proof and not prove and not spark"]
 ALL = ["-m", "not prove"]
 _BUSY = "while True: pass"
+_WORKERS = str((os.cpu_count() or 1) + 1)
+"""One more than cores: tests wait for the disk a third of the time."""
 
 
 def lint_commands() -> list[list[str]]:
@@ -75,7 +77,7 @@ def run(arguments: list[str], *, busy: bool) -> int:
     lint = Lint()
     try:
         with busy_cores(os.cpu_count() or 1 if busy else 0):
-            command = [sys.executable, "-m", "pytest", "-q", "-n", "2", *arguments]
+            command = [sys.executable, "-m", "pytest", "-q", "-n", _WORKERS, *arguments]
             tests = subprocess.run(command, cwd=ROOT, check=False).returncode
             return lint.finish() or tests
     finally:

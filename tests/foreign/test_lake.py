@@ -237,6 +237,7 @@ while True:
 KILLS = ["created=kill@1", "prepared=kill@3", "swapped=kill@2", "hinted=kill@2", ""]
 
 
+@pytest.mark.prove
 def test_a_process_that_is_killed_again_and_again_leaves_every_record_once(
     tmp_path: Path, agree: Agree
 ) -> None:

@@ -20,15 +20,18 @@ import lakebed
 from lakebed.config import LakeConfig, LogConfig
 from lakebed.host import failpoints
 from lakebed.host.table_files import TableFiles
+from lakebed.iceberg import derived_gc, derived_table
 from lakebed.reports.derived import DerivedFile
-from tests.proof.scale import kept_on_failure
+from tests.proof.scale import in_turn, kept_on_failure
 
 pytestmark = pytest.mark.proof
 
 FILE = "tests/proof/test_derived_kills.py"
+_DEFINED_BY = (derived_gc, derived_table)  # points exist once their modules are imported
 POINTS = [
     name for name in failpoints.names() if name.startswith(("lake.derived.", "engine.derived."))
 ]
+assert len(POINTS) >= 5, POINTS
 COMMITS = 3
 SETTINGS = LogConfig(lake=LakeConfig(grace_ms=0, snapshots_kept=1))
 
@@ -54,7 +57,7 @@ def life(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("action", ["kill", "error"])
+@pytest.mark.parametrize("action", in_turn("derived kills", ["kill", "error"]))
 def test_a_table_has_each_commit_once_whatever_dies(
     tmp_path: Path, point: str, action: str
 ) -> None:

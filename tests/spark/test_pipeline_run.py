@@ -153,6 +153,7 @@ def total(spark: SparkSession, orders: DataFrame, customers: DataFrame) -> DataF
     return joined.selectExpr("id", "name", "amount / (amount - 9) AS amount")
 
 
+@pytest.mark.prove
 def test_a_table_beside_a_stream_is_read_anew_for_each_batch(
     spark: SparkSession, log: lakebed.Log
 ) -> None:
