@@ -24,7 +24,7 @@ MUTANTS = (
         at="lakebed.serve.http_body:read_body",
         changes=(replace("began + allowed - time.monotonic()", "allowed"),),
         tests=(f"{SLOW}::test_a_body_that_comes_byte_by_byte_has_one_deadline",),
-        seconds=15,
+        seconds=200,
     ),
     Mutant(
         name="places-not-by-principal",
