@@ -27,6 +27,7 @@ def create(python: str, venv: Path, extras: tuple[str, ...] = ("dev",)) -> Path:
     if version_of(str(program)) != version_of(python):
         subprocess.run([python, "-m", "venv", "--clear", str(venv)], check=True)
     pip = [str(program), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip += ["--no-compile"]  # what is used is compiled when it is first imported
     pip += ["--no-deps"]  # the files list everything; what they lack must not come unchecked
     locked = [*pip, "--require-hashes", "--no-build-isolation", "--requirement"]
     files = [ROOT / "requirements" / f"{extra}.txt" for extra in extras]

@@ -20,7 +20,6 @@ from lakebed.demo.children import Child, _environment
 from lakebed.demo.story import stage
 from lakebed.demo.writer import written
 from lakebed.errors import DemoFailedError, InvalidArgumentError
-from tests.proof.scale import in_turn
 from tests.waiting import PATIENCE_SECONDS, until
 
 PROGRAM = [str(Path(sys.executable).with_name("lakebed")), "demo", "--records", "4000"]
@@ -55,7 +54,8 @@ def test_the_demo_does_what_it_says(tmp_path: Path) -> None:
         assert set(log.topics()) >= {"orders", "paid-orders", "orders-dead"}
 
 
-@pytest.mark.parametrize("number", in_turn("demo stopped", [signal.SIGINT, signal.SIGTERM]))
+@pytest.mark.prove
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_in_the_middle_it_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals
 ) -> None:

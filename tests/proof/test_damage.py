@@ -58,7 +58,7 @@ def test_a_flipped_bit_is_reported_or_harmless(kind: str, part: int, tmp_path: P
     """Any one bit of any file: refused if a checksum covers it, else the log is as it was."""
     test = f"{FILE}::test_a_flipped_bit_is_reported_or_harmless[{kind}-{part}]"
     shares = len(KINDS) * PARTS
-    rounds = Rounds(test, short=20_000, long=4_000_000, shares=shares, seconds=1.5)
+    rounds = Rounds(test, short=20_000, long=4_000_000, shares=shares, seconds=0.7)
     for image, seed in images(rounds, kind, "flip"):
         chosen = list(bits_to_flip(image, part, STRIDE))
         if not LONG:
@@ -95,7 +95,7 @@ def test_damage_to_the_last_entry_is_seen_however_full_the_file(tmp_path: Path) 
 def test_a_file_that_was_cut_short_is_refused(part: int, tmp_path: Path) -> None:
     """Every shorter length of every WAL file is refused; of other files, it is harmless."""
     test = f"{FILE}::test_a_file_that_was_cut_short_is_refused[{part}]"
-    rounds = Rounds(test, short=8_192, long=1_048_576, shares=PARTS, seconds=1.5)
+    rounds = Rounds(test, short=8_192, long=1_048_576, shares=PARTS, seconds=0.7)
     for image, seed in images(rounds, "wide", "cut"):
         chosen = [
             (path, length)

@@ -135,7 +135,7 @@ def _prove(sync: SyncMode, part: int, folder: Path, rounds: Rounds) -> None:
 def test_a_power_cut_leaves_every_acknowledged_record(part: int, tmp_path: Path) -> None:
     """After a cut at any call: acknowledged records once, at their offsets; transactions whole."""
     test = f"{FILE}::test_a_power_cut_leaves_every_acknowledged_record[{part}]"
-    rounds = Rounds(test, short=1_800, long=1_900_000, shares=PARTS, seconds=3)
+    rounds = Rounds(test, short=1_800, long=1_900_000, shares=PARTS, seconds=1.5)
     _prove(SyncMode.ALWAYS, part, tmp_path, rounds)
 
 
@@ -143,4 +143,4 @@ def test_a_power_cut_leaves_every_acknowledged_record(part: int, tmp_path: Path)
 def test_a_log_that_syncs_later_opens_after_any_cut(sync: SyncMode, tmp_path: Path) -> None:
     """With `interval` and `os` the last records may be lost; the log opens, and invents nothing."""
     test = f"{FILE}::test_a_log_that_syncs_later_opens_after_any_cut[{sync.value}]"
-    _prove(sync, 0, tmp_path, Rounds(test, short=200, long=100_000, shares=2, seconds=3))
+    _prove(sync, 0, tmp_path, Rounds(test, short=200, long=100_000, shares=2, seconds=1.5))

@@ -180,7 +180,7 @@ def test_a_kill_at_any_moment_leaves_tables_that_agree_with_the_log(
     chosen = rng("lake kill", kind)
     given = _settings(kind, tmp_path)
     ledger, folder = LakeLedger(), tmp_path / "life-0"
-    for run in Rounds(test, short=10, long=500, shares=2, seconds=6):
+    for run in Rounds(test, short=10, long=500, shares=2, seconds=3):
         if run % 3 == 0:
             shutil.rmtree(folder, ignore_errors=True)
             shutil.rmtree(tmp_path / "store", ignore_errors=True)

@@ -127,7 +127,7 @@ def test_a_power_cut_leaves_what_was_acknowledged(
     way is there too, in order. With `interval` and `os` only a suffix since the last sync is lost.
     """
     test = f"{FILE}::test_a_power_cut_leaves_what_was_acknowledged[{sync.value}-{part}]"
-    rounds = Rounds(test, short=5_000, long=2_000_000, shares=len(CHUNKS), seconds=2.5)
+    rounds = Rounds(test, short=5_000, long=2_000_000, shares=len(CHUNKS), seconds=1.2)
     for life in rounds:
         what = ("power cut", sync.value, part, life)
         with kept_on_failure(tmp_path, test, f"life {life}"), simulation(*what):

@@ -51,6 +51,7 @@ def test_a_topic_is_compacted_once(shell: Shell) -> None:
     assert shell.error("job", "compact", "none")["code"] == "topic_not_found"
 
 
+@pytest.mark.prove
 def test_records_are_replayed_exported_and_imported(shell: Shell, tmp_path: Path) -> None:
     (done,) = shell.json("job", "replay", "orders", "copy", "--start", "0=10", "--until", "20")
     assert (done["records"], done["offsets"], done["created"]) == (10, 10, True)

@@ -231,6 +231,7 @@ def refuse() -> None:
     raise QuotaExceededError("too many bytes in this second")
 
 
+@pytest.mark.prove
 def test_an_error_of_the_log_that_may_pass_is_repeated_and_a_table_has_every_row_once(
     spark: SparkSession, log: lakebed.Log, tmp_path: Path
 ) -> None:
