@@ -318,6 +318,7 @@ def _collect(log: Log) -> None:
     assert len(log.lake.history("raw")) == 1
 
 
+@pytest.mark.prove
 def test_readers_follow_a_schema_that_grows_at_its_end_and_within(
     tmp_path: Path, agree: Agree, spark: SparkSession
 ) -> None:

@@ -30,7 +30,7 @@ _TEST = "tests/proof/test_server_load.py::test_a_killed_server_keeps_every_ackno
 _PROCESSES = 3
 _SECONDS = 600.0
 """How long the long form runs."""
-_SHORT_ROUNDS = 8
+_SHORT_ROUNDS = 4
 _SETTINGS = """
 memtable_bytes = 262144
 wal_bytes = 262144

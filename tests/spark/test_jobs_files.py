@@ -39,6 +39,7 @@ def users(count: int, first: int = 0) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.prove
 def test_an_export_that_is_imported_again_is_the_same_topic(
     spark: SparkSession, log: lakebed.Log, tmp_path: Path
 ) -> None:

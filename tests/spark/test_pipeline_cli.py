@@ -170,6 +170,7 @@ def test_with_a_plan_spark_names_what_is_wrong_in_every_flow(
     assert log.topics() == ["orders"]
 
 
+@pytest.mark.prove
 def test_streams_are_joined_and_what_finds_no_partner_comes_with_the_watermark(
     log: lakebed.Log, tmp_path: Path, command: Command
 ) -> None:

@@ -129,6 +129,7 @@ def said(command: str) -> str:
     return "".join(line for line in lines if not re.match(r"\w+: \d+ of \d+|\S+: batch ", line))
 
 
+@pytest.mark.prove
 def test_the_jobs_of_the_command_line(here: Path) -> None:
     """On logs such as the page takes for granted: prices of some things, a menu, a store."""
     with lakebed.Log.open("data") as log:
@@ -155,6 +156,7 @@ def test_the_jobs_of_the_command_line(here: Path) -> None:
         assert numbered(said(placed), here) == numbered(shown, here), command
 
 
+@pytest.mark.prove
 def test_the_pipelines_of_the_command_line(
     here: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def stored(s3: Server, tmp_path: Path) -> Iterator[lakebed.Log]:
         yield log
 
 
+@pytest.mark.prove
 def test_a_batch_is_read_again_alike_wherever_its_records_went(
     spark: SparkSession, stored: lakebed.Log, tmp_path: Path
 ) -> None:
