@@ -64,7 +64,7 @@ def _run_tests(tests: list[str], folder: Path) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.proof
+@pytest.mark.prove  # `make test` runs these tests anyway
 @pytest.mark.timeout(2 * _LIMIT_SECONDS)
 def test_the_tests_pass_without_a_mutant(tmp_path: Path) -> None:
     """So that a failure with a mutant is due to the mutant."""
