@@ -21,7 +21,7 @@ QUICK = ["--quick", "-m", "not proof and not prove and not spark"]
 ALL = ["-m", "not prove"]
 _BUSY = "while True: pass"
 _WORKERS = str((os.cpu_count() or 1) + 1)
-"""One more than cores: tests wait for the disk a third of the time."""
+"""One more than cores: tests also wait for the disk and for processes."""
 
 
 def lint_commands() -> list[list[str]]:
