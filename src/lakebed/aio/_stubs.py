@@ -55,9 +55,9 @@ class AsyncAccessStub(Delegate):
         )
 
     async def revoke_token(self, token_id: str, *, force: bool = False) -> None:
-        """Let a token be valid no more, from now on.
+        """Revoke a token, effective at once.
 
-        The last token of an administrator goes only with `force`.
+        Revoking the last token of an administrator requires `force`.
         """
         await self._run(self._access.revoke_token, token_id, force=force)
 
@@ -68,20 +68,20 @@ class AsyncAccessStub(Delegate):
     async def allow(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Let a role do an action on the topics or groups whose names the pattern fits.
+        """Allow a role an action on the topics or groups whose names match the pattern.
 
-        A log that is open to everybody is closed by it, for want of an administrator only with
-        `force`.
+        The first rule or grant closes a log that is open to all callers. Without an administrator
+        that requires `force`.
         """
         await self._run(self._access.allow, role, action, pattern, force=force)
 
     async def forbid(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Take a rule away that `allow` made.
+        """Remove a rule that `allow` created.
 
-        The last rule by which there are administrators, or by which the log is not open to
-        everybody, goes only with `force`.
+        Removing the last rule that makes administrators, or that keeps the log closed, requires
+        `force`.
         """
         await self._run(self._access.forbid, role, action, pattern, force=force)
 
@@ -115,18 +115,18 @@ class AsyncAccessStub(Delegate):
         return await self._run(self._access.grants)
 
     async def grant(self, principal: str, role: str, *, force: bool = False) -> None:
-        """Let a principal have a role. A role that no rule speaks of allows nothing yet.
+        """Grant a role to a principal. A role without rules allows nothing.
 
-        A log that is open to everybody is closed by it, for want of an administrator only with
-        `force`.
+        The first rule or grant closes a log that is open to all callers. Without an administrator
+        that requires `force`.
         """
         await self._run(self._access.grant, principal, role, force=force)
 
     async def revoke(self, principal: str, role: str, *, force: bool = False) -> None:
         """Take a role from a principal.
 
-        The last grant by which there are administrators, or by which the log is not open to
-        everybody, goes only with `force`.
+        Revoking the last grant that makes administrators, or that keeps the log closed, requires
+        `force`.
         """
         await self._run(self._access.revoke, principal, role, force=force)
 

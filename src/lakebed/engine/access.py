@@ -89,9 +89,9 @@ class Access:
         return Secret(f"lkb_{number}_{text}")
 
     def revoke_token(self, token_id: str, *, force: bool = False) -> None:
-        """Let a token be valid no more, from now on.
+        """Revoke a token, effective at once.
 
-        The last token of an administrator goes only with `force`.
+        Revoking the last token of an administrator requires `force`.
         """
         token = self._core.state.tokens.get(token_id) if isinstance(token_id, str) else None
         if token is None:
@@ -136,10 +136,10 @@ class Access:
     def allow(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Let a role do an action on the topics or groups whose names the pattern fits.
+        """Allow a role an action on the topics or groups whose names match the pattern.
 
-        A log that is open to everybody is closed by it, for want of an administrator only with
-        `force`.
+        The first rule or grant closes a log that is open to all callers. Without an administrator
+        that requires `force`.
         """
         rule = _checked_rule(role, action, pattern)
         if not force:
@@ -149,10 +149,10 @@ class Access:
     def forbid(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Take a rule away that `allow` made.
+        """Remove a rule that `allow` created.
 
-        The last rule by which there are administrators, or by which the log is not open to
-        everybody, goes only with `force`.
+        Removing the last rule that makes administrators, or that keeps the log closed, requires
+        `force`.
         """
         rule = _checked_rule(role, action, pattern)
         if rule not in self._core.state.rules:
@@ -208,10 +208,10 @@ class Access:
         return sorted(GrantInfo(*each) for each in list(self._core.state.grants))
 
     def grant(self, principal: str, role: str, *, force: bool = False) -> None:
-        """Let a principal have a role. A role that no rule speaks of allows nothing yet.
+        """Grant a role to a principal. A role without rules allows nothing.
 
-        A log that is open to everybody is closed by it, for want of an administrator only with
-        `force`.
+        The first rule or grant closes a log that is open to all callers. Without an administrator
+        that requires `force`.
         """
         grant = (str(PrincipalName(principal)), str(RoleName(role)))
         if not force:
@@ -221,8 +221,8 @@ class Access:
     def revoke(self, principal: str, role: str, *, force: bool = False) -> None:
         """Take a role from a principal.
 
-        The last grant by which there are administrators, or by which the log is not open to
-        everybody, goes only with `force`.
+        Revoking the last grant that makes administrators, or that keeps the log closed, requires
+        `force`.
         """
         grant = (str(PrincipalName(principal)), str(RoleName(role)))
         if grant not in self._core.state.grants:
