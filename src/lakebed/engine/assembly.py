@@ -149,7 +149,7 @@ def assemble(
 
 
 def _recover(files: _Files, core: Core, wal: Wal, tell: Progress, *, stored: bool) -> Recovered:
-    """Give the core the state that snapshot and WAL lead to; compare the segments with it."""
+    """Load the state from snapshot and WAL into the core; compare the segments with it."""
     layout = Layout(files.folder)
     declared = is_declared(files.disk, layout)
     if not declared:

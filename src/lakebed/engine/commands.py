@@ -1,4 +1,4 @@
-"""Commands on their way into the WAL: encoded, committed, answered."""
+"""Commands in flight into the WAL: encoded, committed, answered."""
 
 from __future__ import annotations
 
