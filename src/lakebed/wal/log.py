@@ -54,11 +54,11 @@ class Wal(Closing):
 
     def __init__(
         self,
+        *,
         opened: Opened,
         tail: Tail,
         config: WalConfig,
         disk: Disk,
-        *,
         threaded: bool,
         applied: Applied | None,
     ) -> None:
@@ -71,23 +71,32 @@ class Wal(Closing):
         self._marking = threading.Lock()
         self._maps = Maps(disk, opened.layout)
         self._reclaimer = Reclaimer(
-            disk, opened.layout, opened.spares, self._maps, opened.counters, opened.sealed
+            disk=disk,
+            layout=opened.layout,
+            spares=opened.spares,
+            maps=self._maps,
+            counters=opened.counters,
+            sealed=opened.sealed,
         )
         self._writer = Writer(
-            opened.appender,
-            tail,
-            opened.entries,
-            self._guard,
-            self._reclaimer,
-            opened.spares,
-            opened.counters,
-            config,
+            appender=opened.appender,
+            tail=tail,
+            entries=opened.entries,
+            guard=self._guard,
+            reclaimer=self._reclaimer,
+            spares=opened.spares,
+            counters=opened.counters,
+            config=config,
             threaded=threaded,
             applied=applied,
         )
         self._committer = committer = self._writer.committer
         self._reader = Reader(
-            self._maps, opened.entries, self._guard, salt_of(opened.log_id), lambda: committer.tail
+            maps=self._maps,
+            entries=opened.entries,
+            guard=self._guard,
+            salt=salt_of(opened.log_id),
+            tail=lambda: committer.tail,
         )
         self._closed = False
         self._forked = False
@@ -123,7 +132,14 @@ class Wal(Closing):
         opened, tail = open_log(
             Path(folder), config, disk, clock, progress, threaded=threaded, kind=kind
         )
-        log = cls(opened, tail, config, disk, threaded=threaded, applied=applied)
+        log = cls(
+            opened=opened,
+            tail=tail,
+            config=config,
+            disk=disk,
+            threaded=threaded,
+            applied=applied,
+        )
         try:
             # What was recovered is synced; from here on damage to it is told from a torn write.
             log._writer.finish()

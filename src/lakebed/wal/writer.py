@@ -32,6 +32,7 @@ class Writer:
 
     def __init__(
         self,
+        *,
         appender: Appender,
         tail: Tail,
         entries: EntryMap,
@@ -40,7 +41,6 @@ class Writer:
         spares: Spares,
         counters: Counters,
         config: WalConfig,
-        *,
         threaded: bool,
         applied: Applied | None,
     ) -> None:
