@@ -95,7 +95,7 @@ class ForkServer:
         self._folder.cleanup()
 
 
-def _serve(listening: socket.socket) -> None:
+def _serve(listening: socket.socket) -> NoReturn:
     """Fork for each command; a fork starts another one, and says how that ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
@@ -103,11 +103,11 @@ def _serve(listening: socket.socket) -> None:
         if os.fork() == 0:
             listening.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            return _run(connection)
+            _run(connection)
         connection.close()
 
 
-def _run(connection: socket.socket) -> None:
+def _run(connection: socket.socket) -> NoReturn:
     """Run the command of a connection in a process of its own; send its exit code."""
     size, fds, _, _ = socket.recv_fds(connection, 4, 3)
     left = int.from_bytes(size, "big")
@@ -117,7 +117,7 @@ def _run(connection: socket.socket) -> None:
     pid = os.fork()
     if pid == 0:
         connection.close()
-        return _become(fds, *marshal.loads(call))
+        _become(fds, *marshal.loads(call))
     _, status = os.waitpid(pid, 0)
     connection.sendall(str(os.waitstatus_to_exitcode(status) & 0xFF).encode())
     os._exit(0)
