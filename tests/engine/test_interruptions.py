@@ -130,7 +130,7 @@ def test_a_caller_struck_before_it_waits_does_not_keep_others_from_being_woken(
             except (StrokeError, LakebedError) as error:
                 outcomes.append(error)
 
-        with inner(log).parts.wal._committer._mutex:  # nobody commits while they gather
+        with inner(log).parts.wal.commits._mutex:  # nobody commits while they gather
             threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(8)]
             victim.append(threads[0 if point == "join" else 1])
             for thread in threads[:2]:
