@@ -262,7 +262,7 @@ def test_a_topic_deleted_while_its_record_waits_refuses_that_record_alone(tmp_pa
             # The deletion stands before the entry in which both records wait.
             deleting = threading.Thread(target=log.delete_topic, args=("gone",))
             deleting.start()
-            until(lambda: bool(inner(log).parts.wal._committer._queue))
+            until(lambda: bool(inner(log).parts.wal.commits._queue))
             kept = log.append_async("kept", b"second")
             gone = log.append_async("gone", b"lost")
         deleting.join(600)
@@ -300,7 +300,7 @@ def test_a_schema_that_grows_while_records_wait_harms_none_of_them(tmp_path: Pat
                 target=lambda: log.alter_topic("t", schema=PRICE.append(pa.field("n", pa.int32())))
             )
             altering.start()
-            until(lambda: bool(inner(log).parts.wal._committer._queue))
+            until(lambda: bool(inner(log).parts.wal.commits._queue))
             futures += [log.append_async("t", {"item": "b", "price": 2})]
         altering.join(600)
         futures += [log.append_async("t", {"item": "c", "price": 3, "n": 4})]
@@ -421,7 +421,7 @@ def test_a_log_reads_what_it_replayed_after_its_wal_files_were_used_again(tmp_pa
 
 def _guarded(log: Log, call: Any) -> Any:
     """Call it only where it would be harmful."""
-    return lambda: call() if inner(log).parts.wal.in_callback else None
+    return lambda: call() if inner(log).parts.wal.commits.in_callback else None
 
 
 def _in_callback(log: Log, call: Any) -> Any:

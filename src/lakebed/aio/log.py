@@ -394,7 +394,7 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
                     FutureReply(self._completions, future),
                     self._engine.parts.writing.post,
                 )
-                if self._engine.parts.wal.queue_is_full:
+                if self._engine.parts.wal.commits.queue_is_full:
                     await self._run_slowly(post, record, reply)
                 else:
                     post(record, reply)

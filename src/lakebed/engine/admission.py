@@ -25,10 +25,10 @@ class Admission:
         """Return when a write may begin; raise if the log is broken or has no room in time."""
         if self._core.broken is not None:
             raise self._core.broken
-        if self._wal.in_callback:
+        if self._wal.commits.in_callback:
             return  # waiting there would hold up the commit that makes room
         self._budget.admit(self._relieve)
 
     def must_wait(self) -> bool:
         """Return whether a write would wait or fail: for memory, the queue, a broken log."""
-        return bool(self._core.broken or self._budget.pause() or self._wal.queue_is_full)
+        return bool(self._core.broken or self._budget.pause() or self._wal.commits.queue_is_full)

@@ -314,7 +314,8 @@ def _start(parts: Parts, *, threaded: bool) -> None:
         budget.changed()
 
     parts.core.hooks = Hooks(
-        check_may_wait=parts.wal.check_may_wait, after_apply=after_apply if threaded else None
+        check_may_wait=parts.wal.commits.check_may_wait,
+        after_apply=after_apply if threaded else None,
     )
     if threaded:
         maintenance.start()

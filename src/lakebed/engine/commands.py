@@ -23,7 +23,7 @@ class Commands:
     def submit(self, command: Command, bodies: Sequence[Body] = ()) -> Any:
         """Write a command; return its result when it is durable and applied."""
         request = self.request(command, bodies)
-        self._wal.commit(request)
+        self._wal.commits.call(request)
         return outcome(request)
 
     def submit_async(
@@ -33,7 +33,7 @@ class Commands:
         request = self.request(command, bodies)
         future = request.future = running_future()
         request.answer = lambda: answer(outcome(request))
-        self._wal.post(request)
+        self._wal.commits.post(request)
         return future
 
     def request(self, command: Command, bodies: Sequence[Body]) -> Request:

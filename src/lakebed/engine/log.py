@@ -308,7 +308,7 @@ class EmbeddedLog(Log):
         parts, lifecycle = self.parts, self.parts.lifecycle
         if lifecycle.released:
             return
-        parts.wal.check_may_wait()
+        parts.wal.commits.check_may_wait()
         while lifecycle.before_close:
             lifecycle.before_close.pop()()
         lifecycle.closed = True  # an interrupted call is finished by the next one

@@ -55,7 +55,7 @@ class Writing(Writer):
     @property
     def in_callback(self) -> bool:
         """Return whether this is the committing thread, running a callback."""
-        return self._wal.in_callback
+        return self._wal.commits.in_callback
 
     # Batches
 
@@ -111,15 +111,15 @@ class Writing(Writer):
     def append(self, record: Record) -> Ack:
         """Append one record, together with those of whoever else is appending."""
         self._admission.admit()
-        self._wal.check_may_wait()
+        self._wal.commits.check_may_wait()
         rider, own = Waiter(), _Gathered(self)
         rider.make_gate()
         try:
             gathered, row = self._join(record, rider, own)
             if gathered is own:
-                self._wal.commit(own.request)
+                self._wal.commits.call(own.request)
             else:
-                self._wal.ride(rider)
+                self._wal.commits.ride(rider)
         except BaseException as error:
             rider.abandon()
             self._give_up(own, error)
@@ -139,7 +139,7 @@ class Writing(Writer):
         try:
             gathered, _ = self._join(record, Waiter(), own, future)
             if gathered is own:
-                self._wal.post(own.request)
+                self._wal.commits.post(own.request)
         except BaseException as error:
             self._give_up(own, error)
             raise
@@ -165,7 +165,7 @@ class Writing(Writer):
         """See to it that nobody waits in vain for an entry that will never be written."""
         if self._open is not gathered and not gathered.records:
             return  # it was never opened
-        if self._wal.holds(gathered.request):
+        if self._wal.commits.holds(gathered.request):
             return
         self.close_gathered(gathered)
         told = (
