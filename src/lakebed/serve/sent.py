@@ -38,6 +38,7 @@ class Sent:
 
     def __init__(
         self,
+        *,
         quotas: Quotas,
         meters: Meters,
         caller: Caller,
