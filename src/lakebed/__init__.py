@@ -66,17 +66,24 @@ def open(  # noqa: A001  # lakebed.open is what it does
     *,
     progress: Progress | None = None,
 ) -> Log:
-    """Open the log in a folder, making it if the folder is new or empty, or connect to a server.
+    """Open the log in a folder, creating it if the folder is new or empty, or connect to a server.
 
-    This process owns the folder until the log is closed; if another process serves it, that one is
-    connected to. `progress` is told how far recovery has come: what is being done, how much of it
-    is done, and how much there is. A URL is `lakebed://HOST:PORT` or `lakebed+tls://HOST:PORT`; its
-    token comes from a `ClientConfig`, or from `LAKEBED_TOKEN`.
+    This process owns the folder until the log is closed. If another process serves the folder, the
+    result is connected to that server.
+
+    Args:
+        target: a folder, or a URL: `lakebed://HOST:PORT` or `lakebed+tls://HOST:PORT`.
+        config: settings of the log, or of the client; default: the file or the environment.
+        progress: called with the progress of recovery.
+
+    Raises:
+        LockedError: another process owns the folder, and does not serve it.
+        ServerUnavailableError: no server answers at the URL.
     """
     if isinstance(target, str) and "://" in target:
         return _connected(target, config)
     if isinstance(config, ClientConfig):
-        raise InvalidArgumentError("a folder is opened with a LogConfig", got="ClientConfig")
+        raise InvalidArgumentError("config must be a LogConfig for a folder", got="ClientConfig")
     if isinstance(target, str):
         check_no_address(target)
     from lakebed.engine.log import EmbeddedLog  # a client does not need the engine

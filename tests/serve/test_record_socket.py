@@ -188,7 +188,7 @@ def test_what_is_no_upgrade_leaves_nothing_behind_over_tls(tmp_path: Path) -> No
 
 def test_a_page_of_another_place_may_not_write(here: Served) -> None:
     status, body = turned_away(here, origin="http://elsewhere.example")
-    assert status == 400 and "another place" in body
+    assert status == 400 and "another origin" in body
     with writer(here, origin=f"http://127.0.0.1:{here.port}") as connection:
         assert told(connection, {"value": "a"})["offset"] == 0
 

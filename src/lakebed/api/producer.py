@@ -45,7 +45,7 @@ In a log of small entries the limit is lower: what `Writing` gathers into an ent
 
 
 class Sent:
-    """A record that was sent: `result` gives its place once it is on disk."""
+    """The outcome of a record that was sent."""
 
     __slots__ = ("_batch", "_ticket")
     _batch: _Batch
@@ -56,11 +56,15 @@ class Sent:
         return self._batch.settled
 
     def result(self, timeout: float | None = None) -> Ack:
-        """Wait for the record to be on disk and return its place, or raise why it is not."""
+        """Wait until the record is durable; return its position, or raise the error.
+
+        Args:
+            timeout: seconds; default: no limit.
+        """
         return self._batch.wait(timeout)[self._batch.row_of(self._ticket)]
 
     def exception(self, timeout: float | None = None) -> LakebedError | None:
-        """Wait for the outcome and return the error, if it is one."""
+        """Wait for the outcome; return the error, or None."""
         try:
             self._batch.wait(timeout)
         except LakebedError as error:
@@ -68,7 +72,7 @@ class Sent:
         return None
 
     def add_done_callback(self, callback: Callable[[Sent], None]) -> None:
-        """Have `callback` called with this once the outcome is known, or at once if it is."""
+        """Call `callback` with this object once the outcome is known."""
         self._batch.call_when_settled(lambda: callback(self))
 
 
@@ -200,7 +204,7 @@ class _Batch:
 
 
 class Producer(Closing):
-    """Sends records under a name; the latest of a name fences those before it. Any thread."""
+    """Sends records in batches; a later producer of the same name fences it. Any thread."""
 
     def __init__(
         self,
@@ -255,7 +259,13 @@ class Producer(Closing):
         partition: int | None = None,
         timestamp: Any = None,
     ) -> Sent:
-        """Send a record; it is on disk when the result's `result()` returns, or after `flush`."""
+        """Queue a record; it is durable when `result()` of the result, or `flush`, returns.
+
+        The arguments are those of `Log.append`.
+
+        Raises:
+            FencedError: a producer of the same name was opened later.
+        """
         batch = self._open.get(topic) if type(topic) is str else None
         if (
             batch is not None
@@ -452,7 +462,11 @@ class Producer(Closing):
     # Life
 
     def flush(self, timeout: float | None = None) -> None:
-        """Return when everything sent before is on disk; raise if some of it is not."""
+        """Wait until everything sent before is durable; raise the error if some of it is not.
+
+        Args:
+            timeout: seconds; default: no limit.
+        """
         self._backend.check_may_wait()
         with self._guard:
             waiting = list(self._unsettled.values())
@@ -468,9 +482,9 @@ class Producer(Closing):
             raise self._error
 
     def close(self) -> None:
-        """Write what was sent, and end. Raise if some of it could not be written.
+        """Write what was sent, and close; raise the error if some of it was not written.
 
-        In a forked process it does nothing: what was sent is the parent's.
+        In a forked process it does nothing: the records belong to the parent.
         """
         if self._backend.forked:
             return

@@ -92,7 +92,9 @@ def consume(
     records may be written again.
     """
     if group is not None and start not in ("earliest", "latest"):
-        raise click.UsageError("a group begins where it is: see `lakebed group reset`")
+        raise click.UsageError(
+            "with --group, --from must be earliest or latest; see `lakebed group reset`"
+        )
     as_json = as_json or name == "json"
     with opened(folder, silent=as_json) as log:
         info = log.describe_topic(topic)

@@ -179,7 +179,7 @@ def _snapshot_row(each: SnapshotInfo) -> tuple[str, ...]:
         str(each.snapshot),
         moment(round(each.time.timestamp() * 1_000_000)),
         each.operation,
-        "the log" if each.ours else "somebody else",
+        "the log" if each.ours else "another program",
         str(each.files_added),
         str(each.files_removed),
         str(each.records),
@@ -278,7 +278,7 @@ def gc_command(folder: Target, *, now: bool, yes: bool, as_json: bool) -> None:
     with opened(folder, silent=as_json) as log:
         if now:
             confirm(
-                "Remove files that somebody may be reading, or a running job has yet to commit?",
+                "Remove files that others may be reading, or that a job has not committed yet?",
                 yes=yes,
             )
         report = log.lake.gc(now=now)

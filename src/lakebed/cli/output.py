@@ -260,7 +260,7 @@ def moment(time_us: int | None, *, fine: bool = False) -> str:
 
 
 def ranges(spans: Iterable[tuple[int, int]]) -> str:
-    """Show ranges of whole numbers."""
+    """Show ranges of integers."""
     return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in spans)
 
 

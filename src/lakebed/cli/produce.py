@@ -93,7 +93,9 @@ def _check_usage(
     separator: str | None, *, json_lines: bool, whole_files: bool, files: tuple[str, ...]
 ) -> None:
     if json_lines + whole_files + (separator is not None) > 1:
-        raise click.UsageError("--key-separator, --json-lines and --whole-files exclude each other")
+        raise click.UsageError(
+            "--key-separator, --json-lines and --whole-files are mutually exclusive"
+        )
     if separator == "":
         raise click.UsageError("the key separator is empty")
     if whole_files and not files:

@@ -19,7 +19,7 @@ def read_schema(path: Path) -> pa.Schema:
             document = json.load(file)
     except OSError as error:
         if isinstance(error, FileNotFoundError | IsADirectoryError):
-            raise InvalidArgumentError("there is no such schema file", file=path) from error
+            raise InvalidArgumentError("the schema file does not exist", file=path) from error
         raise from_os_error(error, "reading the schema", path) from error
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"the schema is not JSON: {error}", file=path) from error

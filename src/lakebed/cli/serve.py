@@ -28,6 +28,7 @@ from lakebed.engine.settings import effective_config
 from lakebed.errors import InvalidArgumentError
 from lakebed.host import OsDisk
 from lakebed.host.descriptors import raise_limit
+from lakebed.suggest import did_you_mean
 from lakebed.wal.folder import Layout, is_log
 
 _log = logging.getLogger("lakebed.serve")
@@ -126,9 +127,8 @@ def _config(base: ServeConfig, flags: dict[str, Any], given: tuple[str, ...]) ->
     texts, options = {}, {}
     for name, value in settings(given, "--set").items():
         if name not in known:
-            raise click.BadParameter(
-                f"there is no setting {name!r}, but {', '.join(known)}", param_hint="'--set'"
-            )
+            meant = did_you_mean(name, known) or f"; known are {', '.join(known)}"
+            raise click.BadParameter(f"unknown setting {name!r}{meant}", param_hint="'--set'")
         texts[name], options[name] = str(value), f"--set {name}"
     for name, value in flags.items():
         if value is not None:

@@ -90,9 +90,9 @@ def create_command(
         values = {**asdict(made), "roles": roles, "token": str(text)}
         write_json("token", with_warning(values, hints))
         return
-    until = "for ever" if made.expires_us is None else f"until {moment(made.expires_us)}"
+    until = "without end" if made.expires_us is None else f"until {moment(made.expires_us)}"
     click.echo(f"token {made.id} of {made.principal}, valid {until}", err=True)
-    click.echo("this was the only time it is shown: keep it where secrets are kept", err=True)
+    click.echo("it is not shown again: store it as a secret", err=True)
     show_hints(hints)
 
 
@@ -117,7 +117,7 @@ def _without_administrator(log: lakebed.Log, new: Collection[str]) -> list[str]:
     ):
         return []
     return [
-        "nobody administers this log over the network yet: lakebed token create NAME --role admin, "
+        "the log has no administrator yet: lakebed token create NAME --role admin, "
         "in the log's folder while no server owns it"
     ]
 

@@ -377,7 +377,7 @@ class Lane:
                 for number, answer in acks:
                     self._answer(number, answer)
             except (TypeError, ValueError) as error:
-                raise ProtocolError("an acknowledgement is [number, runs]") from error
+                raise ProtocolError("an acknowledgement must be [number, runs]") from error
             self._number_anew()
             self.pump()
             with self._guard:
@@ -601,7 +601,7 @@ def check_may_wait() -> None:
 
 
 def _unknown(url: str) -> UnknownOutcomeError:
-    return UnknownOutcomeError("the connection broke under way", url=url)
+    return UnknownOutcomeError("the connection was lost during the call", url=url)
 
 
 def future_item(

@@ -12,7 +12,7 @@ def check_bounds(config: object, bounds: Mapping[str, tuple[int, int]]) -> None:
     for name, (low, high) in bounds.items():
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            refuse(name, value, f"a whole number from {low} to {high}")
+            refuse(name, value, f"an integer from {low} to {high}")
 
 
 def refuse(setting: str, value: object, allowed: str) -> None:

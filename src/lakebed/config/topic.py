@@ -10,6 +10,7 @@ from typing import Final
 from lakebed import limits
 from lakebed.config.checks import check_bounds, refuse
 from lakebed.errors import InvalidArgumentError
+from lakebed.suggest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,9 @@ class TopicConfig:
         for name, value in given.items():
             if name not in known:
                 raise InvalidArgumentError(
-                    "there is no such topic setting", setting=name, known=", ".join(known)
+                    f"unknown topic setting {name!r}{did_you_mean(str(name), known)}",
+                    setting=name,
+                    known=", ".join(known),
                 )
             if isinstance(known[name].default, int) and isinstance(value, str):
                 value = _whole_number(name, value)
@@ -133,5 +136,5 @@ def _whole_number(setting: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise InvalidArgumentError(
-            f"{setting} must be a whole number", setting=setting, value=repr(text)
+            f"{setting} must be an integer", setting=setting, value=repr(text)
         ) from None

@@ -192,7 +192,7 @@ class Topics:
             or not 1 <= partitions <= limits.PARTITIONS_MAX
         ):
             raise InvalidArgumentError(
-                f"partitions must be a whole number from 1 to {limits.PARTITIONS_MAX}",
+                f"partitions must be an integer from 1 to {limits.PARTITIONS_MAX}",
                 got=repr(partitions),
             )
         return partitions

@@ -44,7 +44,7 @@ def check_origin(
     known = not is_open or bool(config.tls_cert) or _is_ours(place, config)
     if place.lower() != host.lower() or not known:
         raise InvalidArgumentError(
-            "a page of another place may not write", origin=origin[:_SHOWN_MAX]
+            "a page from another origin may not write", origin=origin[:_SHOWN_MAX]
         )
 
 

@@ -134,7 +134,7 @@ def _create_topic(state: State, command: commands.CreateTopic) -> Decision:
 def _alter_topic(state: State, command: commands.AlterTopic) -> Decision:
     topic = _topic(state, command.topic)
     if len(topic.schemas) != command.schemas:
-        raise SchemaChangeError("the schema was changed meanwhile", topic=topic.name)
+        raise SchemaChangeError("the schema was changed concurrently", topic=topic.name)
     schemas = (*topic.schemas, command.schema) if command.schema else topic.schemas
     changed = topic._replace(config=command.config, schemas=schemas)
     return Decision(None, [(state.topics, topic.id, changed)])
@@ -218,7 +218,7 @@ class _Ends:
         """Return each run of a part its offsets."""
         topic = _topic(self._state, part.topic)
         if part.schema and part.schema > len(topic.schemas):
-            raise SchemaChangeError("the topic has no such schema", topic=topic.name)
+            raise SchemaChangeError("the topic does not have this schema version", topic=topic.name)
         for run in part.runs:
             _partition(topic, run.partition)
         placed, start = [], 0
@@ -392,7 +392,7 @@ def _named(state: State, command: commands.CommitTogether, number: int, epoch: i
     """Return an open transaction of the one who commits: nobody else's name says what counts."""
     transaction = _open(state, number, epoch, command.time_us)
     if state.producers[number].owner != owner_of(command.name):
-        raise FencedError("the transaction belongs to somebody else", producer=number)
+        raise FencedError("the transaction belongs to another client", producer=number)
     return transaction
 
 
@@ -460,10 +460,10 @@ def _open(state: State, number: int, epoch: int, time_us: int) -> Transaction:
 def _producer(state: State, number: int, epoch: int, *, transactional: bool) -> Producer:
     producer = state.producers.get(number)
     if producer is None:
-        raise FencedError("the producer is not known any more", producer=number)
+        raise FencedError("the producer is unknown, or has expired", producer=number)
     if producer.epoch != epoch:
         raise FencedError(
-            "another one has taken over this name",
+            "another client has taken over this name",
             name=producer.name,
             epoch=epoch,
             current=producer.epoch,
@@ -544,7 +544,7 @@ def _check_owner(
     owner = owners.get(key)
     if member and owner != member:
         raise FencedError(
-            "the partition is not this consumer's any more",
+            "the partition is no longer assigned to this consumer",
             group=group,
             partition=key[1],
             member=member,
@@ -562,7 +562,7 @@ def _change_group(state: State, command: commands.ChangeGroup) -> Decision:
 def _delete_group(state: State, command: commands.DeleteGroup) -> Decision:
     group = state.groups.get(command.group)
     if group is None:
-        raise GroupNotFoundError("there is no such group", group=command.group)
+        raise GroupNotFoundError(f"group {command.group!r} does not exist", group=command.group)
     if group.owners:
         raise GroupNotEmptyError("the group has members", group=command.group)
     changes: list[Change] = [(state.groups, command.group, GONE)]
@@ -684,7 +684,7 @@ def _put_token(state: State, command: commands.PutToken) -> Decision:
 def _revoke_token(state: State, command: commands.RevokeToken) -> Decision:
     token = state.tokens.get(command.id)
     if token is None:
-        raise InvalidArgumentError("there is no such token", token=command.id)
+        raise InvalidArgumentError("the token does not exist", token=command.id)
     if token.revoked_us:
         return Decision(None, [])
     # At least 1: 0 would mean that it was not revoked.
@@ -737,7 +737,7 @@ def _topic(state: State, number: int) -> Topic:
 def _partition(topic: Topic, partition: int) -> None:
     if not 0 <= partition < topic.partitions:
         raise PartitionNotFoundError(
-            "there is no such partition",
+            "the partition does not exist",
             topic=topic.name,
             partition=partition,
             partitions=topic.partitions,

@@ -106,7 +106,7 @@ class Pipeline:
 
     def _add(self, kind: str, name: str, **values: Any) -> Self:
         if name in self._document[kind]:
-            raise PipelineFileError(f"there is a {kind} of this name already", name=name)
+            raise PipelineFileError(f"a {kind} of this name exists already", name=name)
         self._document[kind][name] = _given(**values)
         return self
 
