@@ -87,13 +87,6 @@ _COMMAND_LINE = [
         Claim("docs/cli.md", chapter, "console", f"{_CLI}::test_the_examples_show_what_happens")
         for chapter in _live_chapters()
     ),
-    Claim(
-        "docs/cli.md",
-        "*",
-        "console",
-        f"{_CLI}::test_the_page_shows_the_help_of_each_command",
-        containing=" --help\n",
-    ),
     *(
         Claim("docs/cli.md", "`lakebed wal`", language, f"{_WAL}::test_the_page_shows_what_happens")
         for language in ("console", "python")
