@@ -12,7 +12,6 @@ from pathlib import Path
 
 import lakebed
 from lakebed import errors
-from lakebed.host import failpoints
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "lakebed"
@@ -123,14 +122,6 @@ def test_every_module_says_what_it_is() -> None:
         if found.name.endswith(".__main__"):
             continue  # importing it runs it
         assert importlib.import_module(found.name).__doc__, found.name
-
-
-def test_every_failpoint_is_listed_in_the_docs() -> None:
-    for found in pkgutil.walk_packages(lakebed.__path__, "lakebed."):
-        if not found.name.endswith(".__main__"):
-            importlib.import_module(found.name)
-    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf8")
-    assert [name for name in failpoints.names() if f"`{name}`" not in page] == []
 
 
 def test_the_project_speaks_of_the_project_alone() -> None:
