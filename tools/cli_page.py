@@ -76,8 +76,10 @@ def command_at(path: list[str]) -> click.Command:
 
 def _paragraphs(text: str) -> Iterator[str]:
     for block in text.split("\n\n"):
-        if block.startswith("\b\n"):
-            yield "\n".join(f"    {line.strip()}" for line in block.splitlines()[1:])
+        if block.lstrip().startswith("\b"):
+            yield "\n".join(
+                f"    {line.strip()}" for line in block.split("\n") if line.strip("\b ")
+            )
         else:
             yield wrapped(_quote(" ".join(block.split())))
 
@@ -97,4 +99,7 @@ def _options(command: click.Command) -> Iterator[tuple[str, str]]:
 
 def _quote(text: str) -> str:
     """Return a text with its options, variables and files as code."""
-    return _LITERAL.sub(r"`\1`", text)
+    parts = text.split("`")  # every second one is code already
+    return "`".join(
+        part if number % 2 else _LITERAL.sub(r"`\1`", part) for number, part in enumerate(parts)
+    )
