@@ -176,7 +176,7 @@ def _values() -> Iterator[str]:
     known = {getattr(lakebed, name) for name in lakebed.__all__}
     for kind in values_given(_functions(), known):
         fields = ", ".join(map(_field, attributes_of(kind)))
-        yield wrapped(f"* `{kind.__name__}`: {first_sentence(kind)} {fields}.", indent="  ")
+        yield wrapped(f"* `{kind.__name__}`: {fields}.", indent="  ")
     yield ""
 
 

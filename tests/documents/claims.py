@@ -249,13 +249,6 @@ _CONCEPTS = [
         "text",
         "tests/documents/test_concepts.py::test_a_compaction_leaves_what_is_drawn",
     ),
-    Claim(
-        "docs/concepts.md",
-        "The folder",
-        "text",
-        "tests/documents/test_concepts.py"
-        "::test_the_folder_that_is_drawn_is_the_one_of_the_architecture",
-    ),
 ]
 
 CLAIMS = [*_CONCEPTS, *_README, *_COMMAND_LINE, *_SERVERS, *_SPARK_PAGES, *_TABLES, *_SETTINGS]

@@ -116,7 +116,7 @@ MISTAKES = [
         'otherwise = "no"',
         "13: otherwise must be one of count, drop, dead-lett",
     ),
-    ("FROM paid", "FROM payed", "16: the query reads payed, which is no source and no step"),
+    ("FROM paid", "FROM payed", "16: the query reads payed, which is neither a source nor a step"),
     ('from = "totals"', 'from = "total"', "24: unknown source or step 'total'"),
     ('key = ["customer"]\n', "", "26: mode = 'current' needs key: the columns that name a row"),
     ('mode = "current"', 'mode = "update"', "27: mode = 'update' is for topics"),

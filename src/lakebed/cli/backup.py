@@ -64,8 +64,8 @@ def backup(target: Path, folder: Target, *, as_json: bool) -> None:
 def restore(source: Path, folder: str | None, *, verify_only: bool, as_json: bool) -> None:
     """Restore a log from BACKUP.
 
-    Every file of the backup is checked before anything is written. The new log is then opened,
-    compared with the backup, and read from end to end.
+    Every file of the backup is checked before anything is written; the new log is read from end to
+    end.
 
     The log keeps its identity. If it uses an object store or an external catalog, it must not be
     used while its original is; a warning says so.

@@ -69,8 +69,8 @@ def produce(
     With --json-lines a line is {"value": ..., "key": ..., "headers": {...}, "timestamp": ...,
     "partition": ...}; only the value is required. It takes what `lakebed consume --json` writes.
 
-    Each batch is on disk before the next is read. A bad line ends the command; the error has its
-    number, and how many records were written before.
+    A batch is written completely or not at all, and is on disk before the next is read. A bad line
+    ends the command; the error has its number, and how many records were written.
     """
     _check_usage(key_separator, json_lines=json_lines, whole_files=whole_files, files=files)
     common = _headers(headers)
