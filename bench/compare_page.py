@@ -157,10 +157,13 @@ def _behind(results: Results) -> str:
     """List every figure in which another system is ahead."""
     lines = []
     for found in results.workloads:
-        for measure in found.measures:
-            for ours, ahead in _ahead(found, measure).items():
-                served = ", served" if "served" in ours else ""
-                lines.append(f"* {found.title}{served}, **{measure.name}**: {', '.join(ahead)}.\n")
+        parts = [
+            f"**{measure.name}**{', served' if 'served' in ours else ''}: {', '.join(ahead)}"
+            for measure in found.measures
+            for ours, ahead in _ahead(found, measure).items()
+        ]
+        if parts:
+            lines.append(f"* {found.title}. {'; '.join(parts)}.\n")
     return "".join(lines) or "In this run no other system was ahead of Lakebed.\n"
 
 

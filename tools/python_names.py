@@ -66,7 +66,11 @@ def entry(name: str, signature: str, thing: Any) -> str:
 
 _SECTION: Final = re.compile(r"^(Args|Returns|Raises):\n((?:    .*\n?)+)", re.M)
 _ITEM: Final = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.M)
-_OBVIOUS: Final = ("name of ", "number of ", "the topic.", "for tests", "called with the ")
+_OBVIOUS: Final = (
+    *("name of ", "number of ", "names of ", "the topic.", "for tests", "called with the "),
+    *("as in ", "action of ", "pattern of ", "maximum number of ", "seconds; default"),
+)
+"""How the text of an argument begins that its name says already."""
 
 
 def _without_headings(text: str) -> str:
@@ -85,7 +89,7 @@ def _sentence(heading: str, body: str) -> str:
 
 
 def signature_of(function: Any) -> str:
-    """Return a signature without `self` and without the types of arguments."""
+    """Return a signature without `self`, the types of arguments, and a result that is None."""
     found = inspect.signature(function)
     shown: list[str] = []
     starred = False
@@ -98,7 +102,7 @@ def signature_of(function: Any) -> str:
         starred = starred or each.kind is each.VAR_POSITIONAL
         shown.append(_parameter(each))
     gives = found.return_annotation
-    result = "" if gives is found.empty else f" -> {_type(gives)}"
+    result = "" if gives in (found.empty, None, "None") else f" -> {_type(gives)}"
     return f"({', '.join(shown)}){result}"
 
 

@@ -268,7 +268,6 @@ SHOWN = [
             "Groups",
             "Transactions",
             "Embedded or served",
-            "Spark",
         )
     ),
     Shown(

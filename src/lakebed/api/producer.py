@@ -3,7 +3,7 @@
 `send` puts a record into the open batch of its topic and returns at once. A thread of the producer
 closes batches (when they are large enough, or old enough, or on `flush`), numbers their records and
 writes them, several at a time. A batch carries the producer's id, epoch and sequence numbers, so
-the log recognises a repeat; whoever opens a producer of the same name later fences this one.
+the log recognises a repeat; a producer that is opened later under the same name fences this one.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ class _Extra(NamedTuple):
 
 
 class _Batch:
-    """Records of one topic on their way.
+    """Records of one topic in flight.
 
     A record is four items of one list (value, key, time in nanoseconds, ticket), added in one step:
-    any thread may add without a lock. Whoever closes the batch first says so (`closing`), then
-    counts what is in it. Whoever adds a record looks at `closing` afterwards, and if it is set
-    finds out under the lock whether the record was counted. A `Sent` knows its ticket; that the
-    batch does not know the `Sent` lets those that nobody keeps vanish at once, which spares the
+    any thread may add without a lock. The thread that closes the batch first says so (`closing`),
+    then counts what is in it. A thread that adds a record looks at `closing` afterwards, and if it
+    is set finds out under the lock whether the record was counted. A `Sent` knows its ticket; that the
+    batch does not know the `Sent` lets those without a reference vanish at once, which spares the
     garbage collector most of its work.
     """
 
@@ -329,7 +329,7 @@ class Producer(Closing):
     def _open_batch(self, topic: str, target: Target) -> _Batch:
         batch = self._open.get(topic)
         if batch is not None and batch.target is not target:
-            self._close_batch(batch)  # the topic was changed or made anew
+            self._close_batch(batch)  # the topic was changed or created again
             batch = None
         if batch is None:
             batch = self._open[topic] = _Batch(target, time.monotonic(), self._large_bytes)

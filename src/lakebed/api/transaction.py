@@ -50,7 +50,7 @@ class Transaction(Closing):
         self._records: dict[str, list[Record]] = {}
         self._collected_bytes = 0
         self._spoiled = False
-        """An exception struck while a batch was handed over: nobody knows whether it was."""
+        """An exception struck while a batch was handed over: the outcome is unknown."""
         self._ready: list[Encoded] = []
         self._topics: list[str] = []
         self._orders: list[Any] = []
@@ -259,7 +259,7 @@ class Transaction(Closing):
         try:
             self.abort()
         except LakebedError as failure:
-            # The block's own error is what the caller must see; the log drops the rest by itself.
+            # The block's own error is what the caller must see; the log drops the rest.
             if error is not None:
                 error.add_note(f"aborting the transaction failed too: {failure}")
 

@@ -24,7 +24,7 @@ from lakebed.types import TopicPartition
 
 _BATCH_RECORDS: Final = 10_000
 _SESSION_MS: Final = 60_000
-"""How long a member may be held up by whoever reads what it writes before others take over."""
+"""How long the reader of its output may hold up a member before others take over."""
 _ALONE_MS: Final = 86_400_000
 _SHARE_SECONDS: Final = 5.0
 """How long a member waits for partitions before it takes it that there are none for it."""
@@ -178,7 +178,7 @@ def _member(
         [topic],
         start=_beginning(start),
         max_records=_at_once(limit),
-        # Of an embedded log nobody else can be a member, who would wait for one that is held up.
+        # An embedded log has no other member that would wait for one that is held up.
         session_timeout_ms=_SESSION_MS if is_served(log) else _ALONE_MS,
         on_assign=remember if start == "latest" else None,
     )

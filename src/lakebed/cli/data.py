@@ -121,7 +121,7 @@ def is_served(log: lakebed.Log) -> bool:
 
 
 class Destination(NamedTuple):
-    """What whoever writes to a topic has to know of it."""
+    """What a writer has to know of a topic."""
 
     schema: pa.Schema | None
     record_bytes_max: int
@@ -148,7 +148,7 @@ def check_log(folder: Path) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if somebody says so: on a terminal when asked, otherwise with `--yes`."""
+    """Continue only if the user confirms: on a terminal when asked, otherwise with `--yes`."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -43,7 +43,7 @@ WARNING: Final = "warning"
 PROBLEM: Final = "problem"
 
 _SPACE_LOW: Final = 1 * limits.GIB
-"""Free space below which somebody should know."""
+"""Free space below which there is a warning."""
 _SPACE_OUT: Final = 128 * limits.MIB
 """Free space in which hardly another WAL file and a checkpoint fit."""
 _NAMED_MAX: Final = 5

@@ -1,4 +1,4 @@
-"""`lakebed lake`: the Iceberg tables of the topics, and the files that nobody needs any more."""
+"""`lakebed lake`: the Iceberg tables of the topics, and unneeded files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tables_command(folder: Target, *, as_json: bool) -> None:
         found = log.lake.tables()
         derived = listing_of(log)
     if any(each.problem for each in found):
-        derived = derived._replace(problem=None)  # it is the same catalog, and is told above
+        derived = derived._replace(problem=None)  # it is the same catalog, and shown above
     if as_json:
         for each in found:
             write_json("table", _values(each))

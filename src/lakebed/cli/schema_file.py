@@ -13,7 +13,7 @@ from lakebed.topic.schema_document import schema_of
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """Read a schema; what is wrong with it is told with the file and the field."""
+    """Read a schema; errors name the file and the field."""
     try:
         with click.open_file(str(path), "rb") as file:
             document = json.load(file)

@@ -103,7 +103,7 @@ def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
             pass  # a signal that another thread was given is handled when this one wakes up
         _log.info("stopping")
         server.stop()
-    if server.abandoned:  # the log is closed; Flight would wait for these clients for ever
+    if server.abandoned:  # the log is closed; Flight would wait for these clients forever
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -162,7 +162,7 @@ def _check(config: ServeConfig, folder: Path) -> None:
     try:
         new = not is_log(OsDisk(), Layout(folder))
     except OSError:
-        return  # whoever opens it says what is wrong with the folder
+        return  # opening it reports what is wrong with the folder
     if new:
         check_exposed(config, is_open=True)
         check_startable(config)

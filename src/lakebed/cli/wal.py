@@ -243,7 +243,7 @@ def _mark_values(mark: Mark) -> dict[str, object]:
 
 
 def _gaps(findings: Findings) -> list[tuple[int, int]]:
-    """Return the holes of a salvaged log; of a damaged one nobody knows what was there."""
+    """Return the holes of a salvaged log; of a damaged one they are unknown."""
     if findings.survey is None or findings.error is not None:
         return []
     return list(findings.survey.state.gaps())

@@ -14,7 +14,7 @@ from lakebed.errors import InvalidArgumentError, SettingsFileError
 from lakebed.suggest import did_you_mean
 
 CONFIG_NAME: Final = "lakebed.toml"
-"""The file of a log's folder that holds its settings, for whoever opens it without giving any."""
+"""The file of a log's folder that holds its settings, used if it is opened without any."""
 
 
 SECTIONS: Final[Mapping[str, Any]] = {
@@ -37,7 +37,7 @@ def parse_config(text: str, source: object) -> LogConfig:
 
 
 def parts_of_a_log() -> list[str]:
-    """List the sections that have a table of their own."""
+    """List the sections that have a separate table."""
     return [name for name in SECTIONS if name != "log"]
 
 

@@ -53,8 +53,8 @@ class TopicConfig:
 
     compact_hold_ms: int = 86_400_000
     """With `compact`: what a consumer group has yet to read is not compacted as long as the group
-    has committed within this time, so that whoever reads a range again finds the same records; 0
-    lets compaction wait for nobody.
+    has committed within this time, so that reading a range again finds the same records; 0
+    never lets compaction wait.
     """
 
     local_ms: int = -1

@@ -331,8 +331,8 @@ def _spark(fields: Fields | None) -> dict[str, str]:
         if not isinstance(value, str | int | bool) or not name.startswith("spark."):
             key = name.partition(".")[0]
             fields.complain(
-                f"{name} is not a setting of Spark: settings are 'spark.NAME' with a text, a whole"
-                " number or true or false",
+                f"{name} is not a setting of Spark: settings are 'spark.NAME' with a text, an"
+                " integer or true or false",
                 key,
             )
     return {name: _setting(value) for name, value in found.items()}
