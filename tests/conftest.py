@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import os
 import signal
 
@@ -24,6 +25,12 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what stays to the end: all modules and thousands of tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

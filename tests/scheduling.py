@@ -21,7 +21,7 @@ DURATIONS = Path(__file__).with_name("durations.json")
 _ALONE_SECONDS = 2.0
 """A test that takes this long is scheduled alone."""
 _UNKNOWN_SECONDS = 0.05
-_QUICK_SECONDS = 0.1
+_QUICK_SECONDS = 0.05
 """What `--quick` takes for short."""
 _SPARK = "spark"
 _CACHED = "lakebed/spark"

@@ -222,7 +222,7 @@ def test_writers_that_outrun_the_disk_are_slowed_and_nothing_is_lost(
 def test_the_loop_goes_on_while_writers_wait_for_room(tmp_path: Path) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders")
-        held = inner(log._log)._maintenance._working  # checkpoints wait for it
+        held = inner(log._log).parts.maintenance._working  # checkpoints wait for it
         await asyncio.to_thread(held.acquire)
         await log.append("orders", b"x" * 70_000)
         waiting = [
@@ -260,7 +260,7 @@ def test_a_writer_that_gets_no_room_is_told_so(tmp_path: Path) -> None:
 
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders")
-        held = inner(log._log)._maintenance._working  # checkpoints wait for it
+        held = inner(log._log).parts.maintenance._working  # checkpoints wait for it
         await asyncio.to_thread(held.acquire)
         try:
             await log.append("orders", b"x" * 70_000)
@@ -300,7 +300,7 @@ def test_the_loop_goes_on_during_a_checkpoint(tmp_path: Path) -> None:
         await log.create_topic("orders")
         rows = pa.table({"value": [b"%064d" % number for number in range(300_000)]})
         await log.append_batch("orders", rows)
-        held = inner(log._log)._maintenance._working  # a checkpoint waits for it
+        held = inner(log._log).parts.maintenance._working  # a checkpoint waits for it
         await asyncio.to_thread(held.acquire)
         async with Ticker() as ticks:
             checkpoint = asyncio.create_task(log.checkpoint())
@@ -336,7 +336,7 @@ def test_a_waiting_read_wakes_up_for_a_record(tmp_path: Path) -> None:
 
 
 def watchers(log: AsyncLog) -> int:
-    core: Core = inner(log._log)._core
+    core: Core = inner(log._log).parts.core
     return sum(len(each) for each in core._watchers.values())
 
 
@@ -806,7 +806,7 @@ def test_calls_go_on_while_many_tasks_wait_for_records(tmp_path: Path) -> None:
 
 
 def waiters(server: Server) -> int:
-    core: Core = server.log._core
+    core: Core = server.log.parts.core
     return sum(len(each) for each in core._watchers.values())
 
 

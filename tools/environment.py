@@ -32,19 +32,27 @@ def create(python: str, venv: Path, extras: tuple[str, ...] = ("dev",)) -> Path:
     locked = [*pip, "--require-hashes", "--no-build-isolation", "--requirement"]
     files = [ROOT / "requirements" / f"{extra}.txt" for extra in extras]
     with tempfile.TemporaryDirectory() as folder:
-        first = Path(folder) / "first.txt"
+        first, spark = Path(folder) / "first.txt", Path(folder) / "spark.txt"
         first.write_text(entries_of(files[0], "pip", "setuptools"), encoding="utf8")
         subprocess.run([*locked, str(first)], check=True)
-    for file in files:
+        # Spark is built from source, which takes as long as all else: both at the same time.
+        spark.write_text(entries_of(files[0], "pyspark"), encoding="utf8")
+        rest = Path(folder) / "rest.txt"
+        rest.write_text(entries_of(files[0], "pyspark", others=True), encoding="utf8")
+        with subprocess.Popen([*locked, str(spark)]) as beside:
+            subprocess.run([*locked, str(rest)], check=True)
+        if beside.returncode:
+            raise subprocess.CalledProcessError(beside.returncode, beside.args)
+    for file in files[1:]:
         subprocess.run([*locked, str(file)], check=True)
     subprocess.run([*pip, "--no-build-isolation", "--editable", str(ROOT)], check=True)
     return program
 
 
-def entries_of(path: Path, *names: str) -> str:
-    """Return the entries of some packages in a file of requirements with hashes."""
+def entries_of(path: Path, *names: str, others: bool = False) -> str:
+    """Return the entries of some packages, or of all others, in a file of requirements."""
     text = path.read_text(encoding="utf8").replace("\\\n", "")
-    lines = [line for line in text.splitlines() if line.partition("==")[0] in names]
+    lines = [line for line in text.splitlines() if (line.partition("==")[0] in names) != others]
     return "".join(f"{line}\n" for line in lines)
 
 

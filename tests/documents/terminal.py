@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cli.test_docs import MASKS
+from tests.documents.forking import fork_server
 from tests.documents.pages import Block
 from tests.waiting import PATIENCE_SECONDS
 
@@ -123,7 +124,7 @@ def _free_ports() -> tuple[int, int]:
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment of a user who has activated the project's own."""
     ours = {name: text for name, text in os.environ.items() if not name.startswith("LAKEBED_")}
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{fork_server().commands}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**ours, "PATH": path, "HOME": str(folder)}
 
 

@@ -73,7 +73,7 @@ def everything(log: Log, topic: str, column: str = "value") -> list[Any]:
 
 def state_of(log: Log) -> bytes:
     """Return the state of a log as bytes; of a served one, without what its client itself needs."""
-    state = inner(log)._core.state
+    state = inner(log).parts.core.state
     if inner(log) is not log:
         state = state.copy()
         own = [each.id for each in state.producers.values() if each.name == ""]

@@ -98,7 +98,9 @@ def test_a_token_of_another_log_does_not_fit_even_under_the_same_id(log: Log) ->
     for wrong in (text, mine[:21] + text[21:], text[:21] + mine[21:]):
         with pytest.raises(UnauthenticatedError, match="does not know"):
             inner(log).access.authenticate(wrong)
-    inner(log)._core.state.tokens[text[4:20]] = inner(other)._core.state.tokens[text[4:20]]
+    inner(log).parts.core.state.tokens[text[4:20]] = inner(other).parts.core.state.tokens[
+        text[4:20]
+    ]
     with pytest.raises(UnauthenticatedError, match="does not know"):
         inner(log).access.authenticate(text)
 
@@ -199,7 +201,7 @@ def test_a_secret_is_shown_to_whoever_asks_and_by_nothing_else(
         secret = str(text)[21:]
         log.checkpoint()
         shown = [repr(text), repr([text]), repr(log.access.tokens()), repr(log.access)]
-        shown += [repr(log), repr(log.stats()), repr(log._core.state), caplog.text]
+        shown += [repr(log), repr(log.stats()), repr(log.parts.core.state), caplog.text]
     assert isinstance(text, Secret)
     assert repr(text) == "<secret>"
     assert f"{text}" == str(pickle.loads(pickle.dumps(text))) == text
@@ -463,4 +465,4 @@ def test_nobody_makes_a_topic_of_the_logs_own(log: Log, name: str) -> None:
     for call in (log.create_topic, log.get_or_create_topic):
         with pytest.raises(InvalidNameError):
             call(name)
-        assert name not in inner(log)._core.state.names
+        assert name not in inner(log).parts.core.state.names

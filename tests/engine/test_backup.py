@@ -50,7 +50,7 @@ def begun(log: Log) -> lakebed.Transaction:
     """Begin a transaction of which so much is written that it has data in the log."""
     transaction = log.transaction("open")
     transaction.append("plain", b"x" * (5 << 20), partition=0)
-    until(lambda: any(each.pending for each in inner(log)._core.state.transactions.values()))
+    until(lambda: any(each.pending for each in inner(log).parts.core.state.transactions.values()))
     return transaction
 
 
@@ -294,7 +294,7 @@ def test_a_log_that_is_closed_ends_its_backup(tmp_path: Path) -> None:
 
     def meanwhile(*_: Any) -> None:
         closing.start()
-        until(lambda: inner(log)._closed)
+        until(lambda: inner(log).parts.lifecycle.closed)
 
     with pytest.raises(ClosedError):
         log.backup(tmp_path / "backup", progress=meanwhile)

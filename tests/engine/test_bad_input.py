@@ -65,14 +65,14 @@ def test_bad_input_is_a_typed_error_and_changes_nothing(
         log.create_topic("u")
         log.create_topic("p", schema=PRICE)
         log.append("t", b"x", partition=0)
-        before = inner(log)._core.state.copy()
+        before = inner(log).parts.core.state.copy()
         with pytest.raises(error) as caught:
             call(log)
         assert caught.value.advice
-        before.numbers["applied"] = inner(log)._core.state.numbers[
+        before.numbers["applied"] = inner(log).parts.core.state.numbers[
             "applied"
         ]  # it may be in the log
-        assert inner(log)._core.state == before
+        assert inner(log).parts.core.state == before
         assert log.append("t", b"y", partition=0).offset == 1
 
 

@@ -37,8 +37,10 @@ def filled(log: Log, *topics: str, partitions: int = 1) -> None:
 def segment_files(log: Log, topic: str, partition: int = 0) -> list[Path]:
     """List the files of a partition's segments."""
     number = log.describe_topic(topic).id
-    found = inner(log)._core.state.partitions[(number, partition)].segments
-    return [inner(log)._lake.path(number, partition, segment.id) for segment in found]
+    found = inner(log).parts.core.state.partitions[(number, partition)].segments
+    return [
+        inner(log).parts.segment_folder.path(number, partition, segment.id) for segment in found
+    ]
 
 
 def damage(path: Path) -> bytes:
@@ -170,8 +172,10 @@ def test_a_topic_that_goes_during_a_cleanup_is_no_damage(
         thread.start()
         assert reached.wait(60)
         paths = segment_files(log, "t")
-        for segment in range(1, inner(log)._core.state.numbers["segment"]):
-            inner(log)._segments.forget(segment)  # so that the files must be opened again
+        for segment in range(1, inner(log).parts.core.state.numbers["segment"]):
+            inner(log).parts.segment_reader.forget(
+                segment
+            )  # so that the files must be opened again
         drop(log)
         assert not any(path.exists() for path in paths)
         dropped.set()
@@ -197,11 +201,11 @@ def test_a_topic_that_is_deleted_before_it_is_trimmed_is_no_failure(
         for _ in range(3):
             log.append("t", b"x" * 100)
             log.checkpoint()
-        submit = log._cleanup._submit
+        submit = log.parts.cleanup._submit
 
         def submit_after_the_deletion(command: Any) -> Any:
             log.delete_topic("t")
             return submit(command)
 
-        monkeypatch.setattr(log._cleanup, "_submit", submit_after_the_deletion)
+        monkeypatch.setattr(log.parts.cleanup, "_submit", submit_after_the_deletion)
         assert log.retain("t").errors == {}

@@ -65,7 +65,7 @@ LEFT = [b"free2", b"a3", None, b"b6", b"d7"]
 
 def partition_of(log: Log, topic: str = "t", number: int = 0) -> Partition:
     """Return a partition as the state has it."""
-    return inner(log)._core.state.partitions[(log.describe_topic(topic).id, number)]
+    return inner(log).parts.core.state.partitions[(log.describe_topic(topic).id, number)]
 
 
 def decided(log: Log, plan: CompactionPlan, part: PartitionCompaction) -> list[int]:
@@ -351,11 +351,11 @@ def test_out_of_turn_no_tombstone_goes_and_nothing_counts_as_compacted() -> None
 def refused(log: Log, part: PartitionCompaction, bits: bytes, kind: type[LakebedError]) -> Any:
     """Have survivors refused; see that nothing has changed and no file is left."""
     folder = inner(log).folder / "lake" / "1"
-    before, files = state_of(log), inner(log)._disk.names(folder)
+    before, files = state_of(log), inner(log).parts.segment_folder.disk.names(folder)
     with pytest.raises(kind) as caught:
         log.rewrite_segments("t", 0, part.segments, bits)
     assert state_of(log) == before
-    assert inner(log)._disk.names(folder) == files
+    assert inner(log).parts.segment_folder.disk.names(folder) == files
     log.verify()
     return caught.value
 
@@ -564,7 +564,7 @@ def test_files_that_a_purge_removes_while_they_are_read_make_the_plan_stale(
     def purge(self: Rewriting, *args: Any) -> Any:
         log.purge_topic("t")
         for each in part.segments:
-            inner(log)._segments.forget(each)
+            inner(log).parts.segment_reader.forget(each)
         return scan(self, *args)
 
     with filled(quiet()) as log:
@@ -581,7 +581,7 @@ def test_a_file_that_is_missing_though_the_log_has_it_is_told(tmp_path: Path) ->
         gone = Path(urlsplit(part.files[1].location).path)
         gone.unlink()
         for each in part.segments:
-            inner(log)._segments.forget(each)
+            inner(log).parts.segment_reader.forget(each)
         with pytest.raises(MissingFileError, match=gone.name):
             log.rewrite_segments("t", 0, part.segments, packed(part, [2, 3, 5, 6, 7]))
         assert state_of(log) == before

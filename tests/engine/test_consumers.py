@@ -394,7 +394,7 @@ def test_a_waiting_consumer_wakes_up_for_records_and_for_the_end_of_the_log(
 
     reader = threading.Thread(target=work)
     reader.start()
-    until(lambda: bool(inner(log)._core._watchers))
+    until(lambda: bool(inner(log).parts.core._watchers))
     log.append("t", b"x")
     until(lambda: outcomes == [1])
     log.close()
@@ -455,13 +455,13 @@ def test_a_handover_whose_entry_was_interrupted_is_written_by_the_next_heartbeat
     first.poll()
     second = log.consumer("g", topics=["t"])
     first.poll()  # gives up one of its two partitions
-    submit = inner(log)._groups._submit
+    submit = inner(log).parts.groups._submit
 
     def interrupted(_: object) -> None:
-        inner(log)._groups._submit = submit
+        inner(log).parts.groups._submit = submit
         raise KeyboardInterrupt
 
-    inner(log)._groups._submit = interrupted
+    inner(log).parts.groups._submit = interrupted
     with pytest.raises(KeyboardInterrupt):
         second.poll()
     assert second.poll().num_rows == 1

@@ -121,17 +121,17 @@ def test_a_checkpoint_that_cannot_stage_a_transaction_leaves_no_segments(tmp_pat
     transaction = log.transaction("a")
     transaction.append("t", b"unseen")
     transaction._collect(1 << 30)
-    write = log._staging.write
+    write = log.parts.staging.write
 
     def full(number: int, bodies: Any) -> Any:
         raise from_os_error(OSError(errno.ENOSPC, "full"), "staging", tmp_path)
 
-    log._staging.write = full  # type: ignore[method-assign]
+    log.parts.staging.write = full  # type: ignore[method-assign]
     for _ in range(3):
         with pytest.raises(DiskFullError):
             log.checkpoint()
     assert list(tmp_path.glob("log/lake/*/*.parquet")) == []
-    log._staging.write = write  # type: ignore[method-assign]
+    log.parts.staging.write = write  # type: ignore[method-assign]
     assert log.checkpoint().segments == 1
     transaction.commit()
     assert rows(log, "t") == [b"seen", b"unseen"]

@@ -14,7 +14,7 @@ import pytest
 import lakebed
 from lakebed import Log
 from lakebed.errors import LakebedError
-from lakebed.wal import Wal
+from lakebed.wal.group_commit import GroupCommit
 from lakebed.wal.request import Request
 from tests.engine.support import everything, inner, state_of
 from tests.waiting import until
@@ -112,16 +112,16 @@ def test_a_caller_struck_before_it_waits_does_not_keep_others_from_being_woken(
 ) -> None:
     with lakebed.open(tmp_path) as log:
         log.create_topic("t")
-        method = {"join": "commit", "ride": "ride"}[point]
-        real = getattr(Wal, method)
+        method = {"join": "call", "ride": "ride"}[point]
+        real = getattr(GroupCommit, method)
         victim: list[threading.Thread] = []
 
-        def strike(wal: Wal, request: Request) -> None:
+        def strike(commits: GroupCommit, request: Request) -> None:
             if threading.current_thread() in victim:
                 raise StrokeError
-            real(wal, request)
+            real(commits, request)
 
-        monkeypatch.setattr(Wal, method, strike)
+        monkeypatch.setattr(GroupCommit, method, strike)
         outcomes: list[object] = []
 
         def work(number: int) -> None:
@@ -130,12 +130,12 @@ def test_a_caller_struck_before_it_waits_does_not_keep_others_from_being_woken(
             except (StrokeError, LakebedError) as error:
                 outcomes.append(error)
 
-        with inner(log)._wal._committer._mutex:  # nobody commits while they gather
+        with inner(log).parts.wal.commits._mutex:  # nobody commits while they gather
             threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(8)]
             victim.append(threads[0 if point == "join" else 1])
             for thread in threads[:2]:
                 thread.start()
-                until(lambda: inner(log)._writing._open is not None or bool(outcomes))
+                until(lambda: inner(log).parts.writing._open is not None or bool(outcomes))
             for thread in threads[2:]:
                 thread.start()
         for thread in threads:
@@ -147,13 +147,13 @@ def test_a_caller_struck_before_it_waits_does_not_keep_others_from_being_woken(
 
 def test_closing_can_be_repeated_after_it_was_interrupted(tmp_path: Path) -> None:
     log = lakebed.open(tmp_path / "log")
-    stop = inner(log)._maintenance.stop
+    stop = inner(log).parts.maintenance.stop
 
     def interrupted() -> None:
-        inner(log)._maintenance.stop = stop  # type: ignore[method-assign]
+        inner(log).parts.maintenance.stop = stop  # type: ignore[method-assign]
         raise KeyboardInterrupt
 
-    inner(log)._maintenance.stop = interrupted  # type: ignore[method-assign]
+    inner(log).parts.maintenance.stop = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         log.close()
     log.close()

@@ -167,7 +167,7 @@ def test_a_waiting_read_wakes_up_for_a_record(tmp_path: Path) -> None:
             target=lambda: answers.append((log.read("t", 1, wait_ms=30_000), time.monotonic()))
         )
         reader.start()
-        until(lambda: bool(inner(log)._core._watchers))
+        until(lambda: bool(inner(log).parts.core._watchers))
         log.append("t", b"elsewhere", partition=0)
         assert reader.is_alive()
         started = time.monotonic()
@@ -177,7 +177,7 @@ def test_a_waiting_read_wakes_up_for_a_record(tmp_path: Path) -> None:
         assert table.column("value").to_pylist() == [b"x"]
         assert ended - started < 1
         assert log.read("t", 1, 1, wait_ms=10).num_rows == 0
-        assert inner(log)._core._watchers == {}
+        assert inner(log).parts.core._watchers == {}
 
 
 def test_a_waiting_read_ends_when_the_log_closes_or_the_topic_goes(tmp_path: Path) -> None:
@@ -187,9 +187,9 @@ def test_a_waiting_read_ends_when_the_log_closes_or_the_topic_goes(tmp_path: Pat
 
     def act(number: int) -> object:
         if number == 2:
-            until(lambda: len(inner(log)._core._watchers) == 2)
+            until(lambda: len(inner(log).parts.core._watchers) == 2)
             log.delete_topic("gone")
-            until(lambda: len(inner(log)._core._watchers) == 1)
+            until(lambda: len(inner(log).parts.core._watchers) == 1)
             log.close()
             return None
         return log.read(("t", "gone")[number], wait_ms=None)
@@ -284,7 +284,7 @@ def test_a_reader_does_not_mind_a_field_added_while_it_reads() -> None:
     schema = pa.schema([("x", pa.int64())])
     log.create_topic("t", 1, schema)
     log.append("t", {"x": 1})
-    reading = inner(log)._reading
+    reading = inner(log).parts.reading
     before = reading.topic("t")
     log.alter_topic("t", schema=schema.append(pa.field("y", pa.int64())))
     log.append("t", {"x": 2, "y": 3})
@@ -298,7 +298,7 @@ def test_readers_wait_for_changes_that_are_half_carried_out(tmp_path: Path) -> N
     """Ctrl-C in the middle of applying: the next reader finishes it before it looks."""
     with lakebed.open(tmp_path / "log") as log:
         log.create_topic("t", partitions=2)
-        core = inner(log)._core
+        core = inner(log).parts.core
         key, other = (1, 0), (1, 1)
         before = core.state.partitions[key]
         changes = [

@@ -93,7 +93,7 @@ class Life:
         self.log.commit_offsets("g", {(topic, 0): self.random.randint(0, end)})
 
     def checkpoint(self) -> None:
-        checkpointer = inner(self.log)._checkpointer
+        checkpointer = inner(self.log).parts.checkpointer
         submit = checkpointer._submit
         between = self.random.choice([0, 0, 1, 3])
 

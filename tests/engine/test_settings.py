@@ -40,7 +40,7 @@ def flushed(log: Log, topic: str, *values: bytes, **more: Any) -> None:
 
 def segments(log: Log, topic: str = "t") -> list[Any]:
     """Return the segments of a topic's first partition."""
-    partition = inner(log)._core.state.partitions[(log.describe_topic(topic).id, 0)]
+    partition = inner(log).parts.core.state.partitions[(log.describe_topic(topic).id, 0)]
     return list(partition.segments)
 
 
@@ -163,7 +163,7 @@ def test_setting_compression(compression: str) -> None:
 
 
 def codec(disk: SimDisk, log: Log) -> set[str]:
-    path = inner(log)._lake.path(log.describe_topic("t").id, 0, segments(log)[0].id)
+    path = inner(log).parts.segment_folder.path(log.describe_topic("t").id, 0, segments(log)[0].id)
     file = disk.open(path, Mode.READ)
     data = bytes(file.map().view(0, file.size()))
     group = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0)
@@ -412,7 +412,7 @@ def test_setting_producer_expiry_ms() -> None:
         clock.advance(20)
         log.tick()
         assert log.stats().producers == 1
-        assert {key[0] for key in inner(log)._core.state.sequences} == {busy.id}
+        assert {key[0] for key in inner(log).parts.core.state.sequences} == {busy.id}
         busy.send("t", b"y").result(600)
         assert isinstance(quietly.send("t", b"y").exception(30), FencedError)
         busy.close()
@@ -536,16 +536,16 @@ def test_a_record_for_a_topic_that_is_not_there_makes_none() -> None:
 def test_an_entry_that_flushes_nothing_does_not_use_up_the_budget_for_good() -> None:
     log = quiet(config=LogConfig(wal_bytes=64 << 10))
     log.create_topic("t", 1)
-    encoded = inner(log)._writing.encode_rows(
-        inner(log)._writing.target("t"), [{"value": bytes(400 << 10)}], 0
+    encoded = inner(log).parts.writing.encode_rows(
+        inner(log).parts.writing.target("t"), [{"value": bytes(400 << 10)}], 0
     )
     assert encoded is not None
     log.delete_topic("t")
     log.checkpoint()
-    inner(log)._writing.submit(Write(0, (encoded.part,)), (encoded.body,))
-    assert inner(log)._budget.used() > 1
+    inner(log).parts.writing.submit(Write(0, (encoded.part,)), (encoded.body,))
+    assert inner(log).parts.budget.used() > 1
     log.checkpoint()
-    assert inner(log)._budget.used() < 1
+    assert inner(log).parts.budget.used() < 1
 
 
 def test_settings_are_taken_as_they_are_shown(tmp_path: Path) -> None:

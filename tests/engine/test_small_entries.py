@@ -21,12 +21,12 @@ COUNT = 1500
 
 
 def accounted(log: Log) -> int:
-    return inner(log)._core.used["memory_bytes"]
+    return inner(log).parts.core.used["memory_bytes"]
 
 
 def held(log: Log) -> int:
     """Return the memory of every body that a memtable or an open transaction refers to."""
-    core = inner(log)._core
+    core = inner(log).parts.core
     bodies = {id(body): body for body in core.bodies.values()}
     for each in core.memtables.values():
         bodies |= {id(chunk.body): chunk.body for chunk in each.chunks()}
@@ -34,7 +34,7 @@ def held(log: Log) -> int:
 
 
 def chunks(log: Log, topic: int = 1, partition: int = 0) -> list[memtable.Chunk]:
-    return inner(log)._core.memtables[(topic, partition)].chunks()
+    return inner(log).parts.core.memtables[(topic, partition)].chunks()
 
 
 def test_single_records_take_at_most_twice_their_payload() -> None:
@@ -74,7 +74,7 @@ def test_records_written_during_a_checkpoint_are_merged_across_its_end() -> None
         log.create_topic("t")
         for number in range(200):
             log.append("t", b"%d" % number)
-        checkpointer = inner(log)._checkpointer
+        checkpointer = inner(log).parts.checkpointer
         submit = checkpointer._submit
 
         def write_before(command: object) -> object:
@@ -92,7 +92,7 @@ def test_records_written_during_a_checkpoint_are_merged_across_its_end() -> None
         assert rows(log, "t", column="offset") == list(range(300))
         assert accounted(log) == held(log) > 0
         log.checkpoint()
-        partition = inner(log)._core.state.partitions[(1, 0)]
+        partition = inner(log).parts.core.state.partitions[(1, 0)]
         assert [(each.base, each.end) for each in partition.segments] == [(0, 200), (200, 300)]
         assert rows(log, "t") == want
         assert accounted(log) == 0
@@ -168,7 +168,7 @@ def test_replayed_runs_give_the_same_state_and_records() -> None:
         for number in range(30):
             log.append("raw", b"last %d" % number, partition=1)
         before = (state_of(log), {topic: everything(log, topic) for topic in log.topics()})
-        written = inner(log)._core.used["wal_bytes"], log.stats().memtable_records
+        written = inner(log).parts.core.used["wal_bytes"], log.stats().memtable_records
     with quiet(config=config, disk=disk, clock=clock) as log:
         assert state_of(log) == before[0]
         assert {topic: everything(log, topic) for topic in log.topics()} == before[1]

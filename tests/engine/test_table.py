@@ -660,14 +660,14 @@ def test_many_single_records_in_memory_are_found_and_forgotten_with_their_memtab
         assert table.get(b"49") == b"299"
         log.checkpoint()
         assert table.get(b"49") == b"299"
-        assert not inner(log)._lookup._hot
+        assert not inner(log).parts.lookup._hot
         log.append("t", b"again", b"49")
         assert table.get(b"49") == b"again"
         log.delete_topic("t")
         log.create_topic("u")
         log.append("u", b"1", b"k")
         assert log.table("u").get(b"k") == b"1"
-        assert len(inner(log)._lookup._hot) == 1
+        assert len(inner(log).parts.lookup._hot) == 1
 
 
 def test_who_looked_at_a_memtable_before_others_finds_what_was_in_it_then() -> None:
@@ -676,7 +676,7 @@ def test_who_looked_at_a_memtable_before_others_finds_what_was_in_it_then() -> N
         log.create_topic("t")
         for number in range(6):
             log.append("t", b"%d" % number, b"k")
-        (memtable,) = inner(log)._core.memtables.values()
+        (memtable,) = inner(log).parts.core.memtables.values()
         chunks = memtable.chunks()
         assert len(chunks) == 6
         keys = _HotKeys()

@@ -81,9 +81,9 @@ def fill(log: Log, topic: str = "t", count: int = 40, times: int = 3) -> list[by
 
 def segments(log: Log, topic: str = "t") -> list[Segment]:
     """Return the segments of a topic's first partition."""
-    found = inner(log)._core.state.topic(topic)
+    found = inner(log).parts.core.state.topic(topic)
     assert found is not None
-    return list(inner(log)._core.state.partitions[(found.id, 0)].segments)
+    return list(inner(log).parts.core.state.partitions[(found.id, 0)].segments)
 
 
 def places(log: Log, topic: str = "t") -> list[int]:
@@ -134,7 +134,7 @@ def forget_fetched(log: Log) -> None:
     for path in (inner(log).folder / "fetched").iterdir():
         path.unlink()
     for segment in segments(log):
-        inner(log)._segments.forget(segment.id)
+        inner(log).parts.segment_reader.forget(segment.id)
 
 
 def shown(log: Log, topic: str = "t") -> Counter[Any]:
@@ -144,11 +144,11 @@ def shown(log: Log, topic: str = "t") -> Counter[Any]:
 
 def sealed(log: Log, topic: str = "t") -> Counter[Any]:
     """Return the records of a topic that are in segments, read through the log."""
-    found = inner(log)._core.state.topic(topic)
+    found = inner(log).parts.core.state.topic(topic)
     assert found is not None
     total: Counter[Any] = Counter()
     for number in range(found.partitions):
-        partition = inner(log)._core.state.partitions[(found.id, number)]
+        partition = inner(log).parts.core.state.partitions[(found.id, number)]
         offset = partition.low
         while offset < partition.flushed:
             table = log.read(topic, number, offset, max_records=partition.flushed - offset)
@@ -337,7 +337,9 @@ def test_whoever_looked_before_a_move_reads_on(drive: LogConfig, tmp_path: Path)
         log.alter_topic("t", config=AWAY)
         log.lake.sync()
         assert (places(log), local_files(log)) == ([STORE] * 3, [])
-        found = [batch for each in before for batch in inner(log)._segments.scan(1, 0, each)]
+        found = [
+            batch for each in before for batch in inner(log).parts.segment_reader.scan(1, 0, each)
+        ]
         assert [each for batch in found for each in batch.column("value").to_pylist()] == values
 
 
@@ -621,7 +623,7 @@ def test_a_fetched_copy_that_is_damaged_while_the_log_is_open_is_fetched_again(
         for segment in segments(log):
             name = object_of(log, segment).replace("/", "+")
             ruin(inner(log).folder / "fetched" / name, segment, where)
-            inner(log)._segments.forget(segment.id)
+            inner(log).parts.segment_reader.forget(segment.id)
         downloads = log.lake.stats().store_downloads
         assert READS[read](log) == expected
         assert log.lake.stats().store_downloads > downloads
@@ -680,7 +682,7 @@ def test_a_local_copy_that_somebody_removed_is_read_from_the_store(
         values = fill(log)
         log.lake.sync()
         local_files(log)[1].unlink()
-        inner(log)._segments.forget(segments(log)[1].id)
+        inner(log).parts.segment_reader.forget(segments(log)[1].id)
         check_reads(log, values)
         assert log.verify() == 3
     with opened(tmp_path / "log", drive) as log:

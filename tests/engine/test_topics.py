@@ -61,7 +61,7 @@ def test_get_or_create_makes_a_topic_that_is_deleted_while_it_looks(
 ) -> None:
     with quiet() as log:
         first = log.create_topic("orders", 3)
-        topics = inner(log)._topics
+        topics = inner(log).parts.topics
         describe = topics.describe
 
         def describe_after_a_deletion(name: str) -> TopicInfo:
@@ -76,7 +76,7 @@ def test_get_or_create_makes_a_topic_that_is_deleted_while_it_looks(
 
 def test_a_topic_that_is_deleted_as_soon_as_it_is_made_is_described() -> None:
     with quiet() as log:
-        core, topics = inner(log)._core, inner(log)._topics
+        core, topics = inner(log).parts.core, inner(log).parts.topics
         submit = topics._submit
 
         def submit_and_delete(command: Command) -> Any:
@@ -195,7 +195,7 @@ def test_a_deleted_topic_leaves_no_file_no_offset_and_no_sequence(tmp_path: Path
         assert segment_files(tmp_path) == []
         assert log.topics() == ["kept"]
         assert log.committed("billing") == {("kept", 0): 1}
-        assert all(topic != orders for _, topic, _ in inner(log)._core.state.sequences)
+        assert all(topic != orders for _, topic, _ in inner(log).parts.core.state.sequences)
         with pytest.raises(TopicNotFoundError):
             log.read("orders")
         log.create_topic("orders")
@@ -314,7 +314,7 @@ def test_what_has_no_name_leaves_nothing_behind(tmp_path: Path) -> None:
             with log.producer() as producer:
                 producer.send("t", b"y")
         assert log.stats().producers == 0
-        assert not inner(log)._core.state.sequences
+        assert not inner(log).parts.core.state.sequences
         with log.producer("named") as producer:
             producer.send("t", b"z")
         assert log.stats().producers == 1

@@ -392,15 +392,18 @@ def test_a_write_that_was_refused_refuses_the_commit_too() -> None:
         log.create_topic("kept")
         tx = log.transaction()
         tx.append("kept", b"1")
-        target = inner(log)._writing.target("gone")
+        target = inner(log).parts.writing.target("gone")
         log.delete_topic("gone")
-        inner(log)._writing._targets["gone"] = target
-        inner(log)._core.state.names["gone"] = target.topic.id
-        inner(log)._core.state.topics[target.topic.id] = target.topic
+        inner(log).parts.writing._targets["gone"] = target
+        inner(log).parts.core.state.names["gone"] = target.topic.id
+        inner(log).parts.core.state.topics[target.topic.id] = target.topic
         try:
             tx.append_batch("gone", LARGE[:10])
         finally:
-            del inner(log)._core.state.names["gone"], inner(log)._core.state.topics[target.topic.id]
+            del (
+                inner(log).parts.core.state.names["gone"],
+                inner(log).parts.core.state.topics[target.topic.id],
+            )
         with pytest.raises(TopicNotFoundError):
             tx.append_batch("kept", LARGE)
         with pytest.raises(TopicNotFoundError):
@@ -454,14 +457,14 @@ def test_what_happens_between_freeze_and_flush_is_the_same_after_reopening(
             "delete": lambda: log.delete_topic("a"),
             "purge": lambda: log.purge_topic("a"),
         }
-        hooked = inner(log)._checkpointer._submit
+        hooked = inner(log).parts.checkpointer._submit
 
         def submit(command: object) -> object:
-            inner(log)._checkpointer._submit = hooked
+            inner(log).parts.checkpointer._submit = hooked
             during[act]()
             return hooked(command)  # type: ignore[arg-type]
 
-        inner(log)._checkpointer._submit = submit
+        inner(log).parts.checkpointer._submit = submit
         log.checkpoint()
 
     with lakebed.open(tmp_path) as log:

@@ -102,8 +102,8 @@ def test_key_headers_and_timestamp_come_back_as_given() -> None:
         log.append("t", b"plain")
         expected = [
             (b"key", [("trace", b"1"), ("text", "é".encode())], 1_000_000, b"v"),
-            (b"gone", None, inner(log)._core.clock.time_us(), None),
-            (None, None, inner(log)._core.clock.time_us(), b"plain"),
+            (b"gone", None, inner(log).parts.core.clock.time_us(), None),
+            (None, None, inner(log).parts.core.clock.time_us(), b"plain"),
         ]
         assert shown(log) == expected
         log.checkpoint()
@@ -246,7 +246,7 @@ def gathered(log: lakebed.Log, calls: list[Any]) -> list[Future[Ack]]:
     """Make calls that all go into one entry: the disk is slow while they come."""
     with armed("wal.group.before_write=delay:300"):
         first = log.append_async(*calls[0])
-        until(lambda: inner(log)._writing._open is None)
+        until(lambda: inner(log).parts.writing._open is None)
         rest = [log.append_async(*call) for call in calls[1:]]
     return [first, *rest]
 
@@ -258,11 +258,11 @@ def test_a_topic_deleted_while_its_record_waits_refuses_that_record_alone(tmp_pa
         before = entries(log)
         with armed("wal.group.before_write=delay:300"):
             first = log.append_async("kept", b"first")
-            until(lambda: inner(log)._writing._open is None)
+            until(lambda: inner(log).parts.writing._open is None)
             # The deletion stands before the entry in which both records wait.
             deleting = threading.Thread(target=log.delete_topic, args=("gone",))
             deleting.start()
-            until(lambda: bool(inner(log)._wal._committer._queue))
+            until(lambda: bool(inner(log).parts.wal.commits._queue))
             kept = log.append_async("kept", b"second")
             gone = log.append_async("gone", b"lost")
         deleting.join(600)
@@ -295,12 +295,12 @@ def test_a_schema_that_grows_while_records_wait_harms_none_of_them(tmp_path: Pat
         log.create_topic("t", 1, PRICE)
         with armed("wal.group.before_write=delay:300"):
             futures = [log.append_async("t", {"item": "a", "price": 1})]
-            until(lambda: inner(log)._writing._open is None)
+            until(lambda: inner(log).parts.writing._open is None)
             altering = threading.Thread(
                 target=lambda: log.alter_topic("t", schema=PRICE.append(pa.field("n", pa.int32())))
             )
             altering.start()
-            until(lambda: bool(inner(log)._wal._committer._queue))
+            until(lambda: bool(inner(log).parts.wal.commits._queue))
             futures += [log.append_async("t", {"item": "b", "price": 2})]
         altering.join(600)
         futures += [log.append_async("t", {"item": "c", "price": 3, "n": 4})]
@@ -350,7 +350,11 @@ def test_closing_while_others_append_loses_nothing_that_was_acknowledged(tmp_pat
                 told[thread].append(value)
                 number += 1
 
-        closing = threading.Timer(0.1, log.close)
+        def close(log: lakebed.Log = log, told: Any = acknowledged) -> None:
+            until(lambda: all(told))
+            log.close()
+
+        closing = threading.Thread(target=close)
         closing.start()
         outcomes = in_threads(8, work)
         closing.join()
@@ -417,7 +421,7 @@ def test_a_log_reads_what_it_replayed_after_its_wal_files_were_used_again(tmp_pa
 
 def _guarded(log: Log, call: Any) -> Any:
     """Call it only where it would be harmful."""
-    return lambda: call() if inner(log)._wal.in_callback else None
+    return lambda: call() if inner(log).parts.wal.commits.in_callback else None
 
 
 def _in_callback(log: Log, call: Any) -> Any:

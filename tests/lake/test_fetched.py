@@ -57,7 +57,12 @@ class Lake:
         self, *, files: float = 10, store: ObjectStore | None = None, disk: Disk | None = None
     ) -> RemoteCache:
         bytes_max = int(files * self.size)
-        return RemoteCache(disk or OsDisk(), self.folder / "cache", store or self.store, bytes_max)
+        return RemoteCache(
+            disk=disk or OsDisk(),
+            folder=self.folder / "cache",
+            store=store or self.store,
+            bytes_max=bytes_max,
+        )
 
     def get(self, cache: RemoteCache, number: int) -> Path:
         """Ask for a segment, and check that its file has exactly its bytes."""

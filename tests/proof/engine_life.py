@@ -246,7 +246,7 @@ class Worker:
         if pending is None:
             name = f"long-{self.thread}"
             begin = BeginTransaction(name, 3_600_000_000, self._time_us())
-            identity = self.quietly(lambda: inner(self.log)._writing.submit(begin))
+            identity = self.quietly(lambda: inner(self.log).parts.writing.submit(begin))
             self._pending = None if identity is None else _Pending(identity)
         elif self.rng.random() < 0.6:
             self._write_pending(pending)
@@ -254,12 +254,12 @@ class Worker:
             self._pending = None
             if self.rng.random() < 0.25:
                 abort = AbortTransaction(pending.id, pending.epoch, "aborted")
-                self.quietly(lambda: inner(self.log)._writing.submit(abort))
+                self.quietly(lambda: inner(self.log).parts.writing.submit(abort))
             else:
                 self._commit_pending(pending)
 
     def _write_pending(self, pending: _Pending) -> None:
-        writing = inner(self.log)._writing
+        writing = inner(self.log).parts.writing
         topic = self.rng.choice(("fixed", "fixed", "compacted", "churn"))
         rows = self._rows(self.rng.randint(1, 4), topic)
 
@@ -277,7 +277,7 @@ class Worker:
             self._pending = None  # what it holds is not known, so it is never committed
 
     def _commit_pending(self, pending: _Pending) -> None:
-        writing = inner(self.log)._writing
+        writing = inner(self.log).parts.writing
 
         def commit() -> list[Any]:
             offsets = tuple((group, "", self._marks(), 0, at) for group, at in groups.items())
@@ -300,23 +300,23 @@ class Worker:
         pending = self._pending
         if pending is not None and pending.epoch > 1:
             abort = AbortTransaction(pending.id, pending.epoch - 1, "aborted")
-            self.quietly(lambda: inner(self.log)._writing.submit(abort))
+            self.quietly(lambda: inner(self.log).parts.writing.submit(abort))
 
     def _marks(self) -> int:
-        return inner(self.log)._core.state.names[MARKS]
+        return inner(self.log).parts.core.state.names[MARKS]
 
     def _next_offset(self) -> dict[str, int]:
         self._position += 1
         return {f"group-{self.run}-{self.thread}": min(self._position, MARKS_WRITTEN)}
 
     def _time_us(self) -> int:
-        return inner(self.log)._core.clock.time_us()
+        return inner(self.log).parts.core.clock.time_us()
 
     # A producer
 
     def produce(self) -> None:
         """Write a producer's next batch."""
-        writing = inner(self.log)._writing
+        writing = inner(self.log).parts.writing
         if self._producer is None:
             register = RegisterProducer(f"producer-{self.thread}", self._time_us())
             self._producer = self.quietly(lambda: writing.submit(register))
@@ -341,7 +341,7 @@ class Worker:
     def _send(self) -> Any:
         assert self._last is not None
         command, encoded, _ = self._last
-        written = inner(self.log)._writing.submit(command, (encoded.body,))
+        written = inner(self.log).parts.writing.submit(command, (encoded.body,))
         return list(Acks("fixed", written.parts[0], encoded.order))
 
     def produce_again(self) -> None:
@@ -391,7 +391,7 @@ class Worker:
     def fill_spares(self) -> None:
         """Make spare WAL files, as a thread does otherwise."""
         with contextlib.suppress(OSError):  # its thread tries again later
-            self.quietly(inner(self.log)._wal._opened.spares.fill)
+            self.quietly(inner(self.log).parts.wal._opened.spares.fill)
 
     def _tell_lows(self, topic: str) -> None:
         for partition, (low, _) in (self.quietly(lambda: self.log.offsets(topic)) or {}).items():

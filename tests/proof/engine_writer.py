@@ -184,7 +184,7 @@ class Script:
         worker.do(action)
         if worker.failure is not None and not isinstance(worker.failure, RejectedError):
             worker.failure = None
-            if inner(worker.log)._wal.stats().poisoned or inner(worker.log)._core.broken:
+            if inner(worker.log).parts.wal.stats().poisoned or inner(worker.log).parts.core.broken:
                 self._reopen()
 
     def _reopen(self) -> None:

@@ -164,7 +164,7 @@ class Maker:
         return self.image.picture
 
     def _note(self, picture: Picture) -> None:
-        tail = self._log._committer.tail
+        tail = self._log.commits.tail
         self.image.places.append((tail.number, tail.position))
         self.image.pictures.append(picture)
 
@@ -216,7 +216,7 @@ def full(rng: random.Random) -> Image:
     """Make a log whose last file is used up to its last byte."""
     make = Maker(WalConfig(file_bytes=4096, spare_files=0), rng)
     make.append(rng.randint(1000, 2000))
-    tail = make.log._committer.tail
+    tail = make.log.commits.tail
     make.append(tail.size - tail.position - 3 * HEADER_BYTES)
     return make.close()
 

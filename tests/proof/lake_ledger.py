@@ -96,20 +96,20 @@ def _sealed(log: Log, topic: str) -> Contents:
 
 
 def _partition(log: Log, topic: str, number: int) -> Partition:
-    found = inner(log)._core.state.topic(topic)
+    found = inner(log).parts.core.state.topic(topic)
     assert found is not None
-    return inner(log)._core.state.partitions[(found.id, number)]
+    return inner(log).parts.core.state.partitions[(found.id, number)]
 
 
 def check_files(log: Log) -> None:
     """After a removal there is every file that is needed, and no other."""
-    lake, state = inner(log).lake, inner(log)._core.state
+    lake, state = inner(log).lake, inner(log).parts.core.state
     places = lake._parts.locations
     local, stored = set(), set()
     for (topic, number), partition in state.partitions.items():
         for segment in partition.segments:
             if segment.place != STORE:
-                local.add(inner(log)._lake.path(topic, number, segment.id))
+                local.add(inner(log).parts.segment_folder.path(topic, number, segment.id))
             if places.has_store:
                 stored.add(f"{places.base}/{places.object_name(topic, number, segment)}")
     assert set(_files(inner(log).folder / "lake")) == local

@@ -85,7 +85,7 @@ class Life:
     def _reopen_if_stopped(self) -> None:
         log = self._log
         if log is not None and (
-            inner(log)._wal.stats().poisoned or inner(log)._core.broken is not None
+            inner(log).parts.wal.stats().poisoned or inner(log).parts.core.broken is not None
         ):
             self.close()
 

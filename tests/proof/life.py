@@ -83,7 +83,7 @@ class Life:
     def _up_to_a_sector(self) -> int:
         """Return the size of an entry whose frame ends with a sector, so that a tear hits there."""
         assert self.log is not None
-        rest = -self.log._committer.tail.position % 512
+        rest = -self.log.commits.tail.position % 512
         return rest - 64 if rest > 64 else rest + 448
 
     def _own_bytes(self) -> bytes:
@@ -167,7 +167,7 @@ def _fill_spares(_life: Life, log: Wal) -> None:
 
 
 def _mark_idle(life: Life, log: Wal) -> None:
-    committer = log._committer
+    committer = log.commits
     committer.tail = log._writer.mark_idle(committer.tail)
     life.settle(synced=True)
 

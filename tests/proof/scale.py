@@ -44,6 +44,8 @@ FAILURES = Path(os.environ.get("LAKEBED_FAILURES", Path(__file__).parents[2] / "
 _UNTIL = float(os.environ.get("LAKEBED_PROVE_UNTIL", "inf"))
 _FOLDER = os.environ.get("LAKEBED_PROVE_FOLDER")
 _ROUND = os.environ.get("LAKEBED_ROUND")
+_BUDGET = 0.6
+"""The part of its seconds that a proof spends in `make test`."""
 _current: list[int] = []
 """The round that is running, if any."""
 
@@ -69,7 +71,7 @@ class Rounds:
         """How many trials were made, those of earlier runs of a long proof included."""
         self._most = (long if LONG else short) // shares
         self._least = 1 if LONG else max(1, self._most // 10)
-        self._until = _UNTIL if LONG else time.time() + (math.inf if _WHOLE else seconds)
+        self._until = _UNTIL if LONG else time.time() + (math.inf if _WHOLE else seconds * _BUDGET)
         self._counted: int | None = None
         self._note = Note(test, Path(_FOLDER)) if LONG and _FOLDER else None
 

@@ -131,9 +131,9 @@ class FaultyLife(Life):
     def _stopped(self, worker: Worker) -> bool:
         log = worker.log
         return (
-            inner(log)._closed
-            or inner(log)._wal.stats().poisoned is not None
-            or inner(log)._core.broken is not None
+            inner(log).parts.lifecycle.closed
+            or inner(log).parts.wal.stats().poisoned is not None
+            or inner(log).parts.core.broken is not None
         )
 
     def _again(self, worker: Worker) -> None:
@@ -230,8 +230,8 @@ def test_writers_go_on_while_checkpoints_fail(kind: str) -> None:
         worker = life.open()
         for action in STEPS[:5]:
             worker.do(action)
-        inner(worker.log)._wal.flush()
-        checkpointer = inner(worker.log)._checkpointer
+        inner(worker.log).parts.wal.flush()
+        checkpointer = inner(worker.log).parts.checkpointer
         lake = FaultyDisk(disk, Fault(kind, nth, errno=errno.ENOSPC, lasting=True))
         checkpointer._lake.disk, healthy = lake, checkpointer._lake.disk
         checkpointer._core.staging._disk = checkpointer._snapshots._disk = lake

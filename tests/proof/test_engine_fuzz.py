@@ -130,7 +130,7 @@ def _payloads() -> list[bytes]:
         Worker.add_partitions,
     ):
         worker.do(action)
-    return [bytes(entry.payload) for entry in inner(worker.log)._wal.entries()]
+    return [bytes(entry.payload) for entry in inner(worker.log).parts.wal.entries()]
 
 
 def _enveloped(kind: int, fields: Any) -> memoryview:

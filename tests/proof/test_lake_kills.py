@@ -19,7 +19,7 @@ from lakebed.host import failpoints
 from tests.proof import lake_writer
 from tests.proof.engine_child import ForkedChild
 from tests.proof.lake_ledger import LakeLedger, check_files, check_tables
-from tests.proof.scale import LONG, SEED, Rounds, kept_on_failure, rng, trials
+from tests.proof.scale import LONG, SEED, Rounds, in_turn, kept_on_failure, rng, trials
 from tests.s3 import Server, options, s3
 
 __all__ = ["s3"]
@@ -102,7 +102,7 @@ def test_a_kill_at_any_step_leaves_tables_that_agree_with_the_log(
 ) -> None:
     """Killed at the nth hit of each point, whatever it was doing."""
     test = f"{FILE}::test_a_kill_at_any_step_leaves_tables_that_agree_with_the_log[{point}]"
-    for kind in _kinds(point):
+    for kind in in_turn(point, _kinds(point)):
         given = _settings(kind, tmp_path)
         for nth in range(1, trials(1, 10) + 1):
             folder = tmp_path / f"{kind}-{nth}"

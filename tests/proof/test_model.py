@@ -158,7 +158,7 @@ class LogMachine(RuleBasedStateMachine):
         """Do what threads do meanwhile: make spare files, mark the log as idle."""
         self.log._opened.spares.fill()
         if idle:
-            self.log._committer.tail = self.log._writer.mark_idle(self.log._committer.tail)
+            self.log.commits.tail = self.log._writer.mark_idle(self.log.commits.tail)
             self.became(self.model, synced=True)
 
     @precondition(lambda self: self.model.items)

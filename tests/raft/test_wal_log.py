@@ -348,7 +348,7 @@ def test_a_salvaged_log_opens_and_says_what_is_lost() -> None:
     with Wal.open(ROOT, SMALL, disk=disk, threaded=False) as wal:
         wal.append_many([b"1", b"2"], term=1)
         lost = mark_request(FrameKind.GAP, encode_gap(3), index=5, term=1)
-        wal._committer.call(lost)
+        wal.commits.call(lost)
         wal.append_many([b"6", b"7"], term=2)
     log = open_sim(disk)
     assert [log.term_at(index) for index in range(9)] == [0, 1, 1, None, None, None, 2, 2, None]

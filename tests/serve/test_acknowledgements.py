@@ -67,9 +67,12 @@ def test_answers_that_nobody_reads_do_not_pile_up(tmp_path: Path) -> None:
     with Log.open(tmp_path / "log") as log:
         principal, pool = Principal("anonymous", "", ""), AckPool()
         stream = PutStream(
-            *(log, principal, "t", pool),
-            write,
-            lambda _: contextlib.nullcontext(),
+            log=log,
+            principal=principal,
+            topic="t",
+            pool=pool,
+            write=write,
+            admit=lambda _: contextlib.nullcontext(),
         )
         taken: list[int] = []
 

@@ -131,7 +131,7 @@ class ServedLog(RemoteLog):
         self.served = log
         self._server = Server(inner(log), _CONFIG).start()
         super().__init__(self._server.url)
-        self._topics.clock = inner(log)._core.clock
+        self._topics.clock = inner(log).parts.core.clock
 
     def close(self) -> None:
         """Close the client, the log and its server.

@@ -323,7 +323,7 @@ def test_nothing_is_on_record_where_nothing_happened_or_nobody_wants_it(log: Log
     assert not allowed(quiet, Principal("bob", "", ""), READ, "orders")
     assert guard.flush()
     assert quiet.flush()
-    assert AUDIT_TOPIC not in inner(log)._core.state.names
+    assert AUDIT_TOPIC not in inner(log).parts.core.state.names
     quiet.close()
     guard.close()
 
@@ -365,7 +365,7 @@ def test_what_was_only_counted_is_recorded_when_the_second_is_over(log: Log) -> 
     guard = Guard(inner(log), ServeConfig())
     bob = called(guard, log, "bob", "reader")
     refused_often(guard, bob, 40)
-    until(lambda: AUDIT_TOPIC in inner(log)._core.state.names)
+    until(lambda: AUDIT_TOPIC in inner(log).parts.core.state.names)
     until(lambda: any(each["reason"].startswith("and ") for each in rows(log, AUDIT_TOPIC)))
     guard.close()
 

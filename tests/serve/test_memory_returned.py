@@ -43,7 +43,7 @@ def test_memory_is_returned_when_the_log_is_idle_and_seldom_when_it_is_not() -> 
     clock = ManualClock()
     with quiet(clock=clock) as log:
         log.create_topic("t")
-        memory = IdleMemory(inner(log)._core)
+        memory = IdleMemory(inner(log).parts.core)
         for _ in range(11):
             clock.advance(5)
             log.append("t", b"x")

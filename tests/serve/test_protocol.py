@@ -421,12 +421,12 @@ def test_any_put_message_is_answered_once_or_ends_the_stream() -> None:
         def put(message: bytes | None, batch: pa.RecordBatch | None) -> None:
             written.clear()
             stream = PutStream(
-                inner(log),
-                Principal("alice", "", "peer"),
-                "t",
-                pool,
-                lambda buffer: written.append(buffer.to_pybytes()),
-                lambda _: nullcontext(),
+                log=inner(log),
+                principal=Principal("alice", "", "peer"),
+                topic="t",
+                pool=pool,
+                write=lambda buffer: written.append(buffer.to_pybytes()),
+                admit=lambda _: nullcontext(),
             )
             try:
                 stream.take(batch, message)
@@ -451,12 +451,12 @@ def test_a_put_to_a_log_that_is_being_closed_is_told_to_come_back() -> None:
     with quiet() as log:
         log.create_topic("t")
         stream = PutStream(
-            inner(log),
-            Principal("alice", "", "peer"),
-            "t",
-            pool,
-            lambda buffer: written.append(buffer.to_pybytes()),
-            lambda _: nullcontext(),
+            log=inner(log),
+            principal=Principal("alice", "", "peer"),
+            topic="t",
+            pool=pool,
+            write=lambda buffer: written.append(buffer.to_pybytes()),
+            admit=lambda _: nullcontext(),
         )
     stream.take(BATCHES[0], pack([7, "write", None]))
     stream.finish()

@@ -130,7 +130,7 @@ def test_a_transaction_of_another_principal_is_not_committed(clients: Clients) -
 def test_who_may_neither_write_nor_use_a_group_sets_no_number(clients: Clients) -> None:
     with pytest.raises(AccessDeniedError):
         clients.open("eve").commit_together([], name="job", number=1)
-    assert clients.server.log._core.state.markers == {}
+    assert clients.server.log.parts.core.state.markers == {}
 
 
 _UNREADABLE: list[tuple[str, dict[str, Any]]] = [

@@ -44,7 +44,7 @@ def log(tmp_path: Path) -> Iterator[lakebed.Log]:
 def write_randomly(log: lakebed.Log, topic: str, *, typed: bool) -> None:
     """Write segments: keys again and again, records without one, old and new tombstones."""
     rng = random.Random(7)
-    now_us = inner(log)._core.clock.time_us()
+    now_us = inner(log).parts.core.clock.time_us()
     for _ in range(4):
         rows = []
         for number in range(300):
@@ -96,7 +96,7 @@ def test_what_is_left_is_what_a_dictionary_would_keep(
     )
     sealed = [row for row in before if row["value"] not in (b"hot", {"name": None, "id": -1})]
     hot = [row for row in before if row not in sealed]
-    kept = surviving(sealed, inner(log)._core.clock.time_us() - DAY_US)
+    kept = surviving(sealed, inner(log).parts.core.clock.time_us() - DAY_US)
     assert records(log, "t") == sorted(
         [*kept, *hot], key=lambda row: (row["partition"], row["offset"])
     )
@@ -135,7 +135,7 @@ def test_a_job_that_died_between_two_partitions_is_finished_by_the_next(
         lakebed.spark.compact(spark, log, "t", progress=die)
     report = lakebed.spark.compact(spark, log, "t")
     assert report.partitions == 1
-    assert records(log, "t") == surviving(before, inner(log)._core.clock.time_us() - DAY_US)
+    assert records(log, "t") == surviving(before, inner(log).parts.core.clock.time_us() - DAY_US)
 
 
 def test_segments_that_the_log_compacts_meanwhile_are_planned_anew(
@@ -154,7 +154,7 @@ def test_segments_that_the_log_compacts_meanwhile_are_planned_anew(
     monkeypatch.setattr(job, "survivors", late)
     report = lakebed.spark.compact(spark, log, "t")
     assert report.records_dropped == 0
-    assert records(log, "t") == surviving(before, inner(log)._core.clock.time_us() - DAY_US)
+    assert records(log, "t") == surviving(before, inner(log).parts.core.clock.time_us() - DAY_US)
 
 
 def looked_through(
@@ -190,7 +190,7 @@ def test_files_that_are_out_of_reach_are_looked_through_by_way_of_the_owner(
 ) -> None:
     log.create_topic("t", 1, SCHEMA if typed else None, COMPACTED)
     write_randomly(log, "t", typed=typed)
-    expected = surviving(records(log, "t"), inner(log)._core.clock.time_us() - DAY_US)
+    expected = surviving(records(log, "t"), inner(log).parts.core.clock.time_us() - DAY_US)
     for lost in (False, True):
         _, given = looked_through(spark, log, lost=lost)
         assert kept(given) == [row["offset"] for row in expected]

@@ -134,7 +134,7 @@ def test_waiting_entries_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         futures = []
         for _ in range(200):
             futures.append(log.append_async(b"x" * 10_000))
-            deepest = max(deepest, log._committer._queued_bytes)
+            deepest = max(deepest, log.commits._queued_bytes)
         assert [future.result(600) for future in futures] == list(range(1, 201))
         assert 50_000 < deepest < 125_000
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.errors import DiskFullError, PoisonedError
+from lakebed.errors import DiskFullError, PoisonedError, UnknownOutcomeError
 from lakebed.host import Fault, FaultyDisk, SimDisk
 from lakebed.wal import SyncMode, Wal, WalConfig
+from lakebed.wal.frame import ENTRY
 from lakebed.wal.request import Request
 from tests.waiting import until
 
@@ -23,7 +24,7 @@ def test_the_interval_syncs_however_quickly_the_next_append_comes(
     with Wal.open(tmp_path / "log", config) as log:
         for _ in range(appends):
             log.append(b"x")
-        until(lambda: log.stats().durable_index == appends and log._committer.tail.idle)
+        until(lambda: log.stats().durable_index == appends and log.commits.tail.idle)
 
 
 class Sly(Request):
@@ -40,7 +41,7 @@ class Sly(Request):
 def test_a_gate_that_is_made_too_late_stays_open(tmp_path: Path) -> None:
     with Wal.open(tmp_path / "log") as log:
         request = Sly(1, (b"x",), 1, flags=0, term=0)
-        log._committer._join(request)
+        log.commits._join(request)
         assert request.gate is not None
         assert not request.gate.locked()
 
@@ -98,3 +99,18 @@ def test_a_callback_that_ends_the_thread_does_not_end_the_log(tmp_path: Path) ->
         log.append_async(b"first").add_done_callback(leave)
         assert log.append_async(b"second").result(600) == 2
         assert log.append(b"third") == 3
+
+
+def test_a_failed_group_that_is_committed_again_keeps_its_unknown_outcome() -> None:
+    """An exception can strike between the failure and the new tail; the group comes again then."""
+    disk = FaultyDisk(SimDisk())
+    log = Wal.open("/log", disk=disk, threaded=False)
+    disk.fault = Fault("sync_data", disk.calls["sync_data"] + 1, errno.EIO, lasting=True)
+    group = [Request(ENTRY, (b"x",), 1, flags=0, term=0)]
+    tail = log.commits.tail
+    log._writer.commit(tail, group)
+    log._writer.commit(tail, group)
+    assert isinstance(group[0].error, UnknownOutcomeError)
+    later = [Request(ENTRY, (b"y",), 1, flags=0, term=0)]
+    log._writer.commit(tail, later)
+    assert isinstance(later[0].error, PoisonedError)

@@ -111,7 +111,7 @@ def test_every_caller_of_a_shared_group_returns(tmp_path: Path) -> None:
             assert disk.arrived.wait(PATIENCE_SECONDS)
             for count in (3, 1, 4, 2, 5):
                 callers.append(started(partial(log.append_many, [b"x"] * count)))
-            until(lambda: len(log._committer._queue) == 15)
+            until(lambda: len(log.commits._queue) == 15)
         assert first.result(PATIENCE_SECONDS) == 1
         ranges = [caller.result(PATIENCE_SECONDS) for caller in callers]
     assert [len(each) for each in ranges] == [3, 1, 4, 2, 5]
@@ -154,7 +154,7 @@ def test_a_read_that_meets_a_change_says_so_and_not_that_the_log_is_damaged(
     with Wal.open(tmp_path / "log", SMALL, threaded=False) as log:
         log.append_many([bytes(500)] * 20)
         log.append_many([bytes(500)] * 30)
-        stale = [log._committer.tail]
+        stale = [log.commits.tail]
         change(log)
         now = log._reader._tail
         log._reader._tail = lambda: stale.pop() if stale else now()
@@ -167,7 +167,7 @@ def test_a_released_file_that_is_gone_before_it_is_opened_was_released(tmp_path:
     with Wal.open(tmp_path / "log", SMALL, threaded=False) as log:
         for _ in range(30):
             log.append(bytes(500))
-        stale = [log._committer.tail]
+        stale = [log.commits.tail]
         log._entries.drop_files_below = lambda number: None  # type: ignore[method-assign]
         log.release(25)
         now = log._reader._tail
@@ -231,8 +231,8 @@ def test_a_torn_tail_is_surely_gone_before_anything_is_written_in_its_place() ->
     """
     disk = SimDisk()
     log = Wal.open("/log", SMALL, disk=disk, threaded=False)
-    log.append(bytes((448 - log._committer.tail.position - 64) % 512))
-    torn = log._committer.tail.position
+    log.append(bytes((448 - log.commits.tail.position - 64) % 512))
+    torn = log.commits.tail.position
     assert torn % 512 == 448
     log.append_many([b"", b"whole"])
     contents = disk.contents()
@@ -305,18 +305,18 @@ def test_a_flush_that_comes_late_lets_nobody_wait(tmp_path: Path) -> None:
     """Waking goes on behind an entry that a flush chose to wait for, and that was done before."""
     disk = HeldDisk()
     with Wal.open(tmp_path / "log", SMALL, disk=disk) as log:
-        mutex = PausedMutex(log._committer._mutex)
-        log._committer._mutex = mutex  # type: ignore[assignment]
+        mutex = PausedMutex(log.commits._mutex)
+        log.commits._mutex = mutex  # type: ignore[assignment]
         with disk.holding():
             calls = [started(lambda: log.append(b"first"))]
             assert disk.arrived.wait(PATIENCE_SECONDS)
             log.append_async(b"nobody waits")
-            chosen = log._committer._queue[0]
+            chosen = log.commits._queue[0]
             mutex.when = lambda: chosen.gate is not None
             flushed = started(log.flush)
             assert mutex.arrived.wait(PATIENCE_SECONDS)
             calls += [started(lambda: log.append(b"behind")) for _ in range(4)]
-            until(lambda: len(log._committer._queue) == 5)
+            until(lambda: len(log.commits._queue) == 5)
         until(lambda: log.last_index == 6)
         mutex.gate.set()
         flushed.result(PATIENCE_SECONDS)

@@ -56,7 +56,7 @@ def test_setting_sync_interval_ms(tmp_path: Path) -> None:
     with Wal.open(tmp_path / "log", config) as log:
         log.append(b"x")
         until(lambda: log.stats().durable_index == 1)
-        assert not log._committer.tail.idle
+        assert not log.commits.tail.idle
 
 
 def test_a_weaker_mode_is_shown_and_flush_still_syncs(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         It is appended whether or not the future is awaited.
         """
         self._log._check_open()
-        record = self._engine._writing.record(topic, value, key, headers, partition, timestamp)
+        record = self._engine.parts.writing.record(topic, value, key, headers, partition, timestamp)
         future: asyncio.Future[Ack] = self._loop.create_future()
         if self._waiting or bridge.must_wait(self._engine):
             self._waiting.append((record, future))
@@ -169,7 +169,7 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
                 self._pump = self._loop.create_task(self._append_waiting())
             return future
         try:
-            self._engine._writing.post(record, FutureReply(self._completions, future))
+            self._engine.parts.writing.post(record, FutureReply(self._completions, future))
         except BaseException:
             future.cancel()  # it is told by the exception, and by nothing else
             raise
@@ -183,7 +183,9 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         self._log._check_open()
         await self._admit()
         # A thread checks and encodes; nobody holds one while the disk works.
-        posted = await self._run(self._engine._writing.append_batch_async, topic, rows, partition)
+        posted = await self._run(
+            self._engine.parts.writing.append_batch_async, topic, rows, partition
+        )
         return await asyncio.wrap_future(posted)
 
     def producer(
@@ -334,7 +336,7 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
 
         Tasks that wait for records or for room get `ClosedError`.
         """
-        if self._engine._closed:
+        if self._engine.parts.lifecycle.closed:
             return
         # Not in a thread of the log: those may all be waiting for something that closing ends.
         closing = asyncio.to_thread(self._log.close)
@@ -388,8 +390,11 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
             if error is not None:
                 raise error
             if not future.done():  # otherwise cancelled, and never written
-                reply, post = FutureReply(self._completions, future), self._engine._writing.post
-                if self._engine._wal.queue_is_full:
+                reply, post = (
+                    FutureReply(self._completions, future),
+                    self._engine.parts.writing.post,
+                )
+                if self._engine.parts.wal.commits.queue_is_full:
                     await self._run_slowly(post, record, reply)
                 else:
                     post(record, reply)
@@ -400,9 +405,9 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
 
     async def _admit(self) -> None:
         """Let a write pass, or make it wait: as `Budget.admit`, without a thread."""
-        if self._engine._core.broken is not None:
-            raise self._engine._core.broken
-        budget = self._engine._budget
+        if self._engine.parts.core.broken is not None:
+            raise self._engine.parts.core.broken
+        budget = self._engine.parts.budget
         pause = budget.pause()
         if pause == 0:
             return
@@ -414,7 +419,7 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         budget.throttled_seconds += time.monotonic() - started
 
     async def _wait_for_room(self, started: float) -> None:
-        budget = self._engine._budget
+        budget = self._engine.parts.budget
         deadline = started + self._engine.config.write_timeout_ms / 1000
         budget.stopped_writes += 1
         with budget.watched(self._room.set):

@@ -300,7 +300,12 @@ class AsyncRemoteLog(AsyncLog):
         on_revoke: AsyncCallback | None,
     ) -> AsyncConsumer:
         made = AsyncRemoteConsumer(
-            consumer, self._run, on_assign, on_revoke, self._threads, self._check_open
+            consumer=consumer,
+            run=self._run,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            threads=self._threads,
+            check_log=self._check_open,
         )
         self._consumers.add(made)
         return made

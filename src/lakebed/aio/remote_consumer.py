@@ -34,6 +34,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
 
     def __init__(
         self,
+        *,
         consumer: Consumer,
         run: Run,
         on_assign: AsyncCallback | None,

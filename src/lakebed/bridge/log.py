@@ -39,7 +39,7 @@ async def read(
     log._check_open()
     read_now = partial(log._read_now, topic, partition)
     table, wanted = await run(read_now, offset, bounds, columns)
-    if table.num_rows or seconds == 0 or not await _arrival(log._reading, wanted, seconds):
+    if table.num_rows or seconds == 0 or not await _arrival(log.parts.reading, wanted, seconds):
         return table
     following = next(iter(wanted.values()))
     table, _ = await run(read_now, following, bounds, columns)
@@ -64,4 +64,4 @@ async def _arrival(reading: Reading, wanted: dict[Key, int], seconds: float | No
 
 def must_wait(log: Log) -> bool:
     """Return whether a write would block or fail: for memory, for the queue, for a broken log."""
-    return bool(log._core.broken or log._budget.pause() or log._wal.queue_is_full)
+    return log.parts.admission.must_wait()

@@ -89,6 +89,7 @@ class RemoteBackend:
 
     def __init__(
         self,
+        *,
         connection: Connection,
         topics: RemoteTopics,
         writing: RemoteWriting,

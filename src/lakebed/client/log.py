@@ -75,7 +75,11 @@ class RemoteLog(RemoteLogStub, Log):
         self._reading = RemoteReading(connection)
         self._groups = RemoteGroups(connection, self._reading)
         self._backend = RemoteBackend(
-            connection, self._topics, self._writing, self._reading, self._groups
+            connection=connection,
+            topics=self._topics,
+            writing=self._writing,
+            reading=self._reading,
+            groups=self._groups,
         )
         self.lake = RemoteLake(connection)
         self.derived = RemoteDerived(connection)

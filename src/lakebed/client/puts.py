@@ -132,13 +132,13 @@ class Lane:
 
     def __init__(
         self,
+        *,
         connection: Connection,
         topic: str,
         topic_id: int,
         version: int,
         schema: pa.Schema,
         register: Callable[[], tuple[int, int]],
-        *,
         kind: str,
         numbered: bool,
         gathered: Source | None = None,

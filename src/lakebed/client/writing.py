@@ -398,12 +398,12 @@ class RemoteWriting(Writer):
                     self._watch()
                     gathered = self._gathering_lanes[key] = _Gathered(self)
                     lane = self._lanes[key] = Lane(
-                        self._connection,
-                        target.topic.name,
-                        target.topic.id,
-                        len(target.topic.schemas),
-                        target.schema,
-                        self._register,
+                        connection=self._connection,
+                        topic=target.topic.name,
+                        topic_id=target.topic.id,
+                        version=len(target.topic.schemas),
+                        schema=target.schema,
+                        register=self._register,
                         kind="producer",
                         numbered=True,
                         gathered=gathered,
@@ -461,12 +461,12 @@ class RemoteWriting(Writer):
                     self._watch()
                     topic = self._topics.looked_up(part.topic)
                     lane = self._lanes[key] = Lane(
-                        self._connection,
-                        topic.name,
-                        topic.id,
-                        part.schema,
-                        self._topics.schema(topic, part.schema),
-                        lambda: identity,
+                        connection=self._connection,
+                        topic=topic.name,
+                        topic_id=topic.id,
+                        version=part.schema,
+                        schema=self._topics.schema(topic, part.schema),
+                        register=lambda: identity,
                         kind=kind,
                         numbered=False,
                     )

@@ -1,37 +1,40 @@
-"""The parts of an embedded log: how they are put together when it is opened, and let go of."""
+"""How an embedded log is put together: recovered from its folder, then assembled in layers.
+
+Each part is constructed from parts that exist already, so that the order below is the order of
+dependence. The one exception are the `Hooks` of the core: the WAL needs the core, which applies
+what the WAL has committed, and the core calls back parts that are constructed after both.
+"""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple
 
-from lakebed.api.log import Log
 from lakebed.config import LakeConfig, LogConfig
 from lakebed.engine.access import Access
+from lakebed.engine.admission import Admission
 from lakebed.engine.audit import Audit
 from lakebed.engine.backend import EmbeddedBackend
 from lakebed.engine.backup import Backups
 from lakebed.engine.budget import Budget
 from lakebed.engine.checkpoint import Checkpointer
 from lakebed.engine.cleanup import Cleanup
-from lakebed.engine.core import Core
+from lakebed.engine.commands import Commands
+from lakebed.engine.core import Core, Hooks
 from lakebed.engine.groups import Groups
+from lakebed.engine.lifecycle import Lifecycle
 from lakebed.engine.maintenance import Maintenance
 from lakebed.engine.reading import Reading
 from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
 from lakebed.engine.rewriting import Rewriting
-from lakebed.engine.settings import effective_config
 from lakebed.engine.staging import Staging
 from lakebed.engine.survival import Survival
 from lakebed.engine.table_keys import Lookup
 from lakebed.engine.topics import Topics
 from lakebed.engine.writing import Writing
-from lakebed.errors import ClosedError, InvalidArgumentError
-from lakebed.host import Clock, Disk, OsDisk, SystemClock
+from lakebed.host import Clock, Disk, OsDisk
 from lakebed.iceberg.derived_table import Derived
 from lakebed.iceberg.lake import Lake
 from lakebed.iceberg.parts import LakeParts, open_store
@@ -40,10 +43,9 @@ from lakebed.lake.locations import Locations
 from lakebed.lake.remote_cache import RemoteCache
 from lakebed.lake.remote_segments import RemoteSegments
 from lakebed.lake.segment_reader import SegmentReader
-from lakebed.reports.stats import LogStats
 from lakebed.state.image import State
 from lakebed.state.snapshot_files import SnapshotFolder
-from lakebed.types import HardState, Progress, say_nothing
+from lakebed.types import HardState, Progress
 from lakebed.wal import Wal
 from lakebed.wal.folder import RAFT, TOPICS, Layout, declare_kind, is_declared, other_kind
 
@@ -51,281 +53,279 @@ _FLUSH_THREADS_MAX: Final = 4
 """Segments that a checkpoint writes at a time, at most."""
 
 
-class Assembly(Log):
-    """A log without the calls that its users make: those are in `EmbeddedLog`."""
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts of an open log, by name."""
 
-    def __init__(
-        self, folder: Path, config: LogConfig, disk: Disk, clock: Clock, *, threaded: bool
-    ) -> None:
-        self.folder = folder
-        self.config = config
-        self._disk = disk
-        self._threaded = threaded
-        self._closed = False
-        self._released = False
-        self._before_close: list[Callable[[], None]] = []
-        """Done when the log is about to be closed, by whoever serves it from this process."""
-        self._backing_up = threading.RLock()
-        self._staging = Staging(disk, folder)
-        self._lake = LakeFolder(disk, folder)
-        self._snapshots = SnapshotFolder(disk, folder)
-        self._core = Core(State(), self._staging, clock)
-        self._recovered = Recovered()
-        self._wal: Wal
-        self._groups: Groups
-        self.lake: Lake
-        """Iceberg tables and object store."""
-        self.derived: Derived
-        """Iceberg tables that jobs and pipelines make."""
-        self.access: Access
-        """Who may do what when this log is served: tokens, rules, grants."""
-        self.audit: Audit
-        """What a server refused, and what was done to the log itself."""
+    folder: Path
+    config: LogConfig
+    lifecycle: Lifecycle
 
-    @classmethod
-    def _open(
-        cls,
-        folder: str | os.PathLike[str],
-        config: LogConfig | None,
-        progress: Progress | None,
-        disk: Disk | None,
-        clock: Clock | None,
-        *,
-        threaded: bool,
-    ) -> Self:
-        """Open the log in `folder`, making it if the folder is new or empty."""
-        if not isinstance(folder, (str, os.PathLike)) or "\0" in os.fspath(folder):
-            raise InvalidArgumentError("the folder is not a path", got=repr(folder))
-        disk, clock = disk or OsDisk(), clock or SystemClock()
-        if config is None:
-            config = effective_config(disk, Path(folder), os.environ)
-        config = _checked_config(config)
-        log = cls(Path(folder), config, disk, clock, threaded=threaded)
-        tell = progress or say_nothing
-        log._wal = Wal.open(
-            folder,
-            config.wal,
-            progress=lambda done, total: tell("reading the WAL", done, total),
-            disk=disk,
-            clock=clock,
-            threaded=threaded,
-            applied=log._core.applied,
-            kind=TOPICS,
-        )
-        try:
-            declared = is_declared(disk, Layout(log.folder))
-            if not declared:
-                _check_not_raft(log._wal)
-            log._recover(tell)
-            if not declared:
-                declare_kind(disk, Layout(log.folder), log._wal.log_id, TOPICS)
-            log._assemble()
-        except BaseException:
-            log._wal.close()
-            raise
-        return log
+    # What is on disk, and the state that it gives
+    staging: Staging
+    segment_folder: LakeFolder
+    core: Core
+    wal: Wal
+    recovered: Recovered
 
-    def _recover(self, tell: Progress) -> None:
-        state, self._recovered = load_snapshot(self._snapshots, self._wal)
-        self._core.state = state
-        replay(
-            self._core,
-            self._wal,
-            self._recovered,
-            lambda done, total: tell("replaying entries", done, total),
-        )
-        tidy(
-            self._core,
-            self._lake,
-            self._disk,
-            self.folder,
-            self._recovered,
-            stored=bool(self.config.lake.store),
-        )
+    # Reading and writing
+    segment_reader: SegmentReader
+    reading: Reading
+    lookup: Lookup
+    commands: Commands
+    admission: Admission
+    writing: Writing
+    backend: EmbeddedBackend
 
-    def _assemble(self) -> None:
-        """Put the parts together that need the recovered state."""
-        self._core.check_may_wait = self._wal.check_may_wait
-        self._assemble_lake()
-        self.access = Access(self._core, self._submit, self._wal.log_id)
-        self._topics = Topics(self._core, self._submit, self.config.default_partitions)
-        self.audit = Audit(self._topics, self._writing)
-        self._groups = Groups(self._core, self._reading, self._submit)
-        self._backend = EmbeddedBackend(
-            self._core, self._writing, self._reading, self._groups, self._admit
-        )
-        self._assemble_upkeep()
-        if self._threaded:
-            self._core.on_applied = self._after_apply
-            self._maintenance.start()
-            self._maintenance.nudge()
-            self.lake.start()
+    # What has methods for users
+    topics: Topics
+    groups: Groups
+    access: Access
+    audit: Audit
+    lake: Lake
+    derived: Derived
 
-    def _assemble_lake(self) -> None:
-        """Put together what reads and writes segments and tables."""
-        core, config = self._core, self._lake_config()
-        locations = Locations(self.folder, config.store, str(self._wal.log_id))
-        store = open_store(config)
-        cache, remote = None, None
-        if store is not None:
-            cache = RemoteCache(
-                self._disk, self.folder / "fetched", store, config.store_cache_bytes
-            )
-            remote = RemoteSegments(cache, locations)
-        self._segments = SegmentReader(self._lake, self.config.cache_bytes, remote)
-        self._reading = Reading(core, self._segments)
-        self._lookup = Lookup(core, self._segments)
-        self._writing = Writing(core, self._wal, self._admit)
-        parts = LakeParts(
-            log=core,
-            wal=self._wal,
-            commands=self._writing,
-            config=config,
-            segments=self._lake,
-            reader=self._segments,
+    # What happens in the background
+    budget: Budget
+    checkpointer: Checkpointer
+    survival: Survival
+    cleanup: Cleanup
+    maintenance: Maintenance
+    backups: Backups
+
+
+class _Files(NamedTuple):
+    """The folder of a log and what is in it, before it is recovered."""
+
+    disk: Disk
+    folder: Path
+    staging: Staging
+    segments: LakeFolder
+    snapshots: SnapshotFolder
+
+
+class _Tables(NamedTuple):
+    """What reads segments, and keeps Iceberg tables of them."""
+
+    reader: SegmentReader
+    derived: Derived
+    lake: Lake
+
+
+class _Upkeep(NamedTuple):
+    """What checkpoints, cleans and rewrites the log."""
+
+    budget: Budget
+    checkpointer: Checkpointer
+    survival: Survival
+    cleanup: Cleanup
+    maintenance: Maintenance
+
+
+def assemble(
+    folder: Path, config: LogConfig, *, disk: Disk, clock: Clock, tell: Progress, threaded: bool
+) -> Parts:
+    """Recover the log in `folder`, and return its parts; its threads are running then."""
+    files = _Files(
+        disk, folder, Staging(disk, folder), LakeFolder(disk, folder), SnapshotFolder(disk, folder)
+    )
+    core = Core(State(), files.staging, clock)
+    wal = Wal.open(
+        folder,
+        config.wal,
+        progress=lambda done, total: tell("reading the WAL", done, total),
+        disk=disk,
+        clock=clock,
+        threaded=threaded,
+        applied=core.applied,
+        kind=TOPICS,
+    )
+    try:
+        recovered = _recover(files, core, wal, tell, stored=bool(config.lake.store))
+        return _assemble(files, config, core, wal, recovered, threaded=threaded)
+    except BaseException:
+        wal.close()
+        raise
+
+
+def _recover(files: _Files, core: Core, wal: Wal, tell: Progress, *, stored: bool) -> Recovered:
+    """Load the state from snapshot and WAL into the core; compare the segments with it."""
+    layout = Layout(files.folder)
+    declared = is_declared(files.disk, layout)
+    if not declared:
+        _check_not_raft(wal)
+    core.state, recovered = load_snapshot(files.snapshots, wal)
+    replay(core, wal, recovered, lambda done, total: tell("replaying entries", done, total))
+    tidy(core, files.segments, files.disk, files.folder, recovered, stored=stored)
+    if not declared:
+        declare_kind(files.disk, layout, wal.log_id, TOPICS)
+    return recovered
+
+
+def _assemble(
+    files: _Files, config: LogConfig, core: Core, wal: Wal, recovered: Recovered, *, threaded: bool
+) -> Parts:
+    """Construct the parts that need the recovered state, and start their threads."""
+    lifecycle, commands = Lifecycle(files.folder), Commands(wal)
+    tables = _open_tables(files, config, core, wal, commands)
+    recovered.files_removed += tables.lake.delete_segments(recovered.dropped)
+    reading = Reading(core, tables.reader)
+    groups = Groups(core, reading, commands.submit)
+    topics = Topics(core, commands.submit, config.default_partitions)
+    upkeep = _build_upkeep(files, config, core, wal, commands, tables, groups, threaded=threaded)
+    upkeep.checkpointer.start_from(recovered.snapshots)
+    admission = Admission(
+        core=core,
+        wal=wal,
+        budget=upkeep.budget,
+        relieve=None if threaded else upkeep.maintenance.tick,
+    )
+    writing = Writing(core=core, wal=wal, commands=commands, admission=admission)
+    parts = Parts(
+        folder=files.folder,
+        config=config,
+        lifecycle=lifecycle,
+        staging=files.staging,
+        segment_folder=files.segments,
+        core=core,
+        wal=wal,
+        recovered=recovered,
+        segment_reader=tables.reader,
+        reading=reading,
+        lookup=Lookup(core, tables.reader),
+        commands=commands,
+        admission=admission,
+        writing=writing,
+        backend=EmbeddedBackend(
+            core=core, writing=writing, reading=reading, groups=groups, admission=admission
+        ),
+        topics=topics,
+        groups=groups,
+        access=Access(core, commands.submit, wal.log_id),
+        audit=Audit(topics, writing),
+        lake=tables.lake,
+        derived=tables.derived,
+        budget=upkeep.budget,
+        checkpointer=upkeep.checkpointer,
+        survival=upkeep.survival,
+        cleanup=upkeep.cleanup,
+        maintenance=upkeep.maintenance,
+        backups=Backups(
+            disk=files.disk,
+            folder=files.folder,
+            wal=wal,
+            lake=files.segments,
+            staging=files.staging,
+            config=config.lake,
+            picture=upkeep.maintenance.picture,
+            time_us=core.clock.time_us,
+            check_open=lifecycle.check_open,
+        ),
+    )
+    _start(parts, threaded=threaded)
+    return parts
+
+
+def _open_tables(
+    files: _Files, config: LogConfig, core: Core, wal: Wal, commands: Commands
+) -> _Tables:
+    """Construct what reads segments, here and in the object store, and their Iceberg tables."""
+    lake_config = _lake_config(config, files.disk)
+    locations = Locations(files.folder, lake_config.store, str(wal.log_id))
+    store = open_store(lake_config)
+    cache, remote = None, None
+    if store is not None:
+        cache = RemoteCache(
+            disk=files.disk,
+            folder=files.folder / "fetched",
             store=store,
-            remote_cache=cache,
-            locations=locations,
+            bytes_max=lake_config.store_cache_bytes,
         )
-        self.derived = Derived(parts)
-        self.lake = Lake(parts, self.derived)
-        self._recovered.files_removed += self.lake.delete_segments(self._recovered.dropped)
+        remote = RemoteSegments(cache, locations)
+    reader = SegmentReader(files.segments, config.cache_bytes, remote)
+    parts = LakeParts(
+        log=core,
+        wal=wal,
+        commands=commands,
+        config=lake_config,
+        segments=files.segments,
+        reader=reader,
+        store=store,
+        remote_cache=cache,
+        locations=locations,
+    )
+    derived = Derived(parts)
+    return _Tables(reader, derived, Lake(parts, derived))
 
-    def _assemble_upkeep(self) -> None:
-        """Put together what checkpoints, cleans, rewrites and copies the log."""
-        core, config, submit = self._core, self.config, self._writing.submit
-        self._checkpointer = Checkpointer(
-            core,
-            self._wal,
-            self._lake,
-            self._snapshots,
-            submit,
-            self.lake.delete_segments,
-            _flush_threads() if self._threaded else 1,
-        )
-        self._checkpointer.start_from(self._recovered.snapshots)
-        self._budget = Budget(core, config, lambda: self._checkpointer.frozen_wal_bytes)
-        rewriting = Rewriting(core, self._lake, self._segments, self._checkpointer, submit)
-        self._survival = Survival(core, self._segments, rewriting, self._checkpointer)
-        self._cleanup = Cleanup(core, self._segments, rewriting, self._checkpointer, submit)
-        self._maintenance = Maintenance(
-            core,
-            config,
-            self._budget,
-            self._checkpointer,
-            self._cleanup,
-            self._groups,
-            submit,
-            self.lake.nudge,
-        )
-        self._backups = Backups(
-            self._disk,
-            self.folder,
-            self._wal,
-            self._lake,
-            self._staging,
-            config.lake,
-            self._maintenance.picture,
-            core.clock.time_us,
-            self._check_open,
-        )
 
-    def stats(self) -> LogStats:
-        """Return counters and a picture of the log."""
-        self._check_open()
-        state = self._core.state
-        partitions = list(state.partitions.values())
-        cache = self._segments.stats
-        return LogStats(
-            topics=len(self._topics.names()),
-            partitions=len(self._topics.partitions()),
-            segments=sum(len(each.segments) for each in partitions),
-            segment_bytes=sum(
-                segment.file_bytes for each in partitions for segment in each.segments
-            ),
-            memtable_bytes=self._core.used["memory_bytes"],
-            memtable_records=sum(each.end - each.flushed for each in partitions),
-            memtable_budget_bytes=self.config.memtable_bytes,
-            records_written=self._core.used["records"],
-            open_transactions=len(state.transactions),
-            transactions_timed_out=self._maintenance.transactions_timed_out,
-            groups=len(state.groups),
-            members_expelled=self._maintenance.members_expelled,
-            producers=len(state.producers),
-            applied_index=state.numbers["applied"],
-            checkpoints=self._checkpointer.count,
-            last_checkpoint=self._checkpointer.last,
-            checkpoint_age_ms=self._checkpointer.age_ms(),
-            throttled_ms=int(self._budget.throttled_seconds * 1000),
-            stopped_writes=self._budget.stopped_writes,
-            rejected_writes=self._budget.rejected_writes,
-            disk_full=self._budget.disk_full,
-            maintenance_failures=self._maintenance.failures,
-            last_failure=None
-            if self._maintenance.last_failure is None
-            else str(self._maintenance.last_failure),
-            cleanup_failures=self._cleanup.failures.listing(state.topics.__contains__),
-            cache_bytes=cache.cached_bytes,
-            cache_hits=cache.hits,
-            cache_misses=cache.misses,
-            snapshot_index=self._recovered.snapshot_index,
-            replayed_entries=self._recovered.replayed_entries,
-            snapshots_passed_over=self._recovered.snapshots_passed_over,
-            files_removed=self._recovered.files_removed,
-            files_quarantined=self._recovered.files_quarantined,
-            wal=self._wal.stats(),
-            lake=self.lake.stats(),
-        )
+def _build_upkeep(
+    files: _Files,
+    config: LogConfig,
+    core: Core,
+    wal: Wal,
+    commands: Commands,
+    tables: _Tables,
+    groups: Groups,
+    *,
+    threaded: bool,
+) -> _Upkeep:
+    """Construct what checkpoints, cleans and rewrites the log."""
+    submit, reader = commands.submit, tables.reader
+    checkpointer = Checkpointer(
+        core=core,
+        wal=wal,
+        lake=files.segments,
+        snapshots=files.snapshots,
+        submit=submit,
+        delete_segments=tables.lake.delete_segments,
+        threads=_flush_threads() if threaded else 1,
+    )
+    budget = Budget(core, config, checkpointer)
+    rewriting = Rewriting(
+        core=core, lake=files.segments, reader=reader, checkpointer=checkpointer, submit=submit
+    )
+    cleanup = Cleanup(
+        core=core, reader=reader, rewriting=rewriting, checkpointer=checkpointer, submit=submit
+    )
+    return _Upkeep(
+        budget=budget,
+        checkpointer=checkpointer,
+        survival=Survival(core=core, reader=reader, rewriting=rewriting, checkpointer=checkpointer),
+        cleanup=cleanup,
+        maintenance=Maintenance(
+            core=core,
+            config=config,
+            budget=budget,
+            checkpointer=checkpointer,
+            cleanup=cleanup,
+            groups=groups,
+            submit=submit,
+            changed=tables.lake.nudge,
+        ),
+    )
 
-    def close(self) -> None:
-        """Finish what was appended and release the folder. A second call does nothing.
 
-        What is in memory stays in the WAL and is read again at the next opening; `checkpoint`
-        before makes that quicker.
-        """
-        if self._released:
-            return
-        self._wal.check_may_wait()
-        while self._before_close:
-            self._before_close.pop()()
-        self._closed = True  # an interrupted call is finished by the next one
-        with self._backing_up:
-            pass  # a backup that is being taken notices, and ends while the folder is ours
-        self._budget.close()
-        self._maintenance.stop()
-        self.lake.stop()
-        self.derived.close()
-        self._reading.closed = True
-        self._core.wake_all()
-        self._groups.wake_all()
-        try:
-            self._wal.close()
-            self._released = True
-        finally:
-            self._segments.close()
+def _start(parts: Parts, *, threaded: bool) -> None:
+    """Connect the core with the parts that it calls back, and start the threads."""
+    maintenance, budget = parts.maintenance, parts.budget
 
-    # Inside
+    def after_apply() -> None:
+        maintenance.nudge()
+        budget.changed()
 
-    def _lake_config(self) -> LakeConfig:
-        """Return the settings of the lake; tables are on a real disk, or there are none."""
-        if isinstance(self._disk, OsDisk):
-            return self.config.lake
-        return replace(self.config.lake, iceberg=False)
+    parts.core.hooks = Hooks(
+        check_may_wait=parts.wal.commits.check_may_wait,
+        after_apply=after_apply if threaded else None,
+    )
+    if threaded:
+        maintenance.start()
+        maintenance.nudge()
+        parts.lake.start()
 
-    def _admit(self) -> None:
-        if self._core.broken is not None:
-            raise self._core.broken
-        if self._wal.in_callback:
-            return  # waiting there would hold up the commit that makes room
-        self._budget.admit(None if self._threaded else self._maintenance.tick)
 
-    def _after_apply(self) -> None:
-        self._maintenance.nudge()
-        self._budget.changed()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("the log is closed", path=self.folder)
+def _lake_config(config: LogConfig, disk: Disk) -> LakeConfig:
+    """Return the settings of the lake; only a log on a real disk has tables."""
+    return config.lake if isinstance(disk, OsDisk) else replace(config.lake, iceberg=False)
 
 
 def _check_not_raft(wal: Wal) -> None:
@@ -340,9 +340,3 @@ def _check_not_raft(wal: Wal) -> None:
 def _flush_threads() -> int:
     """Return how many segments to write at a time: half of the cores are left to the writers."""
     return max(1, min(_FLUSH_THREADS_MAX, (os.cpu_count() or 1) // 2))
-
-
-def _checked_config(config: LogConfig) -> LogConfig:
-    if not isinstance(config, LogConfig):
-        raise InvalidArgumentError("the settings are not a LogConfig", got=type(config).__name__)
-    return config

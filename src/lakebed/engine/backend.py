@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lakebed.api.backend import FetchRequest
 from lakebed.api.cursor import Cursor, Fetched
+from lakebed.engine.admission import Admission
 from lakebed.engine.core import Core
 from lakebed.engine.fetching import fetch, wanted_next
 from lakebed.engine.groups import Groups
@@ -75,17 +76,18 @@ class EmbeddedBackend:
 
     def __init__(
         self,
+        *,
         core: Core,
         writing: Writing,
         reading: Reading,
         groups: Groups,
-        admit: Callable[[], None],
+        admission: Admission,
     ) -> None:
         self._core = core
         self._reading = reading
         self.writing = writing
         self.groups = groups
-        self.admit = admit
+        self._admission = admission
 
     @property
     def clock(self) -> Clock:
@@ -105,6 +107,10 @@ class EmbeddedBackend:
 
     def adopt(self, session: Forkable) -> None:
         """Do nothing: see `forked`."""
+
+    def admit(self) -> None:
+        """Return when a write may begin: see `Admission.admit`."""
+        self._admission.admit()
 
     # Reading
 

@@ -65,6 +65,7 @@ class Backups:
 
     def __init__(
         self,
+        *,
         disk: Disk,
         folder: Path,
         wal: Wal,

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from lakebed.config import LogConfig
+from lakebed.engine.checkpoint import Checkpointer
 from lakebed.engine.core import Core
 from lakebed.errors import ClosedError, DiskFullError, LakebedError, OverloadedError
 
@@ -30,12 +31,12 @@ _SLOWEST_SECONDS: Final = 0.02
 class Budget:
     """Says when a checkpoint is due and makes writers wait. Any thread."""
 
-    def __init__(self, core: Core, config: LogConfig, frozen_wal_bytes: Callable[[], int]) -> None:
+    def __init__(self, core: Core, config: LogConfig, checkpointer: Checkpointer) -> None:
         self._core = core
         self._memory = config.memtable_bytes
         self._wal = config.wal_bytes
         self._timeout = config.write_timeout_ms / 1000
-        self._frozen_wal_bytes = frozen_wal_bytes
+        self._checkpointer = checkpointer
         self._room = threading.Condition()
         self._waiting = 0
         self._closed = False
@@ -49,8 +50,8 @@ class Budget:
     def used(self) -> float:
         """Return the share of the budget in use: 1 means that writers wait."""
         memory = self._core.used["memory_bytes"] / self._memory
-        wal = (self._core.used["wal_bytes"] - self._frozen_wal_bytes()) / (2 * self._wal)
-        return max(memory, wal)
+        wal_bytes = self._core.used["wal_bytes"] - self._checkpointer.frozen_wal_bytes
+        return max(memory, wal_bytes / (2 * self._wal))
 
     def checkpoint_due(self) -> bool:
         """Return whether half of the budget is used."""

@@ -54,6 +54,7 @@ class Checkpointer:
 
     def __init__(
         self,
+        *,
         core: Core,
         wal: Wal,
         lake: LakeFolder,

@@ -44,6 +44,7 @@ class Cleanup:
 
     def __init__(
         self,
+        *,
         core: Core,
         reader: SegmentReader,
         rewriting: Rewriting,

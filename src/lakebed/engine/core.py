@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -73,6 +74,16 @@ class _Redo(NamedTuple):
     result: Any
 
 
+@dataclass(frozen=True)
+class Hooks:
+    """What the core calls back: parts of the log that are constructed after it."""
+
+    check_may_wait: Callable[[], None]
+    """Raises in a callback of the committing thread, which waiting would hold up."""
+    after_apply: Callable[[], None] | None
+    """Called by the committing thread after each group."""
+
+
 class Core:
     """State and memtables. `apply` belongs to the committing thread, the rest to anyone."""
 
@@ -97,9 +108,8 @@ class Core:
         self._columns: dict[tuple[int, int], pa.Schema] = {}
         self._watching = threading.Lock()
         self._watchers: dict[Key, list[Callable[[], None]]] = {}
-        self.on_applied: Callable[[], None] | None = None
-        self.check_may_wait: Callable[[], None] = _anyone_may
-        """Refuses whoever would hold up the committing thread: a callback that it runs."""
+        self.hooks: Hooks | None = None
+        """None while the log is being recovered: nothing is committed then."""
 
     # Applying
 
@@ -114,8 +124,14 @@ class Core:
                         self._apply_request(request, prepared)
         except Exception as error:
             self._break(error, group)
-        if self.on_applied is not None:
-            self.on_applied()
+        hooks = self.hooks
+        if hooks is not None and hooks.after_apply is not None:
+            hooks.after_apply()
+
+    def check_may_wait(self) -> None:
+        """Raise in a callback of the committing thread, which waiting would hold up."""
+        if self.hooks is not None:
+            self.hooks.check_may_wait()
 
     def _apply_request(self, request: Request, prepared: Prepared) -> None:
         if self.broken is not None:
@@ -324,7 +340,3 @@ class Core:
 
 def _transactions_ended(changes: list[Change], state: State) -> list[int]:
     return [key for target, key, value in changes if target is state.transactions and value is GONE]
-
-
-def _anyone_may() -> None:
-    """Let anyone wait: nothing is committed yet."""

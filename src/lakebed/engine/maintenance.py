@@ -41,6 +41,7 @@ class Maintenance:
 
     def __init__(
         self,
+        *,
         core: Core,
         config: LogConfig,
         budget: Budget,

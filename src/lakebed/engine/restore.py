@@ -210,7 +210,7 @@ class _Restore:
 
     def _compare(self, log: Log, target: Path) -> None:
         manifest, stats = self._manifest, log.stats()
-        found = (stats.wal.log_id, stats.applied_index, offsets_of(log._core.state))
+        found = (stats.wal.log_id, stats.applied_index, offsets_of(log.parts.core.state))
         expected = (manifest.log_id, manifest.index, manifest.offsets)
         for name, one, other in zip(("log", "index", "offsets"), found, expected, strict=True):
             if one != other:

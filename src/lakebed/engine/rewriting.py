@@ -36,6 +36,7 @@ class Rewriting:
 
     def __init__(
         self,
+        *,
         core: Core,
         lake: LakeFolder,
         reader: SegmentReader,

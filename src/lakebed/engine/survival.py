@@ -66,7 +66,7 @@ class Survival:
     """Acts on survivors. One thread at a time, and none that cleans up meanwhile."""
 
     def __init__(
-        self, core: Core, reader: SegmentReader, rewriting: Rewriting, checkpointer: Checkpointer
+        self, *, core: Core, reader: SegmentReader, rewriting: Rewriting, checkpointer: Checkpointer
     ) -> None:
         self._core = core
         self._reader = reader

@@ -43,6 +43,7 @@ class EmbeddedTable(Table):
 
     def __init__(
         self,
+        *,
         core: Core,
         reading: Reading,
         segments: SegmentReader,
@@ -203,7 +204,14 @@ class EmbeddedTable(Table):
         return 0 if memtable is None else memtable.bytes_between(start, until)
 
     def _scan(self, topic: Topic, extents: Sequence[Extent], wanted: Selection) -> Scan:
-        return Scan(self._core, self._reading, self._segments, topic, extents, wanted)
+        return Scan(
+            core=self._core,
+            reading=self._reading,
+            segments=self._segments,
+            topic=topic,
+            extents=extents,
+            wanted=wanted,
+        )
 
     def _wanted(
         self, topic: Topic, columns: Sequence[str] | None, where: pc.Expression | None

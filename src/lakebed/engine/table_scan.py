@@ -67,6 +67,7 @@ class Scan:
 
     def __init__(
         self,
+        *,
         core: Core,
         reading: Reading,
         segments: SegmentReader,

@@ -23,6 +23,8 @@ from lakebed.api.encoding import (
     Target,
 )
 from lakebed.api.writing import Writer
+from lakebed.engine.admission import Admission
+from lakebed.engine.commands import Commands, outcome, running_future
 from lakebed.engine.core import Core, Prepared
 from lakebed.errors import LakebedError, RejectedError
 from lakebed.state.commands import Command, Write, encode
@@ -41,18 +43,19 @@ if TYPE_CHECKING:
 class Writing(Writer):
     """Everything that appends to a WAL. Any thread."""
 
-    def __init__(self, core: Core, wal: Wal, admit: Callable[[], None]) -> None:
+    def __init__(self, *, core: Core, wal: Wal, commands: Commands, admission: Admission) -> None:
         super().__init__(core, wal.config.entry_bytes_max)
         self._core = core
         self._wal = wal
-        self._admit = admit
+        self._commands = commands
+        self._admission = admission
         self._gathering = threading.Lock()
         self._open: _Gathered | None = None
 
     @property
     def in_callback(self) -> bool:
         """Return whether this is the committing thread, running a callback."""
-        return self._wal.in_callback
+        return self._wal.commits.in_callback
 
     # Batches
 
@@ -62,7 +65,7 @@ class Writing(Writer):
         encoded = self.encode_rows(target, rows, partition)
         if encoded is None:
             return Acks(topic, (), None)
-        self._admit()
+        self._admission.admit()
         command = Write(self._core.clock.time_us(), (encoded.part,))
         written: Written = self.submit(command, (encoded.body,))
         return Acks(target.topic.name, _accepted(written.parts[0]), encoded.order)
@@ -72,10 +75,10 @@ class Writing(Writer):
         target = self.target(topic)
         encoded = self.encode_rows(target, rows, partition)
         if encoded is None:
-            empty = _running()
+            empty = running_future()
             empty.set_result(Acks(topic, (), None))
             return empty
-        self._admit()
+        self._admission.admit()
         order = encoded.order
         return self.submit_async(
             Write(self._core.clock.time_us(), (encoded.part,)),
@@ -95,39 +98,28 @@ class Writing(Writer):
 
     def submit(self, command: Command, bodies: Sequence[Body] = ()) -> Any:
         """Write a command; return its result when it is durable and applied."""
-        request = self.request(command, bodies)
-        self._wal.commit(request)
-        return outcome(request)
+        return self._commands.submit(command, bodies)
 
     def submit_async(
         self, command: Command, bodies: Sequence[Body], answer: Callable[[Any], Any]
     ) -> Future[Any]:
-        """Write a command; the future tells what `answer` makes of its result."""
-        request = self.request(command, bodies)
-        future = request.future = _running()
-        request.answer = lambda: answer(outcome(request))
-        self._wal.post(request)
-        return future
-
-    def request(self, command: Command, bodies: Sequence[Body]) -> Request:
-        """Prepare the entry of a command."""
-        payload = encode(command, [body.raw() for body in bodies])
-        return self._wal.request(payload, Prepared(command, bodies))
+        """Write a command; the future receives what `answer` makes of its result."""
+        return self._commands.submit_async(command, bodies, answer)
 
     # Single records
 
     def append(self, record: Record) -> Ack:
         """Append one record, together with those of whoever else is appending."""
-        self._admit()
-        self._wal.check_may_wait()
+        self._admission.admit()
+        self._wal.commits.check_may_wait()
         rider, own = Waiter(), _Gathered(self)
         rider.make_gate()
         try:
             gathered, row = self._join(record, rider, own)
             if gathered is own:
-                self._wal.commit(own.request)
+                self._wal.commits.call(own.request)
             else:
-                self._wal.ride(rider)
+                self._wal.commits.ride(rider)
         except BaseException as error:
             rider.abandon()
             self._give_up(own, error)
@@ -136,8 +128,8 @@ class Writing(Writer):
 
     def append_async(self, record: Record) -> Future[Ack]:
         """Append one record; the future gives its place when it is durable."""
-        self._admit()
-        future: Future[Ack] = _running()
+        self._admission.admit()
+        future: Future[Ack] = running_future()
         self.post(record, future)
         return future
 
@@ -147,7 +139,7 @@ class Writing(Writer):
         try:
             gathered, _ = self._join(record, Waiter(), own, future)
             if gathered is own:
-                self._wal.post(own.request)
+                self._wal.commits.post(own.request)
         except BaseException as error:
             self._give_up(own, error)
             raise
@@ -173,7 +165,7 @@ class Writing(Writer):
         """See to it that nobody waits in vain for an entry that will never be written."""
         if self._open is not gathered and not gathered.records:
             return  # it was never opened
-        if self._wal.holds(gathered.request):
+        if self._wal.commits.holds(gathered.request):
             return
         self.close_gathered(gathered)
         told = (
@@ -272,20 +264,7 @@ class _Gathered:
         return acks[position]
 
 
-def outcome(request: Request) -> Any:
-    """Return the result of a request that is finished, or raise what it was refused for."""
-    if isinstance(request.result, LakebedError):
-        raise request.result
-    return request.result
-
-
 def _accepted(part: Any) -> Any:
     if isinstance(part, LakebedError):
         raise part
     return part
-
-
-def _running() -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future

@@ -37,7 +37,7 @@ class Catalog:
     """A connection to the catalog, made when it is first needed. One thread at a time."""
 
     def __init__(
-        self, config: LakeConfig, disk: Disk, folder: Path, store: ObjectStore | None = None
+        self, *, config: LakeConfig, disk: Disk, folder: Path, store: ObjectStore | None = None
     ) -> None:
         self.is_own: Final = not config.catalog
         """It is inside the log's folder, and has the log's tables only."""

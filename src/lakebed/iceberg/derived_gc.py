@@ -53,10 +53,10 @@ class DerivedGarbage:
         tables: dict[str, list[Stored]],
     ) -> None:
         sweep = Sweep(
-            self._pending,
-            report,
-            _FILE_DELETED,
-            self._derived.check_open,
+            pending=self._pending,
+            report=report,
+            deleted=_FILE_DELETED,
+            check_open=self._derived.check_open,
             now_us=self._clock.time_us(),
             grace_seconds=grace_seconds,
         )

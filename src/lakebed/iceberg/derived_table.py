@@ -71,7 +71,7 @@ class Derived(DerivedCalls):
         """The catalog's namespace in which the tables are."""
         self.folder: Final = DerivedFolder(parts)
         config = replace(parts.config, namespace=self.namespace)
-        self._catalog = Catalog(config, parts.disk, parts.tables_folder)
+        self._catalog = Catalog(config=config, disk=parts.disk, folder=parts.tables_folder)
         self._commits = TableCommits(self._catalog, config.snapshots_kept, _STEPS)
         self._live: dict[str, tuple[int | None, dict[str, Any]]] = {}
         """Newest snapshot and live files of each table, by the table's identity."""

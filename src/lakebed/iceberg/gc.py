@@ -41,7 +41,7 @@ class TopicGarbage:
     """Deletes files of topics. One thread at a time, but for `delete_segments`."""
 
     def __init__(
-        self, parts: LakeParts, tables: TopicTables, tiering: Tiering | None, worker: Worker
+        self, *, parts: LakeParts, tables: TopicTables, tiering: Tiering | None, worker: Worker
     ) -> None:
         self._parts = parts
         self._log = parts.log
@@ -208,10 +208,10 @@ class TopicGarbage:
     def _sweep(self, report: RemovalReport, grace_seconds: float, before_us: int) -> None:
         """Delete files that nothing refers to, wherever tables and objects are."""
         sweep = Sweep(
-            self._pending,
-            report,
-            _FILE_DELETED,
-            self._worker.check_not_abandoned,
+            pending=self._pending,
+            report=report,
+            deleted=_FILE_DELETED,
+            check_open=self._worker.check_not_abandoned,
             now_us=self._log.clock.time_us(),
             grace_seconds=grace_seconds,
         )

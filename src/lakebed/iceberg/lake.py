@@ -48,12 +48,18 @@ class Lake:
         self._parts = parts
         self._log = parts.log
         self._config = parts.config
-        catalog = Catalog(parts.config, parts.disk, parts.tables_folder, parts.store)
+        catalog = Catalog(
+            config=parts.config, disk=parts.disk, folder=parts.tables_folder, store=parts.store
+        )
         self._worker = Worker(parts, catalog)
         self._tables = TopicTables(parts, catalog)
         self._tiering = None if parts.store is None else Tiering(parts, parts.store)
-        self._sync = TopicSync(parts, self._tables, self._tiering, self._worker)
-        self._garbage = TopicGarbage(parts, self._tables, self._tiering, self._worker)
+        self._sync = TopicSync(
+            parts=parts, tables=self._tables, tiering=self._tiering, worker=self._worker
+        )
+        self._garbage = TopicGarbage(
+            parts=parts, tables=self._tables, tiering=self._tiering, worker=self._worker
+        )
         self._derived_garbage = DerivedGarbage(parts, derived)
         self._jobs = (
             self._sync.upload_behind,

@@ -94,11 +94,11 @@ class Sweep:
 
     def __init__(
         self,
+        *,
         pending: PendingDeletes,
         report: RemovalReport,
         deleted: failpoints.Failpoint,
         check_open: Callable[[], None],
-        *,
         now_us: int,
         grace_seconds: float,
     ) -> None:

@@ -31,7 +31,7 @@ class TopicSync:
     """Syncs topics. One thread at a time, with the worker's lock."""
 
     def __init__(
-        self, parts: LakeParts, tables: TopicTables, tiering: Tiering | None, worker: Worker
+        self, *, parts: LakeParts, tables: TopicTables, tiering: Tiering | None, worker: Worker
     ) -> None:
         self._parts = parts
         self._log = parts.log

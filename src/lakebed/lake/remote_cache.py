@@ -71,7 +71,7 @@ class RemoteCache:
     side by side. The bound holds for all but the segments that are in use, and the last one used.
     """
 
-    def __init__(self, disk: Disk, folder: Path, store: ObjectStore, bytes_max: int) -> None:
+    def __init__(self, *, disk: Disk, folder: Path, store: ObjectStore, bytes_max: int) -> None:
         self._disk = disk
         self._folder = folder
         self._store = store

@@ -61,7 +61,7 @@ def topics_of_offsets(_log: Any, request: Any) -> Sequence[str]:
 
 def topics_of_transaction(log: Any, request: Any) -> Sequence[str]:
     """Return the topics of a transaction's offsets; the log refuses ids that do not exist."""
-    topics = log._core.state.topics
+    topics = log.parts.core.state.topics
     ids = {committed_offset(offset)[2] for offset in request["offsets"]}
     return sorted(topics[topic_id].name for topic_id in ids if topic_id in topics)
 

@@ -49,12 +49,12 @@ class Session:
 
     def __init__(
         self,
+        *,
         log: Log,
         principal: Principal,
         server: str,
         wake: Callable[[str], None],
         config: ServeConfig,
-        *,
         administrator: bool,
     ) -> None:
         self.log = log
@@ -86,7 +86,7 @@ def producer_name(principal: str, name: str | None) -> str:
 
 def check_owner(log: Log, producer: int, principal: str) -> None:
     """Refuse a producer or transaction that belongs to somebody else."""
-    found = log._core.state.producers.get(producer)
+    found = log.parts.core.state.producers.get(producer)
     if found is not None and found.owner != ("" if principal == ANONYMOUS else principal):
         raise FencedError("the producer belongs to somebody else", producer=producer)
 
@@ -115,7 +115,7 @@ def _derived_file(given: Any) -> DerivedFile:
 
 def _describe_for_writers(session: Session, request: Any) -> Any:
     """Return a topic as the state holds it: what a client needs to encode records for it."""
-    return tuple(session.log._topics.find(request["name"]))
+    return tuple(session.log.parts.topics.find(request["name"]))
 
 
 # Producers and transactions
@@ -125,7 +125,7 @@ def _register_producer(session: Session, request: Any) -> Any:
     log = session.log
     name = producer_name(session.principal.name, request.get("name"))
     session.room.check_producer(name, transactional=False)
-    return log._submit(RegisterProducer(name, log._core.clock.time_us()))
+    return log._submit(RegisterProducer(name, log.parts.core.clock.time_us()))
 
 
 def _forget_producer(session: Session, request: Any) -> None:
@@ -138,7 +138,7 @@ def _begin_transaction(session: Session, request: Any) -> Any:
     _check_range(request, "timeout_ms", 1, 86_400_000)
     name = producer_name(session.principal.name, request.get("name"))
     session.room.check_producer(name, transactional=True)
-    time_us = log._core.clock.time_us()
+    time_us = log.parts.core.clock.time_us()
     return log._submit(BeginTransaction(name, request["timeout_ms"] * 1000, time_us))
 
 
@@ -150,11 +150,11 @@ def _check_range(request: Any, name: str, low: float, high: float) -> None:
 def _commit_transaction(session: Session, request: Any) -> Any:
     identity = _owned(session, request)
     log = session.log
-    log._admit()
+    log.parts.admission.admit()
     session.room.check_groups(groups_of_offsets(request))
     committed = _committed_offsets(request)
-    command = CommitTransaction(*identity, log._core.clock.time_us(), (), committed)
-    written: Written = log._writing.submit(command)
+    command = CommitTransaction(*identity, log.parts.core.clock.time_us(), (), committed)
+    written: Written = log.parts.writing.submit(command)
     return placed(written)
 
 
@@ -169,7 +169,7 @@ def _commit_together(session: Session, request: Any) -> Any:
     command = CommitTogether(
         name,
         request["number"],
-        log._core.clock.time_us(),
+        log.parts.core.clock.time_us(),
         request["keep_ms"] * 1000,
         checked_transactions(request["transactions"]),
         _committed_offsets(request),
@@ -190,7 +190,7 @@ def _committed_offsets(request: Any) -> tuple[tuple[str, str, int, int, int], ..
 
 def _abort_transaction(session: Session, request: Any) -> None:
     identity = _owned(session, request)
-    session.log._writing.submit(AbortTransaction(*identity, "aborted"))
+    session.log.parts.writing.submit(AbortTransaction(*identity, "aborted"))
 
 
 def _owned(session: Session, request: Any) -> tuple[int, int]:
@@ -217,24 +217,26 @@ def placed(written: Written) -> list[Any]:
 def _join(session: Session, request: Any) -> Any:
     _check_range(request, "session_seconds", 0.001, 86_400)
     session.room.check_groups([request["group"]])
-    return session.log._groups.join(
+    return session.log.parts.groups.join(
         request["group"], request["topics"], request["session_seconds"], request["strategy"]
     )
 
 
 def _heartbeat(session: Session, request: Any) -> Any:
     held = places(request["held"])
-    allowed = session.log._groups.heartbeat(request["group"], request["member"], held)
+    allowed = session.log.parts.groups.heartbeat(request["group"], request["member"], held)
     return sorted(allowed)
 
 
 def _leave(session: Session, request: Any) -> None:
-    session.log._groups.leave(request["group"], request["member"])
+    session.log.parts.groups.leave(request["group"], request["member"])
 
 
 def _commit(session: Session, request: Any) -> None:
     session.room.check_groups([request["group"]])
-    session.log._groups.commit(request["group"], request["member"], offsets(request["offsets"]))
+    session.log.parts.groups.commit(
+        request["group"], request["member"], offsets(request["offsets"])
+    )
 
 
 def _commit_offsets(session: Session, request: Any) -> None:
@@ -268,7 +270,7 @@ def places(given: Any) -> list[TopicPartition]:
 
 def _hello(session: Session, _: Any) -> Any:
     """Return who answers, and whom it sees."""
-    wal = session.log._wal
+    wal = session.log.parts.wal
     return {
         "protocol": VERSION,
         "version": __version__,

@@ -82,6 +82,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def __init__(
         self,
+        *,
         log: Log,
         guard: Guard,
         quotas: Quotas,
@@ -157,11 +158,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         if call.somewhere:
             self._guard.check_somewhere(principal, call.name, *call.somewhere)
         session = Session(
-            self._log,
-            principal,
-            self._run,
-            self._gets.waiters.wake,
-            self._config,
+            log=self._log,
+            principal=principal,
+            server=self._run,
+            wake=self._gets.waiters.wake,
+            config=self._config,
             administrator=caller.administrator,
         )
         try:
@@ -215,7 +216,16 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             again = self._rechecked(context, caller, name, parsed.topics())
             return fl.GeneratorStream(
                 schema,
-                Sent(self._quotas, self._meters, caller, principal, name, started, batches, again),
+                Sent(
+                    quotas=self._quotas,
+                    meters=self._meters,
+                    caller=caller,
+                    principal=principal,
+                    name=name,
+                    started=started,
+                    batches=batches,
+                    again=again,
+                ),
             )
 
     def _ticket(self, principal: Principal, data: bytes) -> Ticket:
@@ -256,12 +266,12 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             topic = topic_of(descriptor)
             self._guard.check(principal, "put", STREAMS["put"].need, [topic])
             stream = PutStream(
-                self._log,
-                principal,
-                topic,
-                self._pool,
-                writer.write,
-                lambda size: self._quotas.admitted(principal, size, _ADMIT_SECONDS),
+                log=self._log,
+                principal=principal,
+                topic=topic,
+                pool=self._pool,
+                write=writer.write,
+                admit=lambda size: self._quotas.admitted(principal, size, _ADMIT_SECONDS),
             )
             with self._connections.stream(principal.peer), self._open_put(stream):
                 again = self._rechecked(context, caller, "put", [topic])
@@ -461,7 +471,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         """Refuse new calls, wake whoever waits, and tell open put streams to end."""
         self.stopping = self._gets.stopping = True
         self._gets.waiters.wake_all()
-        self._log._core.wake_all()
+        self._log.parts.core.wake_all()
         with self._puts_guard:
             streams = list(self._puts.values())
         for stream in streams:

@@ -240,7 +240,7 @@ def _add_records(app: FastAPI, door: Door) -> None:
 
 def _rows(log: Log, topic: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return records as rows, each with its partition if it has named one."""
-    row_of = RecordReader(log._writing.target(topic))
+    row_of = RecordReader(log.parts.writing.target(topic))
     return [row_of(record, row=number) for number, record in enumerate(records)]
 
 
@@ -248,7 +248,7 @@ async def _written(door: Door, topic: str, rows: list[dict[str, Any]]) -> list[t
     """Write rows atomically; give partition and offset of each."""
     found = by_partition(rows)
     if len(found) == 1:
-        append = door.log._writing.append_batch_async
+        append = door.log.parts.writing.append_batch_async
         future = await door.threads.run_slowly(append, topic, rows, next(iter(found)))
         acks = await asyncio.wrap_future(future)  # no thread is held while the disk works
         return [(ack.partition, ack.offset) for ack in acks]
@@ -274,8 +274,8 @@ def _written_together(
 
 def _start(log: Log, topic: str, partition: int, offset: str) -> int:
     """Return the offset that is meant, so that an answer without records can name it."""
-    found = log._reading.topic(topic)
-    return log._reading.start(found, partition, int(offset) if offset.isdigit() else offset)
+    found = log.parts.reading.topic(topic)
+    return log.parts.reading.start(found, partition, int(offset) if offset.isdigit() else offset)
 
 
 async def _unless_gone(

@@ -239,7 +239,7 @@ class Gets:
 
     def _wait(self, ticket: Ticket, seconds: float, gone: Gone, wanted: Any) -> None:
         """Wait until a partition has a record, the waiter is woken, or nobody is there."""
-        reading, name = self._log._reading, str(ticket.given.get("waiter", ""))
+        reading, name = self._log.parts.reading, str(ticket.given.get("waiter", ""))
         woken = self.waiters.begin(name)
         stop = reading.watch(wanted, woken.set)
         try:
@@ -260,11 +260,11 @@ class Gets:
     def _fetch(self, ticket: Ticket, gone: Gone) -> pa.Table:
         """Return a consumer's next records, or at least where it is."""
         cursor, bounds, columns = _cursor(ticket), ticket.bounds(), _fetched_columns(ticket)
-        reading, member = self._log._reading, ticket.given.get("member")
+        reading, member = self._log.parts.reading, ticket.given.get("member")
         allowed = None
         if member:
             held = frozenset(cursor.positions)
-            allowed = self._log._groups.heartbeat(str(cursor.group), str(member), held)
+            allowed = self._log.parts.groups.heartbeat(str(cursor.group), str(member), held)
             if allowed != held:
                 return self._fetched(ticket, cursor, Fetched(None, {}, {}, allowed))
         seconds = self._wait_seconds(ticket)
@@ -276,7 +276,7 @@ class Gets:
 
     def _wait_for_records(self, ticket: Ticket, cursor: Cursor, seconds: float, gone: Gone) -> None:
         """Wait until there are records, the group changes, or the client wakes or leaves."""
-        reading, groups = self._log._reading, self._log._groups
+        reading, groups = self._log.parts.reading, self._log.parts.groups
         name, group = str(ticket.given.get("waiter", "")), str(cursor.group)
         member = ticket.given.get("member")
         woken = self.waiters.begin(name)
@@ -305,7 +305,7 @@ class Gets:
             "empty": table is None,
         }
         if table is None:
-            reading = self._log._reading
+            reading = self._log.parts.reading
             names = reading.names()
             known = [topic for topic, _, _ in ticket.places() if topic in names]
             table = (
@@ -322,7 +322,7 @@ class Gets:
     ) -> tuple[pa.Schema, Iterator[Any]]:
         topic, partition = ticket.text("topic"), ticket.given.get("partition", 0)
         columns = ticket.columns()
-        reading = self._log._reading
+        reading = self._log.parts.reading
         found = reading.topic(topic)
         if ticket.given.get("id", found.id) != found.id:
             raise no_topic(topic)
@@ -342,7 +342,7 @@ class Gets:
         schema: pa.Schema,
         gone: Gone,
     ) -> Iterator[Any]:
-        reading = self._log._reading
+        reading = self._log.parts.reading
         key = reading.key(topic, partition)
         # Of a compacted segment only the offsets tell where the range ends.
         inner = None if columns is None else [*columns, "offset"]

@@ -45,7 +45,7 @@ class HttpServer:
     """A running HTTP server. Any thread may stop it, but not its own."""
 
     def __init__(
-        self, thread: threading.Thread, port: int, parts: _Parts, tls: LiveContext | None = None
+        self, *, thread: threading.Thread, port: int, parts: _Parts, tls: LiveContext | None = None
     ) -> None:
         self.port = port
         """The port it listens on."""
@@ -98,7 +98,7 @@ def start_http(
 
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(report_loop_error)
-        door = Door(log, guard, quotas, meters, config)
+        door = Door(log=log, guard=guard, quotas=quotas, meters=meters, config=config)
         try:
             server = _server(make_app(door, ready), door, config, context)
             server.on_start = lambda: begun.set_result(
@@ -112,7 +112,7 @@ def start_http(
     port = listener.getsockname()[1]
     thread.start()
     try:
-        return HttpServer(thread, port, begun.result(), live)
+        return HttpServer(thread=thread, port=port, parts=begun.result(), tls=live)
     except BaseException:
         listener.close()
         raise
@@ -165,10 +165,10 @@ def _server(app: Any, door: Door, config: ServeConfig, context: ssl.SSLContext |
 
         def _listen(self, listener: socket.socket) -> Listener:
             made = Listener(
-                listener,
-                self._protocol,
-                connections,
-                door.meters,
+                listener=listener,
+                make=self._protocol,
+                connections=connections,
+                meters=door.meters,
                 tls=self.config.ssl,
                 handshake_seconds=config.http_handshake_timeout_ms / 1000,
             )

@@ -66,7 +66,7 @@ class Caller:
     """A request whose sender is known."""
 
     def __init__(
-        self, door: Door, request: Request, principal: Principal, call: str, stack: ExitStack
+        self, *, door: Door, request: Request, principal: Principal, call: str, stack: ExitStack
     ) -> None:
         self.principal = principal
         self.call = call
@@ -153,7 +153,7 @@ class Door:
     """Lets requests in. To be made and used in the event loop of the HTTP server."""
 
     def __init__(
-        self, log: Log, guard: Guard, quotas: Quotas, meters: Meters, config: ServeConfig
+        self, *, log: Log, guard: Guard, quotas: Quotas, meters: Meters, config: ServeConfig
     ) -> None:
         self.log = log
         self.config = config
@@ -242,7 +242,7 @@ class Door:
         length = announced(request)
         admitted = STEP_BYTES if length is None else min(max(1, length), self.body_bytes_max)
         stack.enter_context(self.quotas.admitted(principal, admitted))
-        return Caller(self, request, principal, call, stack)
+        return Caller(door=self, request=request, principal=principal, call=call, stack=stack)
 
     @contextlib.contextmanager
     def waiting(self, caller: Caller) -> Iterator[None]:

@@ -31,11 +31,11 @@ class Listener:
 
     def __init__(
         self,
+        *,
         listener: socket.socket,
         make: Callable[[Seat], asyncio.Protocol],
         connections: Connections,
         meters: Meters,
-        *,
         tls: ssl.SSLContext | None,
         handshake_seconds: float,
     ) -> None:

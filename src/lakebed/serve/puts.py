@@ -133,6 +133,7 @@ class PutStream:
 
     def __init__(
         self,
+        *,
         log: Log,
         principal: Principal,
         topic: str,
@@ -221,21 +222,21 @@ class PutStream:
     def _producer(self, batch: pa.RecordBatch, rest: Any) -> Future[Any]:
         identity, target, runs = self._routed(batch, rest, 3)
         encoded = self._encode(target, batch, rest[3], runs)
-        self._log._admit()
+        self._log.parts.admission.admit()
         command = ProducerWrite(
-            self._log._core.clock.time_us(),
+            self._log.parts.core.clock.time_us(),
             *identity,
             tuple(sequence for _, _, sequence in runs),
             encoded.part,
         )
-        return self._log._writing.submit_async(command, (encoded.body,), _same)
+        return self._log.parts.writing.submit_async(command, (encoded.body,), _same)
 
     def _transaction(self, batch: pa.RecordBatch, rest: Any) -> Future[Any]:
         identity, target, runs = self._routed(batch, rest, 2)
         encoded = self._encode(target, batch, rest[3], runs)
-        self._log._admit()
-        command = TransactionWrite(*identity, self._log._core.clock.time_us(), (encoded.part,))
-        return self._log._writing.submit_async(command, (encoded.body,), _same)
+        self._log.parts.admission.admit()
+        command = TransactionWrite(*identity, self._log.parts.core.clock.time_us(), (encoded.part,))
+        return self._log.parts.writing.submit_async(command, (encoded.body,), _same)
 
     def _routed(
         self, batch: pa.RecordBatch, rest: Any, width: int
@@ -245,7 +246,7 @@ class PutStream:
             raise ProtocolError("a routed batch is [number, kind, id, epoch, topic, schema, runs]")
         identity, runs = (rest[0], rest[1]), rest[4]
         check_owner(self._log, identity[0], self._principal.name)
-        target = self._log._writing.target(self._topic)
+        target = self._log.parts.writing.target(self._topic)
         if target.topic.id != rest[2]:
             raise TopicNotFoundError("the topic was deleted and made anew", topic=self._topic)
         if not isinstance(runs, tuple) or not all(
@@ -262,7 +263,7 @@ class PutStream:
         return identity, target, runs
 
     def _encode(self, target: Target, batch: pa.RecordBatch, schema: int, runs: Any) -> Encoded:
-        writing, core = self._log._writing, self._log._core
+        writing, core = self._log.parts.writing, self._log.parts.core
         if schema != len(target.topic.schemas):
             if not 0 < schema < len(target.topic.schemas):
                 raise SchemaMismatchError(

@@ -264,7 +264,7 @@ class RecordSocket(asyncio.Protocol):
         if self._seat.spare:
             raise too_many("connections", door.config.connections_max)
         self._seat.known = True
-        self.door.log._writing.target(topic)
+        self.door.log.parts.writing.target(topic)
         self._stack.enter_context(self.door.quotas.stream(self._principal))
         self._begun = time.monotonic()
         self.door.meters.streams(1)
@@ -347,7 +347,7 @@ class RecordSocket(asyncio.Protocol):
     async def _wait(self) -> None:
         """Wait for room in the log; if there is none in time, the next record is refused."""
         try:
-            await self.door.threads.run(self.door.log._admit)
+            await self.door.threads.run(self.door.log.parts.admission.admit)
         except LakebedError as error:
             if self._messages:
                 self._messages.popleft()
@@ -370,7 +370,7 @@ class RecordSocket(asyncio.Protocol):
             else:
                 record = self._record(message)
             self._slots.append(slot)
-            self.door.log._writing.post(record, slot)
+            self.door.log.parts.writing.post(record, slot)
         except LakebedError as error:
             if self._slots and self._slots[-1] is slot:
                 self._slots.pop()
@@ -382,7 +382,7 @@ class RecordSocket(asyncio.Protocol):
         except Refused as refused:
             raise refused.error from None
         check_record(given)
-        writing = self.door.log._writing
+        writing = self.door.log.parts.writing
         target = writing.target(self._topic)
         if self._read is None or self._read.target is not target:
             self._read = RecordReader(target)

@@ -23,8 +23,8 @@ class Room:
     """What one caller may still add."""
 
     def __init__(self, log: Log, principal: str, *, administrator: bool) -> None:
-        self._state = log._core.state
-        self._clock = log._core.clock
+        self._state = log.parts.core.state
+        self._clock = log.parts.core.clock
         self._principal = principal
         self._administrator = administrator
 

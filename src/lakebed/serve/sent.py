@@ -41,6 +41,7 @@ class Sent:
 
     def __init__(
         self,
+        *,
         quotas: Quotas,
         meters: Meters,
         caller: Caller,

@@ -102,7 +102,13 @@ class Server(Closing):
             meters.access_log = AccessLog(self.config.access_log_lines_per_second)
         try:
             self._flight = FlightServer(
-                self.log, self._guard, quotas, meters, self.config, location, **tls
+                log=self.log,
+                guard=self._guard,
+                quotas=quotas,
+                meters=meters,
+                config=self.config,
+                location=location,
+                **tls,
             )
         except Exception as error:
             self._guard.close()
@@ -122,7 +128,7 @@ class Server(Closing):
         if self.config.tls_cert:
             self._renewal = Renewal(self.config, self._renew_tls)
         self._count(meters)
-        self.log._wal.announce(self.url)
+        self.log.parts.wal.announce(self.url)
         _log.info("serving: url=%s http_port=%d log=%s", self.url, self.http_port, self.log.folder)
         return self
 
@@ -150,7 +156,7 @@ class Server(Closing):
                 return
             self._stopped = True
             self._finish_calls()
-            self.log._wal.announce("")
+            self.log.parts.wal.announce("")
             if self._flight is not None:
                 self.abandoned = not self._flight.end()
             self._remove_socket()
@@ -220,9 +226,9 @@ class Server(Closing):
         """Return whether calls are served, and why not."""
         if self._flight is None or self._flight.stopping:
             return False, "the server is stopping"
-        broken = self.log._core.broken or self.log._wal.stats().poisoned
+        broken = self.log.parts.core.broken or self.log.parts.wal.stats().poisoned
         if not broken:
-            full = self.log._budget.disk_full
+            full = self.log.parts.budget.disk_full
             return not full, "the disk is full: writes are refused" if full else ""
         # Whoever asks need not be known; why it has stopped may name files.
         return False, "the log has stopped; see the server's log"

@@ -71,7 +71,7 @@ def _served(log: EmbeddedLog) -> str:
         if server is None or server.log is not log:
             server = Server(log, LOCAL, for_own_processes=True).start()
             _serving[id(log)] = server
-            log._before_close.append(lambda: _detach(log))
+            log.parts.lifecycle.before_close.append(lambda: _detach(log))
         return server.url
 
 

@@ -93,6 +93,7 @@ class Appender:
 
     def __init__(
         self,
+        *,
         disk: Disk,
         layout: Layout,
         log_id: uuid.UUID,

@@ -71,7 +71,14 @@ class Copy:
         self._salt = salt_of(log_id)
         counters = Counters()
         spares = Spares(disk, layout, counters, file_bytes=file_bytes, count=0, threaded=False)
-        self._appender = Appender(disk, layout, log_id, spares, counters, self._clock)
+        self._appender = Appender(
+            disk=disk,
+            layout=layout,
+            log_id=log_id,
+            spares=spares,
+            counters=counters,
+            clock=self._clock,
+        )
         self._group: list[Request] = []
         self._group_bytes = 0
         self.size_bytes = 0

@@ -28,14 +28,14 @@ from lakebed.host import Clock, Disk, OsDisk, SystemClock, failpoints
 from lakebed.reports.wal import WalStats
 from lakebed.types import Closing, Entry, EntryKind, HardState
 from lakebed.wal.appender import Tail, hard_state_request, mark_request, release_request
-from lakebed.wal.committer import Applied
 from lakebed.wal.folder import owner_text
 from lakebed.wal.frame import FLAG_CONFIGURATION, FrameKind, salt_of
+from lakebed.wal.group_commit import Applied, GroupCommit
 from lakebed.wal.opening import Opened, open_log
 from lakebed.wal.reader import Maps, Reader
 from lakebed.wal.reclaim import Reclaimer
 from lakebed.wal.recovery import Mark, Progress
-from lakebed.wal.request import OpenRequest, Request, Waiter, entry_request
+from lakebed.wal.request import OpenRequest, Request, entry_request
 from lakebed.wal.writer import Writer
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ class Wal(Closing):
 
     def __init__(
         self,
+        *,
         opened: Opened,
         tail: Tail,
         config: WalConfig,
         disk: Disk,
-        *,
         threaded: bool,
         applied: Applied | None,
     ) -> None:
@@ -71,23 +71,32 @@ class Wal(Closing):
         self._marking = threading.Lock()
         self._maps = Maps(disk, opened.layout)
         self._reclaimer = Reclaimer(
-            disk, opened.layout, opened.spares, self._maps, opened.counters, opened.sealed
+            disk=disk,
+            layout=opened.layout,
+            spares=opened.spares,
+            maps=self._maps,
+            counters=opened.counters,
+            sealed=opened.sealed,
         )
         self._writer = Writer(
-            opened.appender,
-            tail,
-            opened.entries,
-            self._guard,
-            self._reclaimer,
-            opened.spares,
-            opened.counters,
-            config,
-            threaded=threaded,
-            applied=applied,
+            appender=opened.appender,
+            synced_index=tail.last_index,
+            entries=opened.entries,
+            guard=self._guard,
+            reclaimer=self._reclaimer,
+            spares=opened.spares,
+            counters=opened.counters,
+            config=config,
         )
-        self._committer = committer = self._writer.committer
+        self.commits = commits = GroupCommit(
+            tail=tail, writer=self._writer, threaded=threaded, applied=applied
+        )
         self._reader = Reader(
-            self._maps, opened.entries, self._guard, salt_of(opened.log_id), lambda: committer.tail
+            maps=self._maps,
+            entries=opened.entries,
+            guard=self._guard,
+            salt=salt_of(opened.log_id),
+            tail=lambda: commits.tail,
         )
         self._closed = False
         self._forked = False
@@ -123,10 +132,17 @@ class Wal(Closing):
         opened, tail = open_log(
             Path(folder), config, disk, clock, progress, threaded=threaded, kind=kind
         )
-        log = cls(opened, tail, config, disk, threaded=threaded, applied=applied)
+        log = cls(
+            opened=opened,
+            tail=tail,
+            config=config,
+            disk=disk,
+            threaded=threaded,
+            applied=applied,
+        )
         try:
             # What was recovered is synced; from here on damage to it is told from a torn write.
-            log._writer.finish()
+            log.commits.mark_end()
             log._reclaim()
         except BaseException:
             log.close()
@@ -148,7 +164,7 @@ class Wal(Closing):
         are written one after another without being joined. They must not change until this
         returns; if a signal handler's exception (Ctrl-C) cuts it short, until the next call does.
         """
-        return self._committer.call(self._entry(payload, term, kind))
+        return self.commits.call(self._entry(payload, term, kind))
 
     def append_async(
         self,
@@ -165,7 +181,7 @@ class Wal(Closing):
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()
         request.future = future
-        self._committer.post(request)
+        self.commits.post(request)
         return future
 
     def request(
@@ -173,7 +189,7 @@ class Wal(Closing):
         payload: Buffer | Sequence[Buffer] | Callable[[], Sequence[Buffer]],
         command: object = None,
     ) -> Request:
-        """Prepare an entry for `commit` or `post`.
+        """Prepare an entry for `commits.call` or `commits.post`.
 
         A function instead of a payload is called when the entry's turn has come.
         """
@@ -181,41 +197,11 @@ class Wal(Closing):
             raise self._closed_error()
         request: Request
         if callable(payload):
-            request = OpenRequest(payload, term=self._committer.tail.hard_state.term)
+            request = OpenRequest(payload, term=self.commits.tail.hard_state.term)
         else:
             request = self._entry(payload, None, EntryKind.NORMAL)
         request.command = command
         return request
-
-    def commit(self, request: Request) -> None:
-        """Write a prepared entry; return when it is on disk and applied."""
-        self._committer.call(request)
-
-    def post(self, request: Request) -> None:
-        """Write a prepared entry soon; its future tells when it is on disk and applied."""
-        self._committer.post(request)
-
-    @property
-    def queue_is_full(self) -> bool:
-        """Return whether the next entry would have to wait for space in the queue."""
-        return self._committer.queue_is_full
-
-    def check_may_wait(self) -> None:
-        """Refuse to wait for a commit in a callback that the commit itself runs."""
-        self._committer.check_not_in_callback()
-
-    @property
-    def in_callback(self) -> bool:
-        """Return whether this is the committing thread, running a future's callback."""
-        return self._committer.in_callback
-
-    def ride(self, rider: Waiter) -> None:
-        """Wait for an entry that somebody else writes and that holds something of this caller."""
-        self._committer.ride(rider)
-
-    def holds(self, request: Request) -> bool:
-        """Return whether a prepared entry was taken before `commit` or `post` was interrupted."""
-        return self._committer.holds(request)
 
     def append_many(
         self, payloads: Sequence[Buffer | Sequence[Buffer]], *, term: int | None = None
@@ -233,7 +219,7 @@ class Wal(Closing):
         requests = [self._entry(payload, term, EntryKind.NORMAL) for payload in payloads]
         failure: LakebedError | None = None
         try:
-            self._committer.call(*requests)
+            self.commits.call(*requests)
         except LakebedError as error:
             failure = error
         done = [request.index for request in requests if request.done and request.error is None]
@@ -252,11 +238,11 @@ class Wal(Closing):
         What was appended asynchronously is settled then; its futures say how.
         """
         self._check_usable()
-        self._committer.flush()
+        self.commits.flush()
         if self._writer.poison is not None:
             raise self._writer.poison_error()
-        if self._committer.tail.synced < self._committer.tail.position:
-            self._committer.call(mark_request(FrameKind.IDLE))
+        if self.commits.tail.synced < self.commits.tail.position:
+            self.commits.call(mark_request(FrameKind.IDLE))
 
     def set_hard_state(self, state: HardState) -> None:
         """Remember a Raft node's term and vote; durable when this returns."""
@@ -265,20 +251,20 @@ class Wal(Closing):
             raise InvalidArgumentError("a hard state is needed", got=type(state).__name__)
         _check_number("term", state.term)
         _check_number("vote", state.vote or 0)
-        self._committer.call(hard_state_request(state))
+        self.commits.call(hard_state_request(state))
 
     def truncate(self, last: int) -> None:
         """Void every entry above `last`; durable when this returns."""
         self._check_usable()
         _checked_index(last)
         with self._marking:
-            self._committer.flush()
+            self.commits.flush()
             if not self.mark.index <= last <= self.last_index:
                 raise InvalidArgumentError(
                     "cannot truncate there", last=last, first=self.mark.index, end=self.last_index
                 )
             term = self._term_at(last)
-            self._committer.call(mark_request(FrameKind.TRUNCATE, index=last, term=term))
+            self.commits.call(mark_request(FrameKind.TRUNCATE, index=last, term=term))
 
     def release(
         self, index: int, note: bytes = b"", *, term: int | None = None, reset: bool = False
@@ -299,7 +285,7 @@ class Wal(Closing):
                 "the note is too large", bytes=len(note), bytes_max=limits.MARK_BYTES_MAX
             )
         with self._marking:
-            self._committer.flush()
+            self.commits.flush()
             if index < self.mark.index or (index > self.last_index and not reset):
                 raise InvalidArgumentError(
                     "cannot release there",
@@ -310,7 +296,7 @@ class Wal(Closing):
             if term is None and index > self.last_index:
                 raise InvalidArgumentError("a reset beyond the end needs its term", index=index)
             mark = Mark(index, self._term_at(index) if term is None else term, bytes(note))
-            self._committer.call(release_request(mark, reset=reset))
+            self.commits.call(release_request(mark, reset=reset))
         self._reclaim()
 
     # Reading
@@ -318,31 +304,31 @@ class Wal(Closing):
     @property
     def first_index(self) -> int:
         """The first index that can be read, if the log is not empty."""
-        return self._committer.tail.mark.index + 1
+        return self.commits.tail.mark.index + 1
 
     @property
     def last_index(self) -> int:
         """The last index acknowledged; 0 in a new log."""
-        return self._committer.tail.last_index
+        return self.commits.tail.last_index
 
     @property
     def last_term(self) -> int:
         """The term of the last entry."""
-        return self._committer.tail.last_term
+        return self.commits.tail.last_term
 
     @property
     def hard_state(self) -> HardState:
         """The last hard state set."""
-        return self._committer.tail.hard_state
+        return self.commits.tail.hard_state
 
     @property
     def mark(self) -> Mark:
         """The last release."""
-        return self._committer.tail.mark
+        return self.commits.tail.mark
 
     def gaps(self) -> list[tuple[int, int]]:
         """Return first and last index of each hole, if the log was salvaged from a damaged one."""
-        tail = self._committer.tail
+        tail = self.commits.tail
         with self._guard:
             return self._entries.gaps(tail.mark.index + 1, tail.last_index)
 
@@ -411,7 +397,7 @@ class Wal(Closing):
         """
         self._check_usable()
         index = self.first_index if first is None else _checked_index(first)
-        while self._committer.wait_for(index, timeout):
+        while self.commits.wait_for(index, timeout):
             try:
                 batch = self.read(index)
             except ClosedError:
@@ -425,13 +411,13 @@ class Wal(Closing):
     def wait(self, index: int, timeout: float | None = None) -> bool:
         """Wait until `index` can be read; False if it could not in time or the log was closed."""
         self._check_usable()
-        return self._committer.wait_for(_checked_index(index), timeout)
+        return self.commits.wait_for(_checked_index(index), timeout)
 
     # Life
 
     def stats(self) -> WalStats:
         """Return counters and a picture of the log."""
-        tail, counters = self._committer.tail, self._opened.counters
+        tail, counters = self.commits.tail, self._opened.counters
         count, size_bytes = self._reclaimer.totals()
         return WalStats(
             log_id=str(self.log_id),
@@ -459,19 +445,19 @@ class Wal(Closing):
         """
         if self._forked:
             return
-        self._committer.check_not_in_callback()
+        self.commits.check_may_wait()
         with self._marking:
             if self._closed:
                 return
             self._closed = True
-        self._committer.refuse(self._closed_error)
+        self.commits.refuse(self._closed_error)
         try:
-            self._committer.close()
-            self._writer.finish()
+            self.commits.close()
+            self.commits.mark_end()
         finally:
             self._opened.spares.close()
             self._maps.close()
-            self._committer.tail.file.close()
+            self.commits.tail.file.close()
             self._opened.appender.close()
             self._opened.lock.release()
             _open_logs.discard(self)
@@ -486,7 +472,7 @@ class Wal(Closing):
         if self._closed or self._forked:
             raise self._closed_error()
         if term is None:
-            term = self._committer.tail.hard_state.term
+            term = self.commits.tail.hard_state.term
         elif not isinstance(term, int) or term < 0 or term >> 64:
             _check_number("term", term)
         if not isinstance(kind, EntryKind):
@@ -496,7 +482,7 @@ class Wal(Closing):
 
     def _term_at(self, index: int) -> int:
         """Return the term of an entry that exists or was the last one released."""
-        tail = self._committer.tail
+        tail = self.commits.tail
         if index == tail.last_index:
             return tail.last_term
         if index == tail.mark.index:
@@ -507,7 +493,7 @@ class Wal(Closing):
         remaining = self._reclaimer.free(self.mark.index)
         if remaining is not None:
             with self._guard:
-                self._entries.drop_files_below(min(remaining, self._committer.tail.number))
+                self._entries.drop_files_below(min(remaining, self.commits.tail.number))
 
     def _check_usable(self) -> None:
         if self._closed or self._forked:

@@ -89,7 +89,15 @@ def open_log(
     except OSError as error:
         raise from_os_error(error, "opening the log", root) from error
     try:
-        return _Opening(layout, config, disk, clock, lock, kind, threaded=threaded).run(progress)
+        return _Opening(
+            layout=layout,
+            config=config,
+            disk=disk,
+            clock=clock,
+            lock=lock,
+            kind=kind,
+            threaded=threaded,
+        ).run(progress)
     except OSError as error:
         lock.release()
         raise from_os_error(error, "opening the log", root) from error
@@ -104,13 +112,13 @@ def open_log(
 class _Opening:
     def __init__(
         self,
+        *,
         layout: Layout,
         config: WalConfig,
         disk: Disk,
         clock: Clock,
         lock: Lock,
         kind: str | None,
-        *,
         threaded: bool,
     ) -> None:
         self.kind = kind
@@ -210,7 +218,14 @@ class _Opening:
         return self._opened(found.log_id, appender, state.entries, sealed, recovery), tail
 
     def _appender(self, log_id: uuid.UUID) -> Appender:
-        return Appender(self.disk, self.layout, log_id, self.spares, self.counters, self.clock)
+        return Appender(
+            disk=self.disk,
+            layout=self.layout,
+            log_id=log_id,
+            spares=self.spares,
+            counters=self.counters,
+            clock=self.clock,
+        )
 
     def _opened(
         self,

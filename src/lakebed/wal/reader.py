@@ -91,6 +91,7 @@ class Reader:
 
     def __init__(
         self,
+        *,
         maps: Maps,
         entries: EntryMap,
         guard: threading.Lock,

@@ -39,6 +39,7 @@ class Reclaimer:
 
     def __init__(
         self,
+        *,
         disk: Disk,
         layout: Layout,
         spares: Spares,

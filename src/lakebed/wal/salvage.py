@@ -147,7 +147,9 @@ def salvage(
         disk.make_folder(copy.root)
         lock = take_lock(disk, copy)
         try:
-            return _Salvage(disk, found, log_id, copy, progress).run()
+            return _Salvage(
+                disk=disk, found=found, log_id=log_id, layout=copy, progress=progress
+            ).run()
         finally:
             lock.release()
     except OSError as error:
@@ -197,6 +199,7 @@ class _PartialLayout(Layout):
 class _Salvage:
     def __init__(
         self,
+        *,
         disk: Disk,
         found: FoundLog,
         log_id: uuid.UUID,

@@ -1,5 +1,7 @@
 """What committing a group means: room, write, sync, publish. What a failing disk means: poison.
 
+`GroupCommit` decides which thread commits what, and when; this is what it does on disk.
+
 The first failed write or sync poisons the log. Nothing is retried, because after a failed sync the
 kernel may have dropped what it could not write and report success the next time. Every request of
 that group has an unknown outcome; everything after it is refused, and did not happen. Reading what
@@ -17,7 +19,6 @@ from lakebed.config import SyncMode, WalConfig
 from lakebed.errors import LakebedError, PoisonedError, UnknownOutcomeError, from_os_error
 from lakebed.reports.wal import Counters
 from lakebed.wal.appender import Appender, NoRoomError, Tail, mark_request
-from lakebed.wal.committer import Applied, Committer
 from lakebed.wal.entry_map import EntryMap
 from lakebed.wal.frame import ENTRY, FLAG_RESET, HEADER_BYTES, FrameKind
 from lakebed.wal.reclaim import Reclaimer
@@ -28,28 +29,26 @@ _log = logging.getLogger("lakebed.wal")
 
 
 class Writer:
-    """Commits groups. Its own methods run in the thread that leads; `committer` is for callers."""
+    """Commits groups. Its methods run in the thread that leads."""
 
     def __init__(
         self,
+        *,
         appender: Appender,
-        tail: Tail,
+        synced_index: int,
         entries: EntryMap,
         guard: threading.Lock,
         reclaimer: Reclaimer,
         spares: Spares,
         counters: Counters,
         config: WalConfig,
-        *,
-        threaded: bool,
-        applied: Applied | None,
     ) -> None:
         self.poison: LakebedError | None = None
         self._failure: OSError | None = None
         self._told = False
         self._left: tuple[int, int, int] | None = None
         """Number, size and last index of the file that the log has just left."""
-        self.synced_index = tail.last_index
+        self.synced_index = synced_index
         self._appender = appender
         self._entries = entries
         self._guard = guard
@@ -58,21 +57,17 @@ class Writer:
         self._counters = counters
         self._sync_always = config.sync is SyncMode.ALWAYS
         self._idle_seconds = config.idle_mark_ms / 1000
-        self._tick_seconds = self._idle_seconds
+        self.tick_seconds = self._idle_seconds
         if config.sync is SyncMode.INTERVAL:
-            self._tick_seconds = min(self._idle_seconds, config.sync_interval_ms / 1000)
+            self.tick_seconds = min(self._idle_seconds, config.sync_interval_ms / 1000)
         self._sync_on_tick = config.sync is SyncMode.INTERVAL
         self._last_commit = time.monotonic()
-        self.committer = Committer(
-            tail,
-            self._commit,
-            self._tick,
-            tick_seconds=self._tick_seconds,
-            threaded=threaded,
-            applied=applied,
-        )
 
-    def _commit(self, tail: Tail, group: list[Request]) -> Tail:
+    def commit(self, tail: Tail, group: list[Request]) -> Tail:
+        """Write a group behind the tail; return the new tail.
+
+        A failure goes into the requests; an exception is one that a signal handler raised.
+        """
         if self._failure is not None:
             return self._after_failure(tail, group, self._failure)
         self._note_sealed(tail)
@@ -93,8 +88,7 @@ class Writer:
             _log.warning("an append was rejected: %s", error.cause)
             return tail
         except OSError as error:
-            self._failure = error  # first and in one step: whatever strikes now, it is known
-            return self._after_failure(tail, group, error)
+            return self.fail(tail, group, error)
         self._counters.group(
             written.last_index - after.last_index, written.position - after.position
         )
@@ -157,8 +151,11 @@ class Writer:
         elif request.kind == FrameKind.RELEASE and request.flags & FLAG_RESET:
             self._entries.truncate(0)
 
-    def _tick(self, tail: Tail) -> tuple[Tail, float | None]:
-        """Sync what the interval owes, and mark the log as idle once it has been quiet."""
+    def tick(self, tail: Tail) -> tuple[Tail, float | None]:
+        """Sync what the interval owes, and mark the log as idle once it has been quiet.
+
+        Returns the tail, and the seconds until something is due again, or None.
+        """
         if self.poison is not None or tail.idle:
             return tail, None
         quiet = time.monotonic() - self._last_commit
@@ -166,11 +163,10 @@ class Writer:
             if self._sync_on_tick and tail.synced < tail.position:
                 tail = self._sync(tail)
             if quiet < self._idle_seconds:
-                return tail, min(self._tick_seconds, self._idle_seconds - quiet)
+                return tail, min(self.tick_seconds, self._idle_seconds - quiet)
             return self.mark_idle(tail), None
         except OSError as error:
-            self._failure = error
-            return self._after_failure(tail, [], error), None
+            return self.fail(tail, [], error), None
 
     def mark_idle(self, tail: Tail) -> Tail:
         """Sync everything, then write the frame that says so, and sync that."""
@@ -180,6 +176,11 @@ class Writer:
         if tail.idle or not self._appender.has_room(tail, mark[0].span):
             return tail._replace(idle=True)
         return self._appender.write(tail, mark, sync=True)
+
+    def fail(self, tail: Tail, group: list[Request], error: OSError) -> Tail:
+        """Poison the log after a failed write or sync; return the tail that it keeps."""
+        self._failure = error  # first and in one step: whatever strikes now, it is known
+        return self._after_failure(tail, group, error)
 
     def _after_failure(self, tail: Tail, group: list[Request], error: OSError) -> Tail:
         """Poison the log for the group that failed; refuse every later one."""
@@ -198,29 +199,17 @@ class Writer:
             "the disk failed while this was written",
             {"cause": self.poison},
         )
-        self.committer.refuse(self.poison_error)
         _log.error("the log is poisoned: %s", self.poison)
         return tail._replace(idle=True)
-
-    def finish(self) -> None:
-        """Mark the end of a log that is being opened or closed, while nobody else writes."""
-        if self.poison is not None:
-            if self.committer.tail.synced < self.committer.tail.position:
-                raise self.poison_error()  # a weaker mode acknowledged what was never synced
-            return
-        try:
-            self.committer.tail = self.mark_idle(self.committer.tail)
-        except OSError as error:
-            self._failure = error
-            self.committer.tail = self._after_failure(self.committer.tail, [], error)
-            raise self.poison_error() from error
 
     def poison_error(self) -> PoisonedError:
         """Build the error that a poisoned log answers with."""
         return PoisonedError("an earlier write or sync failed", cause=self.poison)
 
     def _refuse(self, tail: Tail, group: list[Request]) -> Tail:
-        _fail(group, PoisonedError, "an earlier write or sync failed", {"cause": self.poison})
+        # Those that have an error were in the failed group, which was cut short and came again.
+        fresh = [request for request in group if request.error is None]
+        _fail(fresh, PoisonedError, "an earlier write or sync failed", {"cause": self.poison})
         return tail
 
 

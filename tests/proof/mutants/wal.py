@@ -34,14 +34,15 @@ MUTANTS = (
     Mutant(
         name="reader-past-durable",
         breaks="readers see only durable entries",
-        at="lakebed.wal.writer:Writer._commit",
+        at="lakebed.wal.group_commit:GroupCommit._round",
         changes=(
+            replace("$W.commit(self.tail, group)", "$W.commit(shown, group)"),
             before(
-                "$A.write(..., sync=$S)",
+                "$W.commit(...)",
                 """
-early = self._appender.write(after, group, sync=False)
-self.committer.tail = early
-self._publish(after, early, group, only_entries=marks == 0)
+early = self._writer._appender.write(self.tail, group, sync=False)
+self._writer._publish(self.tail, early, group, only_entries=True)
+shown, self.tail = self.tail, early
 """,
             ),
         ),
@@ -138,7 +139,7 @@ except OSError:
         name="poison-not-set",
         breaks="after a failed write nothing more is acknowledged",
         at="lakebed.wal.writer:Writer._poisoned",
-        changes=(instead("$C.refuse(...)", "self.poison = self._failure = None"),),
+        changes=(instead("_log.error(...)", "self.poison = self._failure = None"),),
         tests=(f"{FAILING}::test_a_failed_sync_is_never_made_good_by_a_later_one",),
         seconds=5,
     ),
@@ -153,7 +154,7 @@ except OSError:
     Mutant(
         name="disk-full-poisons",
         breaks="a full disk is an answer, not the end",
-        at="lakebed.wal.writer:Writer._commit",
+        at="lakebed.wal.writer:Writer.commit",
         changes=(instead("_log.warning(...)", "self.poison = error.cause"),),
         tests=(f"{FAILING}::test_a_full_disk_rejects_and_the_log_goes_on",),
         seconds=5,
@@ -377,7 +378,7 @@ except OSError:
     Mutant(
         name="waiters-behind-a-flush-not-woken",
         breaks="every caller learns what became of its entry",
-        at="lakebed.wal.committer:Committer._join",
+        at="lakebed.wal.group_commit:GroupCommit._join",
         changes=(drop("$R.pass_on()"),),
         tests=(f"{PROMISES}::test_a_flush_that_comes_late_lets_nobody_wait",),
         seconds=5,

@@ -24,18 +24,7 @@ from lakebed import limits
 from lakebed.errors import InvalidArgumentError
 from lakebed.wal.appender import Tail
 from lakebed.wal.request import Request, Waiter, finish
-
-Commit = Callable[[Tail, list[Request]], Tail]
-"""Writes a group behind the tail and gives the new one.
-
-Failures go into the requests; it raises only what a signal handler raised.
-"""
-
-Tick = Callable[[Tail], tuple[Tail, float | None]]
-"""Does what is due without a request.
-
-Gives the tail and the seconds until something is due again, or None.
-"""
+from lakebed.wal.writer import Writer
 
 Applied = Callable[[list[Request]], None]
 """Applies a group that is on disk, before anyone is told of it; doing it twice does no harm."""
@@ -58,24 +47,15 @@ _GATHER_PASS_MAX: Final = 127
 """The most groups that go without waiting after waiting was in vain."""
 
 
-class Committer:
-    """The queue, the tail, and who leads."""
+class GroupCommit:
+    """The queue, the tail, and who leads. `Writer` is what a commit means on disk."""
 
     def __init__(
-        self,
-        tail: Tail,
-        commit: Commit,
-        tick: Tick,
-        *,
-        tick_seconds: float,
-        threaded: bool,
-        applied: Applied | None = None,
+        self, *, tail: Tail, writer: Writer, threaded: bool, applied: Applied | None = None
     ) -> None:
         self.tail = tail
-        self._commit = commit
+        self._writer = writer
         self._applied = applied
-        self._tick = tick
-        self._tick_seconds = tick_seconds
         self._threaded = threaded
         self._mutex = threading.Lock()
         self._work = threading.Condition(self._mutex)
@@ -101,7 +81,7 @@ class Committer:
 
     def call(self, *requests: Request) -> int:
         """Commit requests in one group and wait for them; return the last one's index."""
-        self.check_not_in_callback()
+        self.check_may_wait()
         lead: object | None = None
         request = requests[-1]
         try:
@@ -130,7 +110,7 @@ class Committer:
 
         The rider has its gate, and was added to the request before that was sealed.
         """
-        self.check_not_in_callback()
+        self.check_may_wait()
         with self._mutex:
             self._callers += 1
             if self._callers == self._crowd:
@@ -157,7 +137,7 @@ class Committer:
 
     def flush(self) -> None:
         """Return when everything queued before is finished, in whatever way."""
-        self.check_not_in_callback()
+        self.check_may_wait()
         lead: object | None = None
         try:
             with self._mutex:
@@ -190,7 +170,7 @@ class Committer:
 
     def wait_for(self, index: int, timeout: float | None) -> bool:
         """Wait until the log has reached `index`, or was closed; return whether it has."""
-        self.check_not_in_callback()
+        self.check_may_wait()
         with self._mutex:
             self._watchers += 1
             try:
@@ -200,6 +180,10 @@ class Committer:
             finally:
                 self._watchers -= 1
         return self.tail.last_index >= index
+
+    def _refuse_if_poisoned(self) -> None:
+        if self._writer.poison is not None and self._refusal is None:
+            self.refuse(self._writer.poison_error)
 
     def refuse(self, refusal: Callable[[], Exception]) -> None:
         """Refuse every request from now on; wake whoever waits for entries."""
@@ -216,6 +200,20 @@ class Committer:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+
+    def mark_end(self) -> None:
+        """Mark the end of a log that is being opened or closed, while no other thread writes."""
+        writer, tail = self._writer, self.tail
+        if writer.poison is not None:
+            if tail.synced < tail.position:
+                raise writer.poison_error()  # a weaker mode acknowledged what was never synced
+            return
+        try:
+            self.tail = writer.mark_idle(tail)
+        except OSError as error:
+            self.tail = writer.fail(tail, [], error)
+            self._refuse_if_poisoned()
+            raise writer.poison_error() from error
 
     @property
     def queue_is_full(self) -> bool:
@@ -239,7 +237,7 @@ class Committer:
         """Return whether this thread is running a future's callback within a commit."""
         return self._finishing == threading.get_ident()
 
-    def check_not_in_callback(self) -> None:
+    def check_may_wait(self) -> None:
         """Refuse to wait, in a callback of a future, for the commit that runs the callback."""
         if self.in_callback:
             raise InvalidArgumentError(
@@ -292,7 +290,7 @@ class Committer:
         with self._mutex:
             now = time.monotonic()
             if self._tick_at is None and not self.tail.idle:
-                self._tick_at = now + self._tick_seconds
+                self._tick_at = now + self._writer.tick_seconds
                 self._wake_thread()
             if not self._queue and not self._due(now):
                 self._leader = None
@@ -327,7 +325,7 @@ class Committer:
         if group:
             group = self._sealed(group)
         if group:
-            tail = self._commit(self.tail, group)
+            tail = self._writer.commit(self.tail, group)
             # One step: no signal handler runs between these assignments.
             self.tail, self._group, self._finished = tail, [], group
             # Those who are about to be woken, and those who came meanwhile.
@@ -356,6 +354,7 @@ class Committer:
     def _finish(self) -> None:
         """Apply what is published, then tell everyone."""
         if self._finished:
+            self._refuse_if_poisoned()
             try:
                 self._finishing = threading.get_ident()
                 if self._applied is not None:
@@ -402,10 +401,11 @@ class Committer:
     def _lead_as_thread(self) -> None:
         # A group that was cut short comes first: it must be written again exactly as it was.
         if not self._group and self._due(time.monotonic()):
-            tail, again = self._tick(self.tail)
+            tail, again = self._writer.tick(self.tail)
             with self._mutex:
                 self.tail = tail
                 self._tick_at = None if again is None else time.monotonic() + again
+            self._refuse_if_poisoned()
         self._lead()
 
     def _await_lead(self) -> bool:
