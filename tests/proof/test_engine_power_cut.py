@@ -31,10 +31,16 @@ CUTS = [
     *((survival, False) for survival in (Survival.TORN_512, Survival.GARBAGE)),
 ]
 STEPS_PER_LIFE = 45
-CHECKPOINTS = (4, 7, 10)
-"""Steps of each life that are checkpoints. A log keeps two snapshots and frees the WAL up to the
-older one: nothing depends on a snapshot before the second checkpoint, and a short life that draws
-its steps may have fewer."""
+FIXED_STEPS = {
+    3: Worker.leave_open,
+    4: Worker.checkpoint,
+    7: Worker.checkpoint,
+    9: Worker.leave_open,
+    10: Worker.checkpoint,
+}
+"""Steps that every life has; the others are drawn, and a short life may draw none of these. A log
+keeps two snapshots and frees the WAL up to the older one: nothing depends on a snapshot before the
+second checkpoint. Staged files are those of a transaction that is open at a checkpoint."""
 PARTS = 4
 _AGAIN = 0.02
 """How often a call of a recovery is followed by another cut."""
@@ -60,8 +66,8 @@ class PowerCuts:
             disk = life.disk
             assert isinstance(disk, SimDisk)
             disk.on_call = self._cut
-            if number in CHECKPOINTS and life.worker is not None:
-                life.worker.do(Worker.checkpoint)
+            if number in FIXED_STEPS and life.worker is not None:
+                life.worker.do(FIXED_STEPS[number])
             else:
                 life.step()
             disk.on_call = None
