@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant(
         name="records-acknowledged-without-a-sync",
         breaks="every acknowledged record is there after a power cut",
-        at="lakebed.wal.writer:Writer._commit",
+        at="lakebed.wal.writer:Writer.commit",
         changes=(replace("$A.write($T, $G, sync=$S)", "$A.write($T, $G, sync=False)"),),
         tests=(ENGINE_CUTS,),
         seconds=15,
