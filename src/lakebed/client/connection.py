@@ -37,8 +37,8 @@ from lakebed.host.retry import Backoff, retry
 from lakebed.operations.description import Pace
 from lakebed.operations.routes import STREAMS
 from lakebed.operations.table import OPERATIONS
-from lakebed.serve.protocol import VERSION, pack, unpack, unpack_error
-from lakebed.serve.quiet import quieten
+from lakebed.wire.protocol import VERSION, pack, unpack, unpack_error
+from lakebed.wire.quiet import quieten
 
 _log = logging.getLogger("lakebed.client")
 

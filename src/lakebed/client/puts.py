@@ -44,8 +44,7 @@ from lakebed.errors import (
 )
 from lakebed.host.forks import keep_forever, watch_forks
 from lakebed.host.retry import Backoff
-from lakebed.serve.protocol import pack, unpack
-from lakebed.serve.puts import UNDER_WAY_MAX
+from lakebed.wire.protocol import STREAM_REQUESTS_MAX, pack, unpack
 
 _lanes: Final = threading.local()
 """Tells a lane's own thread, which runs the callbacks of those that wait for it."""
@@ -152,7 +151,7 @@ class Lane:
         self._numbered = numbered
         """Whether the lane gives sequence numbers itself."""
         self._gathered: Source = _Nothing() if gathered is None else gathered
-        self._window = limits.SEQUENCES_KEPT if kind == "producer" else UNDER_WAY_MAX // 2
+        self._window = limits.SEQUENCES_KEPT if kind == "producer" else STREAM_REQUESTS_MAX // 2
         self._guard = threading.Lock()
         self._changed = threading.Condition(self._guard)
         self._sending = threading.Lock()

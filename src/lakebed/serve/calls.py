@@ -23,7 +23,6 @@ from lakebed.errors import (
 from lakebed.operations.description import Operation, Owner
 from lakebed.operations.requests import committed_offset, groups_of_offsets, offsets
 from lakebed.reports.derived import DerivedFile
-from lakebed.serve.protocol import VERSION
 from lakebed.serve.room import Room
 from lakebed.state.commands import (
     AbortTransaction,
@@ -36,6 +35,7 @@ from lakebed.state.commands import (
 from lakebed.state.machine import Written
 from lakebed.types import ANONYMOUS, BackupName, GroupName, ProducerName, TopicPartition
 from lakebed.version import __version__
+from lakebed.wire.protocol import VERSION
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig

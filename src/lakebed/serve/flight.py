@@ -41,10 +41,7 @@ from lakebed.serve.flight_info import flight_info, topic_of
 from lakebed.serve.flight_listener import FlightListener, listen_again, shut_down
 from lakebed.serve.gets import Gets, Ticket
 from lakebed.serve.guard import Action, Need
-from lakebed.serve.protocol import pack
 from lakebed.serve.puts import AckPool, PutStream
-from lakebed.serve.quiet import quieten
-from lakebed.serve.received import batch_bytes
 from lakebed.serve.refusals import tell
 from lakebed.serve.requests import (
     SMALL_REQUEST_BYTES,
@@ -55,6 +52,9 @@ from lakebed.serve.requests import (
 from lakebed.serve.sent import Sent, pieces
 from lakebed.serve.sockets import Sockets
 from lakebed.serve.under_way import UnderWay
+from lakebed.wire.protocol import pack
+from lakebed.wire.quiet import quieten
+from lakebed.wire.received import batch_bytes
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.flight as fl
 
 from lakebed.errors import ProtocolError
-from lakebed.serve.protocol import pack
+from lakebed.wire.protocol import pack
 
 if TYPE_CHECKING:
     from lakebed.engine.log import EmbeddedLog as Log

@@ -181,7 +181,7 @@ MUTANTS = (
     Mutant(
         name="lists-of-any-length",
         breaks="a list or map of a request has so many items",
-        at="lakebed.serve.protocol:unpack_request",
+        at="lakebed.wire.protocol:unpack_request",
         changes=(replace("_unpacked($X, $Y, $Z, items_max)", "_unpacked($X, $Y, $Z)"),),
         tests=(f"{REQUESTS}::test_a_list_or_map_has_so_many_items",),
         seconds=5,

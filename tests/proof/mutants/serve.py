@@ -91,7 +91,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
     Mutant(
         name="batch-not-validated",
         breaks="received data is validated in full",
-        at="lakebed.serve.received:Received.check",
+        at="lakebed.wire.received:Received.check",
         changes=(replace("$X.validate(full=True)", "$X.validate()"),),
         tests=(f"{BAD_CLIENTS}::test_data_that_is_not_what_it_says_is_refused",),
         seconds=15,
