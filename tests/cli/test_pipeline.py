@@ -42,8 +42,8 @@ def change(shell: Shell, line: str, instead: str) -> None:
 def test_a_file_without_mistakes_is_told_to_be_so(shell: Shell) -> None:
     said = shell.text("pipeline", "validate", file_of(shell))
     assert said == (
-        "orders: 1 source, 2 steps, 3 flows; nothing is wrong in the file; "
-        "--plan has Spark check the queries\n"
+        "orders: 1 source, 2 steps, 3 flows; no mistakes in the file; "
+        "--plan also checks the queries\n"
     )
     (found,) = shell.json("pipeline", "validate", file_of(shell))
     assert found == {

@@ -387,7 +387,7 @@ def test_the_open_log_is_not_written_to_under_a_name_of_somebody_else(here: Serv
     evil = {"Host": "evil.example:4748", "Origin": "http://evil.example:4748"}
     key = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
     answer = raw_upgrade(here, **key, **evil)
-    assert answer.status == 400 and "own host" in answer.json["message"]
+    assert answer.status == 400 and "names of its host" in answer.json["message"]
 
 
 @pytest.mark.parametrize("time", ["9999-12-31T23:59:59-23:59", 253402300800000000])

@@ -165,7 +165,7 @@ def test_with_a_plan_spark_names_what_is_wrong_in_every_flow(
 
     file.write_text(SHOP)
     assert command("validate", "--plan").stdout == (
-        "shop: 1 source, 0 steps, 1 flow; nothing is wrong\n"
+        "shop: 1 source, 0 steps, 1 flow; no mistakes\n"
     )
     assert log.topics() == ["orders"]
 

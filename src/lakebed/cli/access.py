@@ -99,7 +99,7 @@ def forbid_command(
     """Remove the rule that allows ROLE the ACTION on PATTERN; other rules stay."""
     with opened(folder, silent=as_json) as log:
         log.access.forbid(role, action, pattern, force=force)
-    text = f"no rule lets {role} {action} on {pattern} any more"
+    text = f"removed: {role} may {action} on {pattern}"
     _said("forbidden", text, as_json, role, action, pattern)
 
 

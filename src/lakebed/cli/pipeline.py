@@ -200,8 +200,8 @@ def _write_verdict(found: PipelineFile, *, valid: bool, planned: bool, as_json: 
             counted(len(spec.steps), "step", "steps"),
             counted(len(spec.flows()), "flow", "flows"),
         )
-        rest = "" if planned else " in the file; --plan has Spark check the queries"
-        write_line(f"{spec.name}: {', '.join(parts)}; nothing is wrong{rest}")
+        rest = "" if planned else " in the file; --plan also checks the queries"
+        write_line(f"{spec.name}: {', '.join(parts)}; no mistakes{rest}")
 
 
 def _in_the_log(
