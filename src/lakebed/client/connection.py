@@ -33,11 +33,12 @@ from lakebed.errors import (
 )
 from lakebed.host import OsDisk, read_file
 from lakebed.host.forks import keep_forever, watch_forks
+from lakebed.host.retry import Backoff, retry
 from lakebed.operations.description import Pace
 from lakebed.operations.routes import STREAMS
 from lakebed.operations.table import OPERATIONS
-from lakebed.serve.protocol import VERSION, pack, unpack, unpack_error
-from lakebed.serve.quiet import quieten
+from lakebed.wire.protocol import VERSION, pack, unpack, unpack_error
+from lakebed.wire.quiet import quieten
 
 _log = logging.getLogger("lakebed.client")
 
@@ -45,8 +46,8 @@ SCHEMES: Final = {"lakebed": "grpc+tcp", "lakebed+tls": "grpc+tls"}
 UNIX: Final = "lakebed+unix"
 """The scheme of a log that is served to one user's processes only, by a Unix socket."""
 PORT: Final = 4747
-_PAUSE_SECONDS: Final = 0.02
-_PAUSE_SECONDS_MAX: Final = 1.0
+PAUSE_SECONDS: Final = 0.02
+PAUSE_SECONDS_MAX: Final = 1.0
 _QUICK_SECONDS: Final = 60.0
 """A call that a living server answers soon is given up after so long."""
 _LEAST_SECONDS: Final = 5.0
@@ -237,34 +238,17 @@ class Connection:
         self, attempt: Callable[[], Result], *, safe: bool, seconds: float | None = None
     ) -> Result:
         """Try until it succeeds, is refused, or has been tried for long enough."""
-        begun = time.monotonic()
-        deadline = begun + (self.config.retry_ms / 1000 if seconds is None else seconds)
-        told = False
-        pause = _PAUSE_SECONDS
-        while True:
-            try:
-                return attempt()
-            except LakebedError:
-                raise
-            except (pa.ArrowException, OSError) as failure:
-                error = self.error_of(failure)
-                wait = pause
-                if isinstance(error, QuotaExceededError):
-                    wait = max(pause, _wait_seconds(error))
-                elif not isinstance(error, ServerUnavailableError):
-                    raise error from failure
-                elif not safe and not is_unsent(failure):
-                    raise UnknownOutcomeError(
-                        "the connection broke under way", url=self.url
-                    ) from failure
-                now = time.monotonic()
-                if now + wait > deadline or self.closed or self._woken.is_set():
-                    raise error from failure
-                if now - begun > _TELL_SECONDS and not told:
-                    told = True
-                    _log.warning("waiting for the server: url=%s %s", self.url, error)
-            self._woken.wait(wait)
-            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+        try:
+            return retry(
+                attempt,
+                (pa.ArrowException, OSError),
+                seconds_max=self.config.retry_ms / 1000 if seconds is None else seconds,
+                backoff=Backoff(PAUSE_SECONDS, PAUSE_SECONDS_MAX),
+                on_error=_Outages(self, safe=safe).check,
+                wait=self._woken.wait,
+            )
+        except (pa.ArrowException, OSError) as failure:
+            raise self.error_of(failure) from failure
 
     def error_of(self, failure: BaseException) -> LakebedError:
         """Return what Flight raised as one of ours."""
@@ -294,6 +278,33 @@ class Connection:
         if client is not None:
             with contextlib.suppress(pa.ArrowException):
                 client.close()
+
+
+class _Outages:
+    """The failed attempts at one call: which of them are worth another one."""
+
+    def __init__(self, connection: Connection, *, safe: bool) -> None:
+        self._connection = connection
+        self._safe = safe
+        self._begun = time.monotonic()
+        self._reported = False
+
+    def check(self, failure: Exception) -> float | None:
+        """Return how long the server asks to wait; raise what no repetition changes."""
+        connection = self._connection
+        error = connection.error_of(failure)
+        if isinstance(error, QuotaExceededError):
+            return _wait_seconds(error)
+        if not isinstance(error, ServerUnavailableError):
+            raise error from failure
+        if not self._safe and not is_unsent(failure):
+            raise UnknownOutcomeError(
+                "the connection broke under way", url=connection.url
+            ) from failure
+        if time.monotonic() - self._begun > _TELL_SECONDS and not self._reported:
+            self._reported = True
+            _log.warning("waiting for the server: url=%s %s", connection.url, error)
+        return None
 
 
 def is_unsent(failure: BaseException) -> bool:

@@ -41,9 +41,9 @@ from lakebed.engine.fetching import fetch, wanted_next
 from lakebed.errors import InvalidArgumentError, ProtocolError, SchemaChangeError
 from lakebed.operations.routes import STREAMS
 from lakebed.serve.calls import check_same
-from lakebed.serve.predicates import unpack_predicate
-from lakebed.serve.protocol import pack, unpack_request
 from lakebed.types import TopicPartition
+from lakebed.wire.predicates import unpack_predicate
+from lakebed.wire.protocol import pack, unpack_request
 
 if TYPE_CHECKING:
     from lakebed.engine.log import EmbeddedLog as Log

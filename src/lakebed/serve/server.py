@@ -22,9 +22,9 @@ from lakebed.engine.log import EmbeddedLog as Log
 from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.host import OsDisk, read_file
 from lakebed.serve.own_socket import OwnSocket
-from lakebed.serve.private_paths import hide_folders
 from lakebed.serve.renewal import Renewal
 from lakebed.types import Closing
+from lakebed.wire.private_paths import hide_folders
 
 if TYPE_CHECKING:
     from lakebed.serve.flight import FlightServer
