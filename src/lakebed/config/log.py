@@ -256,10 +256,6 @@ class LogConfig:
         if not isinstance(self.serve, ServeConfig):
             refuse("serve", type(self.serve), "a ServeConfig")
         check_bounds(self, LOG_BOUNDS)
-        if self.ships and not self.lake.store:
-            refuse(
-                "acks" if self.wal.acks is AckMode.STORE else "ship_ms", "set", "set with a store"
-            )
 
     @property
     def ships(self) -> bool:

@@ -37,7 +37,13 @@ from lakebed.engine.reconcile import DivergedError, LocalLog
 from lakebed.engine.shipping import Shipping
 from lakebed.engine.staging import Staging
 from lakebed.engine.uploads import Uploads
-from lakebed.errors import CorruptionError, ForeignFileError, NotOwnerError, translated
+from lakebed.errors import (
+    CorruptionError,
+    ForeignFileError,
+    InvalidArgumentError,
+    NotOwnerError,
+    translated,
+)
 from lakebed.host import Disk, read_file
 from lakebed.host.atomic import write_atomically
 from lakebed.host.conditional import ConditionalStore, open_conditional, probe
@@ -74,6 +80,12 @@ class ChainStore:
 
 def open_chain(config: LogConfig) -> ChainStore:
     """Open the store of a log that ships its entries; raise `StoreUnfitError` if it is unfit."""
+    if not config.lake.store:
+        raise InvalidArgumentError(
+            "a log that ships its entries needs a store: set `store` in [lake]",
+            acks=config.wal.acks.value,
+            ship_ms=config.wal.ship_ms,
+        )
     options = resolved(config.lake.store_options)
     store = open_conditional(config.lake.store, options)
     key = (store.location, json.dumps(options, sort_keys=True))

@@ -30,7 +30,13 @@ from lakebed.chain.owner import Owner
 from lakebed.chain.slot import Encoded, SlotEntry
 from lakebed.config import AckMode, LogConfig
 from lakebed.engine.core import Core
-from lakebed.errors import ClosedError, LakebedError, NotOwnerError, StoreUnavailableError
+from lakebed.errors import (
+    ClosedError,
+    CorruptionError,
+    LakebedError,
+    NotOwnerError,
+    StoreUnavailableError,
+)
 from lakebed.host import failpoints
 from lakebed.reports.shipping import ShippingStats
 from lakebed.types import EntryKind
@@ -107,7 +113,12 @@ class Shipping:
         return self._owner.next_index - 1
 
     def start(self) -> None:
-        """Acknowledge by the chain from now on; start the threads."""
+        """Acknowledge by the chain from now on; start the threads.
+
+        With `store`, what only this folder has is shipped first: the next slot follows it.
+        """
+        if self._in_store:
+            self._ship_available(patience_seconds=_CHECKPOINT_SECONDS)
         self._wal.replicate_with(self._replicate if self._in_store else self._check_lease)
         work = [("lakebed-lease", self._renew_all)]
         if not self._in_store:
@@ -124,6 +135,12 @@ class Shipping:
         requests = [request for request in group if request.kind == ENTRY]
         if requests[0].index < self._owner.next_index:
             return  # an attempt that was cut short by a signal had done it
+        if requests[0].index != self._owner.next_index:
+            raise CorruptionError(
+                "an entry does not follow the chain",
+                index=requests[0].index,
+                chain_index=self._owner.next_index - 1,
+            )
         self._linger()
         self._write(
             self._owner.encode([(_slot_entry(request), request.parts[:-1]) for request in requests])
@@ -145,10 +162,10 @@ class Shipping:
             self._closing.wait(wait)
         self._slot_began = self._core.clock.monotonic()
 
-    def _write(self, encoded: Encoded) -> None:
+    def _write(self, encoded: Encoded, patience_seconds: float | None = None) -> None:
         _hit(_ENCODED)
         try:
-            self._driver.run(self._owner.write(encoded))
+            self._driver.run(self._owner.write(encoded), patience_seconds=patience_seconds)
         except NotOwnerError as error:
             raise self._lose(error) from None
         _hit(_SHIPPED)
@@ -179,13 +196,13 @@ class Shipping:
             except LakebedError as error:
                 _log.warning("entries could not be shipped; they are tried again: %s", error)
 
-    def _ship_available(self) -> None:
+    def _ship_available(self, patience_seconds: float | None = None) -> None:
         """Ship everything that is acknowledged, a slot at a time."""
         while self.lost is None and self.shipped_index < self._wal.last_index:
             encoded = self._pending
             if encoded is None:
                 encoded = self._pending = self._encode_next()
-            self._write(encoded)
+            self._write(encoded, patience_seconds)
             self._pending = None
 
     def _encode_next(self) -> Encoded:
