@@ -66,8 +66,12 @@ class Session:
         self.backups = config.backups
         """The folder that backups go to; empty for none."""
         self.request_bytes_max = config.request_bytes_max
-        self.room = Room(log, principal.name, administrator=administrator)
+        self._administrator = administrator
+
+    @property
+    def room(self) -> Room:
         """What the caller may still add to the state."""
+        return Room(self.log, self.principal.name, administrator=self._administrator)
 
 
 def producer_name(principal: str, name: str | None) -> str:

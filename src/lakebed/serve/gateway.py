@@ -348,6 +348,7 @@ def _add_groups(app: FastAPI, door: Door) -> None:
             if len(offsets) < len(checked.offsets):
                 raise InvalidArgumentError("a partition is there twice")
             caller.check_also("read", sorted({topic for topic, _ in offsets}))
+            caller.room.check_groups([group])
             await run(log.commit_offsets, group, offsets)
             return Response(status_code=204)
 

@@ -123,6 +123,12 @@ class Meters:
         with self._guard:
             self._sent += nbytes
 
+    def exchanged(self, received: int, sent: int) -> None:
+        """Count the bytes of a call and its reply."""
+        with self._guard:
+            self._received += received
+            self._sent += sent
+
     def streams(self, change: int) -> None:
         """Count a stream that was opened (1) or has ended (-1)."""
         with self._guard:
