@@ -5,6 +5,7 @@ from __future__ import annotations
 PUBLIC_NAMES = {
     "lakebed": [
         "Ack",
+        "AckMode",
         "Acks",
         "ClientConfig",
         "Consumer",
