@@ -39,7 +39,7 @@ from lakebed.wire.protocol import VERSION
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
     from lakebed.engine.table import EmbeddedTable as Table
     from lakebed.serve.guard import Principal
 
@@ -50,7 +50,7 @@ class Session:
     def __init__(
         self,
         *,
-        log: Log,
+        log: EmbeddedLog,
         principal: Principal,
         server: str,
         wake: Callable[[str], None],
@@ -84,7 +84,7 @@ def producer_name(principal: str, name: str | None) -> str:
     return chosen if principal == ANONYMOUS else f"{principal}/{chosen}"
 
 
-def check_owner(log: Log, producer: int, principal: str) -> None:
+def check_owner(log: EmbeddedLog, producer: int, principal: str) -> None:
     """Refuse a producer or transaction that belongs to somebody else."""
     found = log.parts.core.state.producers.get(producer)
     if found is not None and found.owner != ("" if principal == ANONYMOUS else principal):

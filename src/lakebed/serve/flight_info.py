@@ -10,10 +10,10 @@ from lakebed.errors import ProtocolError
 from lakebed.wire.protocol import pack
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
 
 
-def flight_info(log: Log, topic: str) -> Any:
+def flight_info(log: EmbeddedLog, topic: str) -> Any:
     """Return the description of a topic."""
     info = log.describe_topic(topic)
     endpoints = [

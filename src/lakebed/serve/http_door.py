@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from lakebed.config import ServeConfig
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
     from lakebed.serve.guard import Guard
     from lakebed.serve.http_connections import Seat
     from lakebed.serve.meters import Meters
@@ -164,7 +164,7 @@ class Door:
     """Lets requests in. To be made and used in the event loop of the HTTP server."""
 
     def __init__(
-        self, *, log: Log, guard: Guard, quotas: Quotas, meters: Meters, config: ServeConfig
+        self, *, log: EmbeddedLog, guard: Guard, quotas: Quotas, meters: Meters, config: ServeConfig
     ) -> None:
         self.log = log
         self.config = config

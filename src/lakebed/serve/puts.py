@@ -53,7 +53,7 @@ from lakebed.wire.received import Received, batch_bytes
 if TYPE_CHECKING:
     from lakebed.api.acks import Ack
     from lakebed.api.encoding import Encoded, Target
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
     from lakebed.serve.guard import Principal
 
 _log = logging.getLogger("lakebed.serve")
@@ -132,7 +132,7 @@ class PutStream:
     def __init__(
         self,
         *,
-        log: Log,
+        log: EmbeddedLog,
         principal: Principal,
         topic: str,
         pool: AckPool,
