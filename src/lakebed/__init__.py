@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from lakebed.client.address import check_no_address
 from lakebed.client.config import ClientConfig
-from lakebed.config import LakeConfig, LogConfig, ServeConfig, SyncMode, TopicConfig, WalConfig
+from lakebed.config import (
+    AckMode,
+    LakeConfig,
+    LogConfig,
+    ServeConfig,
+    SyncMode,
+    TopicConfig,
+    WalConfig,
+)
 from lakebed.errors import InvalidArgumentError, LakebedError, LockedError
 from lakebed.types import Progress, TopicPartition
 from lakebed.version import __version__
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Ack",
+    "AckMode",
     "Acks",
     "ClientConfig",
     "Consumer",

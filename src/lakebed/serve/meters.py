@@ -70,6 +70,9 @@ _COUNTERS: Final = frozenset(
         "lake_store_uploads",
         "lake_syncs",
         "lake_tables_changed",
+        "shipping_puts",
+        "shipping_slot_bytes",
+        "shipping_slots",
     ]
 )
 """What only grows while a log is open; those of the WAL stand together under `wal.counters`."""
