@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lakebed.client.address import check_no_address
 from lakebed.client.config import ClientConfig
 from lakebed.config import (
+    STORE_SCHEMES,
     AckMode,
     LakeConfig,
     LogConfig,
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from lakebed.api.acks import Ack, Acks
     from lakebed.api.consumer import Consumer
     from lakebed.api.log import Log
-    from lakebed.api.producer import Producer, Sent
+    from lakebed.api.producer import Producer
+    from lakebed.api.producer_batch import Sent
     from lakebed.api.table import Table
     from lakebed.api.transaction import Transaction
 
@@ -59,7 +61,7 @@ _LATE = {
     "Consumer": "lakebed.api.consumer",
     "Log": "lakebed.api.log",
     "Producer": "lakebed.api.producer",
-    "Sent": "lakebed.api.producer",
+    "Sent": "lakebed.api.producer_batch",
     "Table": "lakebed.api.table",
     "Transaction": "lakebed.api.transaction",
 }
@@ -74,21 +76,29 @@ def open(  # noqa: A001  # lakebed.open is what it does
     config: LogConfig | ClientConfig | None = None,
     *,
     progress: Progress | None = None,
+    folder: str | os.PathLike[str] | None = None,
 ) -> Log:
-    """Open the log in a folder, creating it if the folder is new or empty, or connect to a server.
+    """Open the log in a folder or in an object store, creating it, or connect to a server.
 
     This process owns the folder until the log is closed. If another process serves the folder, the
-    result is connected to that server.
+    result is connected to that server. A log in a store is taken over by this process; records are
+    then acknowledged once they are in the store, unless the settings say otherwise.
 
     Args:
-        target: a folder, or a URL: `lakebed://HOST:PORT` or `lakebed+tls://HOST:PORT`.
+        target: a folder; a server, `lakebed://HOST:PORT` or `lakebed+tls://HOST:PORT`; or a store,
+            `s3://BUCKET/PREFIX`, `gs://…`, `abfs://…` or `file:///FOLDER`.
         config: settings of the log, or of the client; default: the file or the environment.
         progress: called with the progress of recovery.
+        folder: local copy of a log in a store; default: in the user's cache.
 
     Raises:
         LockedError: another process owns the folder, and does not serve it.
         ServerUnavailableError: no server answers at the URL.
     """
+    if isinstance(target, str) and target.partition("://")[0] in STORE_SCHEMES:
+        return _in_store(target, config, folder, progress)
+    if folder is not None:
+        raise InvalidArgumentError("`folder` is for a log in a store", target=os.fspath(target))
     if isinstance(target, str) and "://" in target:
         return _connected(target, config)
     if isinstance(config, ClientConfig):
@@ -104,6 +114,18 @@ def open(  # noqa: A001  # lakebed.open is what it does
         if not isinstance(url, str):
             raise
         return _connected(url, None)
+
+
+def _in_store(
+    url: str, config: object, folder: str | os.PathLike[str] | None, progress: Progress | None
+) -> Log:
+    if config is not None and not isinstance(config, LogConfig):
+        raise InvalidArgumentError(
+            "a log in a store is opened with a LogConfig", got=type(config).__name__
+        )
+    from lakebed.engine.by_url import open_by_url  # a client does not need the engine
+
+    return open_by_url(url, config, folder=folder, progress=progress)
 
 
 def _connected(url: str, config: object) -> Log:

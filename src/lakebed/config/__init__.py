@@ -6,6 +6,7 @@ A value out of bounds is refused when it is given.
 from lakebed.config.log import (
     LAKE_BOUNDS,
     LOG_BOUNDS,
+    STORE_SCHEMES,
     WAL_BOUNDS,
     AckMode,
     LakeConfig,
@@ -47,6 +48,7 @@ __all__ = [
     "LOG_FORMATS",
     "SECTIONS",
     "SERVE_BOUNDS",
+    "STORE_SCHEMES",
     "TLS_PRINCIPALS",
     "TOPIC_BOUNDS",
     "WAL_BOUNDS",

@@ -12,6 +12,11 @@ from lakebed.config.checks import check_bounds, refuse
 from lakebed.config.serve import ServeConfig
 from lakebed.errors import InvalidArgumentError
 
+STORE_SCHEMES: Final = (
+    "s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "wasb", "wasbs", "file",
+)  # fmt: skip
+"""The kinds of store that a log can be in: those with conditional writes."""
+
 
 class SyncMode(enum.Enum):
     """When an append is acknowledged, and so what a power cut can take from it."""

@@ -163,12 +163,19 @@ class Shipping:
         self._slot_began = self._core.clock.monotonic()
 
     def _write(self, encoded: Encoded, patience_seconds: float | None = None) -> None:
-        _hit(_ENCODED)
-        try:
-            self._driver.run(self._owner.write(encoded), patience_seconds=patience_seconds)
-        except NotOwnerError as error:
-            raise self._lose(error) from None
-        _hit(_SHIPPED)
+        while True:
+            try:
+                _hit(_ENCODED)
+                if self._owner.next_slot == encoded.slot.number:
+                    self._driver.run(self._owner.write(encoded), patience_seconds=patience_seconds)
+                _hit(_SHIPPED)
+                break
+            except NotOwnerError as error:
+                raise self._lose(error) from None
+            except StoreUnavailableError as error:
+                if patience_seconds is not None:
+                    raise
+                _log.warning("a slot is written again: %s", error)
         self._slots += 1
         self._slot_bytes += encoded.slot.body_bytes
         with self._changed:
