@@ -119,7 +119,9 @@ class Shipping:
         """
         if self._in_store:
             self._ship_available(patience_seconds=_CHECKPOINT_SECONDS)
-        self._wal.replicate_with(self._replicate if self._in_store else self._check_lease)
+        self._wal.replicate_with(
+            self._replicate if self._in_store else self._check_lease, slow=self._in_store
+        )
         work = [("lakebed-lease", self._renew_all)]
         if not self._in_store:
             work.append(("lakebed-shipping", self._ship_all))
