@@ -17,112 +17,42 @@ one: the lane then takes a new producer.
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
 from lakebed import limits
 from lakebed.client.connection import PAUSE_SECONDS, PAUSE_SECONDS_MAX, Connection, is_unsent
+from lakebed.client.put_items import (
+    Item,
+    NoRecords,
+    RecordSource,
+    mark_settling_thread,
+    unknown_outcome,
+)
 from lakebed.errors import (
     ClosedError,
     FencedError,
-    InvalidArgumentError,
     LakebedError,
     ProtocolError,
     QuotaExceededError,
     RejectedError,
     SequenceGapError,
     ServerUnavailableError,
-    UnknownOutcomeError,
 )
 from lakebed.host.forks import keep_forever, watch_forks
 from lakebed.host.retry import Backoff
 from lakebed.wire.protocol import STREAM_REQUESTS_MAX, pack, unpack
 
-_lanes: Final = threading.local()
-"""Tells a lane's own thread, which runs the callbacks of those that wait for it."""
 _SILENT_SECONDS: Final = 1.0
 """How long beyond its deadline a batch waits for a server that is there and says nothing."""
 _QUEUED_MAX: Final = 64
 """Batches that wait for their turn; whoever comes with more waits too."""
-
-Runs = Sequence[tuple[int, int, int, int, int]]
-"""Where rows are: topic, partition, base offset, records, first row."""
-
-
-class Item:
-    """A batch on its way: whoever waits for it is told by `settle`."""
-
-    def __init__(
-        self,
-        batch: pa.RecordBatch,
-        runs: Sequence[tuple[int, int]],
-        settle: Callable[[Runs | None, LakebedError | None], None],
-        sequences: tuple[int, ...] | None = None,
-    ) -> None:
-        self.batch = batch
-        self.runs = runs
-        """(partition, records)."""
-        self.settle = settle
-        self.sequences = sequences
-        """The first sequence number of each run; None: the lane gives it."""
-        self.deadline = 0.0
-        self.sent = False
-        """It is on its way on the stream that is open now."""
-        self.doubtful = False
-        """It was under way on a stream that broke: it may have been written."""
-        self.moved = False
-        """It was sent again under another producer once, because the first was not known."""
-
-    def give_up(self, error: LakebedError, url: str) -> None:
-        """Return whoever waits that nothing more will be tried."""
-        self.settle(None, _unknown(url) if self.doubtful else error)
-
-
-class Source(Protocol):
-    """Single records that gather while batches are under way."""
-
-    def waiting(self) -> bool:
-        """Return whether there are some."""
-        ...
-
-    def take(self) -> Item | None:
-        """Make a batch of them."""
-        ...
-
-    def since(self) -> float:
-        """Report since when the oldest of them waits, by the monotonic clock."""
-        ...
-
-    def refuse(self, error: LakebedError) -> None:
-        """Return whoever waits for them that they will not be written."""
-        ...
-
-
-class _Nothing:
-    """Gathers nothing."""
-
-    def waiting(self) -> bool:
-        """Report no."""
-        return False
-
-    def take(self) -> Item | None:
-        """Return nothing."""
-        return None
-
-    def since(self) -> float:
-        """Return the end of time."""
-        return math.inf
-
-    def refuse(self, error: LakebedError) -> None:
-        """Report nobody."""
 
 
 class Lane:
@@ -139,7 +69,7 @@ class Lane:
         register: Callable[[], tuple[int, int]],
         kind: str,
         numbered: bool,
-        gathered: Source | None = None,
+        gathered: RecordSource | None = None,
     ) -> None:
         self._connection = connection
         self._topic = self.topic = topic
@@ -150,7 +80,7 @@ class Lane:
         self._kind = kind
         self._numbered = numbered
         """Whether the lane gives sequence numbers itself."""
-        self._gathered: Source = _Nothing() if gathered is None else gathered
+        self._gathered: RecordSource = NoRecords() if gathered is None else gathered
         self._window = limits.SEQUENCES_KEPT if kind == "producer" else STREAM_REQUESTS_MAX // 2
         self._guard = threading.Lock()
         self._changed = threading.Condition(self._guard)
@@ -299,7 +229,7 @@ class Lane:
     # The lane's thread
 
     def _run(self, generation: int) -> None:
-        _lanes.here = True
+        mark_settling_thread()
         backoff = Backoff(PAUSE_SECONDS, PAUSE_SECONDS_MAX)
         while self._wait_for_work():
             if generation != self._generation:
@@ -454,7 +384,7 @@ class Lane:
                     item.sequences = None
             waits = any(item.doubtful for item in again)
         for item in lost:
-            item.settle(None, _unknown(self._connection.url))
+            item.settle(None, unknown_outcome(self._connection.url))
         if waits:
             time.sleep(PAUSE_SECONDS_MAX / 10)  # it was refused for now
 
@@ -582,42 +512,3 @@ class Lane:
             self._hang_up()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
-
-
-def in_callback() -> bool:
-    """Return whether this is the thread of a lane, running a callback."""
-    return getattr(_lanes, "here", False)
-
-
-def check_may_wait() -> None:
-    """Refuse to wait for an acknowledgement in the thread that would bring it."""
-    if in_callback():
-        raise InvalidArgumentError(
-            "a future's callback cannot wait for the log; use append_async there"
-        )
-
-
-def _unknown(url: str) -> UnknownOutcomeError:
-    return UnknownOutcomeError("the connection broke under way", url=url)
-
-
-def future_item(
-    batch: pa.RecordBatch,
-    runs: Sequence[tuple[int, int]],
-    answer: Callable[[Runs], Any],
-    sequences: tuple[int, ...] | None = None,
-) -> tuple[Item, Future[Any]]:
-    """Return a batch whose outcome a future tells."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-
-    def settle(runs: Runs | None, error: LakebedError | None) -> None:
-        try:
-            if error is not None:
-                future.set_exception(error)
-            elif runs is not None:
-                future.set_result(answer(runs))
-        except LakebedError as refused:
-            future.set_exception(refused)
-
-    return Item(batch, runs, settle, sequences), future
