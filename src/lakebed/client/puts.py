@@ -35,6 +35,7 @@ from lakebed.client.put_items import (
     mark_settling_thread,
     unknown_outcome,
 )
+from lakebed.client.sequences import Sequences
 from lakebed.errors import (
     ClosedError,
     FencedError,
@@ -96,8 +97,7 @@ class Lane:
         """Counts the threads: one that was given up ends when it notices."""
         self._ended = False
         """Its thread is gone, and there will be no other."""
-        self._next: dict[int, int] = {}
-        self._acked: dict[int, int] = {}
+        self._sequences = Sequences()
         self._number = 0
         self._over_quota: QuotaExceededError | None = None
         """Why the server refuses the stream for now; None once it has answered something."""
@@ -196,9 +196,7 @@ class Lane:
             if not item.deadline:
                 item.deadline = time.monotonic() + self._connection.config.retry_ms / 1000
             if item.sequences is None and self._numbered:
-                item.sequences = tuple(self._next.get(each, 0) for each, _ in item.runs)
-                for each, records in item.runs:
-                    self._next[each] = self._next.get(each, 0) + records
+                self._sequences.assign(item)
             self._number += 1
             self._flying[self._number] = item
             return self._writer, self._number, item
@@ -275,7 +273,7 @@ class Lane:
     def _begin_anew(self) -> None:
         """Take another producer: what the last one's numbers stand for is not known."""
         self._known = None
-        self._next, self._acked = {}, {}
+        self._sequences.forget()
 
     def _begin(self) -> tuple[Any, Any]:
         """Open a stream and send again what was not acknowledged on the last one."""
@@ -333,9 +331,8 @@ class Lane:
             if failed and self._numbered and self._comes_again(item, answer):
                 self._again.append(item)
                 return
-            if not failed and item.sequences is not None:
-                for (each, records), at in zip(item.runs, item.sequences, strict=True):
-                    self._acked[each] = at + records
+            if not failed:
+                self._sequences.acknowledge(item)
         if failed:
             item.give_up(answer, self._connection.url)
         else:
@@ -374,12 +371,11 @@ class Lane:
                 again = [item for item in again if not item.doubtful]
                 self._begin_anew()
                 self._renew = False
-            self._next = dict(self._acked)
+            self._sequences.rewind()
             self._queue.extendleft(reversed(again))
             for item in self._queue if self._numbered else ():
                 if item.doubtful and item.sequences is not None:
-                    for (each, records), at in zip(item.runs, item.sequences, strict=True):
-                        self._next[each] = at + records
+                    self._sequences.keep(item)
                 else:
                     item.sequences = None
             waits = any(item.doubtful for item in again)
@@ -440,7 +436,7 @@ class Lane:
         items = [*self._flying.values(), *self._again, *self._queue]
         if self._numbered and (self._renew or any(item.doubtful for item in items)):
             self._begin_anew()
-        self._next = dict(self._acked)
+        self._sequences.rewind()
         self._flying, self._again = {}, []
         self._queue.clear()
         self._gap = self._renew = False
