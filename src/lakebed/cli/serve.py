@@ -87,6 +87,7 @@ def serve(data: Path | str, folder: Path | None, given: tuple[str, ...], **flags
     is released. A second one ends the process immediately; nothing acknowledged is lost.
     """
     import lakebed
+    from lakebed.engine.by_url import open_by_url
     from lakebed.serve.server import Server
 
     place = _place(data, folder)
@@ -94,7 +95,7 @@ def serve(data: Path | str, folder: Path | None, given: tuple[str, ...], **flags
     _check(config, place)
     with Meter(silent=config.log_format == "json") as meter:
         if isinstance(data, str):
-            log = lakebed.open(data, folder=place, progress=meter)
+            log = open_by_url(data, None, folder=place, progress=meter)
         else:
             log = lakebed.Log.open(os.fspath(place), progress=meter)
     with contextlib.ExitStack() as stack:
