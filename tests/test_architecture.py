@@ -138,3 +138,15 @@ def test_lakebed_is_imported_without_pandas() -> None:
     code = "import lakebed, lakebed.spark.stream, sys; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_every_file_that_a_design_page_names_exists() -> None:
+    """A page beside the code names files of its folder, or of another by their path."""
+    for page in sorted((ROOT / "src" / "lakebed").glob("*/DESIGN.md")):
+        named = re.findall(r"`((?:\w+/)*\w+\.py)`", page.read_text(encoding="utf8"))
+        missing = [
+            name
+            for name in named
+            if not any((base / name).exists() for base in (page.parent, SOURCE, ROOT))
+        ]
+        assert not missing, f"{page}: {missing}"

@@ -15,6 +15,7 @@ import pyarrow as pa
 import lakebed
 from lakebed.cli.output import Meter
 from lakebed.client.address import meant_url
+from lakebed.config import STORE_SCHEMES
 from lakebed.engine.log import EmbeddedLog
 from lakebed.errors import (
     GroupNotFoundError,
@@ -49,6 +50,23 @@ class TargetType(click.ParamType):  # type: ignore[type-arg]  # generic in new v
         return value if isinstance(value, str) and "://" in value else Path(value)
 
 
+def is_store(target: object) -> bool:
+    """Return True for the URL of a store, and not of a server."""
+    return isinstance(target, str) and target.partition("://")[0] in STORE_SCHEMES
+
+
+class FolderOrStore(click.ParamType):  # type: ignore[type-arg]  # generic in new versions only
+    """A log's folder, or the URL of the store that it is in: for the process that owns it."""
+
+    name = "DIR|URL"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> Target:
+        """Take a store's URL as it is, and anything but another URL as a path."""
+        return str(value) if is_store(value) else Folder().convert(value, param, context)
+
+
 class Folder(click.ParamType):  # type: ignore[type-arg]  # generic in new versions only
     """A log's folder, for commands that need its files: a URL is refused."""
 
@@ -75,7 +93,7 @@ data_option = click.option(
     show_envvar=True,
     required=True,
     type=TargetType(),
-    help="The log's folder, or the URL of a server.",
+    help="The log's folder, or the URL of a server or of a store.",
 )
 """Return a command the option `--data`."""
 
@@ -92,7 +110,9 @@ def opened(folder: Target, *, make: bool = False, silent: bool) -> Iterator[lake
     Recovery that takes long shows how far it is. Only with `make` is a log made where there is
     none: a mistyped folder is an error, and so is an address where no server is found soon.
     """
-    if isinstance(folder, str):
+    if isinstance(folder, str) and is_store(folder):
+        pass  # the log is in a store: this process takes it over
+    elif isinstance(folder, str):
         lakebed.open(folder, lakebed.ClientConfig(retry_ms=_CONNECT_MS)).close()
     elif not make or meant_url(folder):
         check_log(folder)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from lakebed.cli.data import Folder, settings
+from lakebed.cli.data import Folder, FolderOrStore, settings
 from lakebed.cli.output import Meter
 from lakebed.config import (
     LogConfig,
@@ -43,13 +43,19 @@ _LOOK_SECONDS: Final = 0.2
 @click.command(short_help="Serve a log over the network.")
 @click.option(
     "--data",
-    "folder",
-    metavar="DIR",
+    "data",
+    metavar="DIR|URL",
     envvar="LAKEBED_DATA",
     show_envvar=True,
     required=True,
+    type=FolderOrStore(),
+    help="The log's folder, made if there is none, or the URL of its store.",
+)
+@click.option(
+    "--folder",
+    metavar="DIR",
     type=Folder(),
-    help="The log's folder; it is made if there is none.",
+    help="With the URL of a store: this machine's copy; default in the user's cache.",
 )
 @click.option("--host", metavar="HOST", help="Address to listen on; default 127.0.0.1.")
 @click.option(
@@ -73,8 +79,8 @@ _LOOK_SECONDS: Final = 0.2
     multiple=True,
     help="Any other setting of [serve]; may be repeated.",
 )
-def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
-    """Serve the log in a folder until SIGTERM or Ctrl-C.
+def serve(data: Path | str, folder: Path | None, given: tuple[str, ...], **flags: Any) -> None:
+    """Serve the log in a folder, or in a store, until SIGTERM or Ctrl-C.
 
     Options override the environment, which overrides lakebed.toml in the folder.
 
@@ -82,12 +88,17 @@ def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
     is released. A second one ends the process immediately; nothing acknowledged is lost.
     """
     import lakebed
+    from lakebed.engine.by_url import open_by_url
     from lakebed.serve.server import Server
 
-    config = _config(effective_config(OsDisk(), folder, os.environ).serve, flags, given)
-    _check(config, folder)
+    place = _place(data, folder)
+    config = _config(effective_config(OsDisk(), place, os.environ).serve, flags, given)
+    _check(config, place)
     with Meter(silent=config.log_format == "json") as meter:
-        log = lakebed.Log.open(os.fspath(folder), progress=meter)
+        if isinstance(data, str):
+            log = open_by_url(data, None, folder=place, progress=meter)
+        else:
+            log = lakebed.Log.open(os.fspath(place), progress=meter)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_logging(config))
@@ -98,7 +109,7 @@ def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
             log.close()
             raise
         stack.enter_context(_hangups(server.reload))
-        click.echo(f"serving {folder} at {server.url}" + _http(server, config))
+        click.echo(f"serving {data} at {server.url}" + _http(server, config))
         while not stopping.wait(_LOOK_SECONDS):
             pass  # a signal that another thread was given is handled when this one wakes up
         _log.info("stopping")
@@ -107,6 +118,17 @@ def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _place(data: Path | str, folder: Path | None) -> Path:
+    """Return the folder that the log has on this machine."""
+    if isinstance(data, str):
+        from lakebed.engine.ownership import default_folder
+
+        return folder or default_folder(data.rstrip("/"))
+    if folder is not None:
+        raise click.UsageError("--folder is for a log in a store: --data has the folder")
+    return data
 
 
 def _raise_open_files(config: ServeConfig) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from lakebed import limits
 from lakebed.config import WalConfig
@@ -41,6 +41,10 @@ from lakebed.wal.writer import Replicate, Writer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+_SLOW_PAUSE_SECONDS: Final = 0.002
+_SLOW_SECONDS_MAX: Final = 0.010
+"""How long a leader waits for callers where each group takes tens of milliseconds."""
 
 _open_logs: weakref.WeakSet[Wal] = weakref.WeakSet()
 
@@ -152,8 +156,14 @@ class Wal(Closing):
             raise
         return log
 
-    def replicate_with(self, replicate: Replicate) -> None:
-        """Acknowledge groups from now on only after `replicate` has returned for them."""
+    def replicate_with(self, replicate: Replicate, *, slow: bool) -> None:
+        """Acknowledge groups from now on only after `replicate` has returned for them.
+
+        If it is `slow`, a leader waits longer for callers that may share its group.
+        """
+        if slow:
+            self.commits.gather_pause_seconds = _SLOW_PAUSE_SECONDS
+            self.commits.gather_seconds_max = _SLOW_SECONDS_MAX
         self._writer.replicate = replicate
 
     # Writing
