@@ -17,8 +17,15 @@ from lakebed.cli.output import Meter
 from lakebed.client.address import meant_url
 from lakebed.config import STORE_SCHEMES
 from lakebed.engine.log import EmbeddedLog
-from lakebed.errors import NotALogError, from_os_error
+from lakebed.errors import (
+    GroupNotFoundError,
+    LakebedError,
+    NotALogError,
+    TopicNotFoundError,
+    from_os_error,
+)
 from lakebed.host import OsDisk
+from lakebed.suggest import did_you_mean
 from lakebed.topic.schema import decode_schema
 from lakebed.wal.folder import Layout, is_log
 
@@ -112,7 +119,20 @@ def opened(folder: Target, *, make: bool = False, silent: bool) -> Iterator[lake
     with Meter(silent=silent) as meter:
         log = lakebed.open(os.fspath(folder), progress=meter)
     with log:
-        yield log
+        try:
+            yield log
+        except (TopicNotFoundError, GroupNotFoundError) as error:
+            raise _suggest(log, error) from error
+
+
+def _suggest(log: lakebed.Log, error: LakebedError) -> LakebedError:
+    """Return an error about an unknown topic or group with the closest name, if any."""
+    is_topic = isinstance(error, TopicNotFoundError)
+    name = str(error.facts.get("topic" if is_topic else "group", ""))
+    with contextlib.suppress(LakebedError):  # the error to report is the first one
+        known = log.topics() if is_topic else log.groups()
+        return type(error)(f"{error.message}{did_you_mean(name, known)}", **error.facts)
+    return error
 
 
 def is_served(log: lakebed.Log) -> bool:
@@ -121,7 +141,7 @@ def is_served(log: lakebed.Log) -> bool:
 
 
 class Destination(NamedTuple):
-    """What whoever writes to a topic has to know of it."""
+    """What a writer has to know of a topic."""
 
     schema: pa.Schema | None
     record_bytes_max: int
@@ -148,11 +168,11 @@ def check_log(folder: Path) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if somebody says so: on a terminal when asked, otherwise with `--yes`."""
+    """Continue only if the user confirms: on a terminal when asked, otherwise with `--yes`."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here: say --yes")
+        raise click.UsageError("confirmation needs a terminal; use --yes")
     click.confirm(question, abort=True, err=True)
 
 

@@ -50,10 +50,8 @@ _REPORT: Final = "report.html"
 def demo(ctx: click.Context, records: int, folder: Path, *, as_json: bool) -> None:
     """Run the end-to-end demo: write, kill, recover, derive, compact, query, report.
 
-    A separate process appends orders, corrections and deletions, is killed (SIGKILL) and
-    restarted. A Spark pipeline derives a topic and a current-state table and is killed too. Every
-    record is compared with what was sent. Spark compacts the topic, DuckDB queries the Iceberg
-    tables. The folder keeps the log and report.html. Exit code 1 if any check fails.
+    A writer and a Spark pipeline are killed (SIGKILL) and restarted; every record is compared with
+    what was sent. The folder keeps the log and report.html. Exit code 1 if any check fails.
     """
     check_packages("demo", *_PACKAGES)
     check_java()

@@ -28,6 +28,7 @@ from lakebed.engine.settings import effective_config
 from lakebed.errors import InvalidArgumentError
 from lakebed.host import OsDisk
 from lakebed.host.descriptors import raise_limit
+from lakebed.suggest import did_you_mean
 from lakebed.wal.folder import Layout, is_log
 
 _log = logging.getLogger("lakebed.serve")
@@ -113,7 +114,7 @@ def serve(data: Path | str, folder: Path | None, given: tuple[str, ...], **flags
             pass  # a signal that another thread was given is handled when this one wakes up
         _log.info("stopping")
         server.stop()
-    if server.abandoned:  # the log is closed; Flight would wait for these clients for ever
+    if server.abandoned:  # the log is closed; Flight would wait for these clients forever
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -148,9 +149,8 @@ def _config(base: ServeConfig, flags: dict[str, Any], given: tuple[str, ...]) ->
     texts, options = {}, {}
     for name, value in settings(given, "--set").items():
         if name not in known:
-            raise click.BadParameter(
-                f"there is no setting {name!r}, but {', '.join(known)}", param_hint="'--set'"
-            )
+            meant = did_you_mean(name, known) or f"; known are {', '.join(known)}"
+            raise click.BadParameter(f"unknown setting {name!r}{meant}", param_hint="'--set'")
         texts[name], options[name] = str(value), f"--set {name}"
     for name, value in flags.items():
         if value is not None:
@@ -184,7 +184,7 @@ def _check(config: ServeConfig, folder: Path) -> None:
     try:
         new = not is_log(OsDisk(), Layout(folder))
     except OSError:
-        return  # whoever opens it says what is wrong with the folder
+        return  # opening it reports what is wrong with the folder
     if new:
         check_exposed(config, is_open=True)
         check_startable(config)

@@ -299,7 +299,7 @@ class _Outages:
             raise error from failure
         if not self._safe and not is_unsent(failure):
             raise UnknownOutcomeError(
-                "the connection broke under way", url=connection.url
+                "the connection was lost during the call", url=connection.url
             ) from failure
         if time.monotonic() - self._begun > _TELL_SECONDS and not self._reported:
             self._reported = True
@@ -333,22 +333,22 @@ def _location(url: str) -> tuple[str, int, bool]:
     scheme = SCHEMES.get(parts.scheme)
     if scheme is None:
         raise InvalidArgumentError(
-            "a served log's URL is lakebed://HOST:PORT or lakebed+tls://HOST:PORT",
+            "the URL of a served log must be lakebed://HOST:PORT or lakebed+tls://HOST:PORT",
             scheme=parts.scheme,
         )
     if parts.username is not None or parts.password is not None:
         raise InvalidArgumentError(
-            "a token is not part of a URL: use LAKEBED_TOKEN or ClientConfig"
+            "a URL must not contain a token: use LAKEBED_TOKEN or ClientConfig"
         )
     if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise InvalidArgumentError("a served log's URL is a host and a port", url=url)
+        raise InvalidArgumentError("the URL of a served log must have a host and a port", url=url)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{scheme}://{host}:{port}", port, scheme == "grpc+tls"
 
 
 def _header(token: str) -> tuple[bytes, bytes]:
     if not token.isascii() or not token.isprintable():
-        raise InvalidArgumentError("a token is printable ASCII text")
+        raise InvalidArgumentError("token must be printable ASCII")
     return (b"authorization", b"Bearer " + token.encode())
 
 
@@ -359,7 +359,7 @@ def _check_pem(config: ClientConfig) -> None:
             raise InvalidArgumentError("a file for TLS is not PEM", setting=what, file=path)
     if (config.cert is None) != (config.key is None):
         raise InvalidArgumentError(
-            "a client's certificate and its key belong together: LAKEBED_CERT and LAKEBED_KEY"
+            "a client certificate needs its key: set both LAKEBED_CERT and LAKEBED_KEY"
         )
 
 
