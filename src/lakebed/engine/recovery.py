@@ -180,11 +180,9 @@ def tidy(
         elif segments.get(name) == STORE:
             lake.remove(*name)  # readers take it from the store
             found.files_removed += 1
-        elif name in copies and not _is_copy(disk, lake.path(*name), copies[name]):
-            strange.append(lake.path(*name))
-        elif name in segments:
+        elif name in segments and _is_copy(disk, lake.path(*name), copies.get(name)):
             needed.discard(name)
-        elif may_be_dropped(core.state, owners, name):
+        elif name not in segments and may_be_dropped(core.state, owners, name):
             found.dropped.append(name)  # the process died before it was removed
         else:
             strange.append(lake.path(*name))
@@ -221,8 +219,10 @@ def quarantine(disk: Disk, root: Path, path: Path) -> None:
     _log.warning("a file that is not part of the log was put aside: %s", folder / name)
 
 
-def _is_copy(disk: Disk, path: Path, segment: Segment) -> bool:
-    """Return True if a file has the length and the end of a segment."""
+def _is_copy(disk: Disk, path: Path, segment: Segment | None) -> bool:
+    """Return True if a file has the length and the end of a segment, if one is given."""
+    if segment is None:
+        return True
     try:
         file = disk.open(path, Mode.READ)
     except FileNotFoundError:
