@@ -64,7 +64,7 @@ class ProducerBatch:
     """Records of one topic in flight.
 
     A record is four items of one list (value, key, time in nanoseconds, ticket), added in one step:
-    any thread may add without a lock. The thread that closes the batch first says so (`closing`),
+    any thread may add without a lock. The thread that closes the batch says so first (`closing`),
     then counts what is in it. A thread that adds a record looks at `closing` afterwards, and if it
     is set finds out under the lock whether the record was counted. A `Sent` knows its ticket; that
     the batch does not know the `Sent` lets those without a reference vanish at once, which spares

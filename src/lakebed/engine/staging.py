@@ -89,7 +89,7 @@ class Staging:
         body = self._remote.get((number, position))
         if body is None:
             if self.load_remote is None:
-                raise MissingFileError("a staged file is gone", file=self.path(number))
+                raise MissingFileError("a staged file is missing", file=self.path(number))
             body = self.load_remote(number, position, length, checksum)
             if crc32c(body) != checksum:
                 raise CorruptionError("a staged object is damaged", file=number, byte=position)
