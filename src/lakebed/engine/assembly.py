@@ -162,7 +162,9 @@ def assemble(
                 snapshots=files.snapshots,
                 config=config,
             )
-        recovered = _recover(files, core, wal, tell, stored=bool(config.lake.store))
+        recovered = _recover(
+            files, core, wal, tell, stored=bool(config.lake.store), shared=config.ships
+        )
         return _assemble(files, config, core, wal, recovered, shipping, uploads, threaded=threaded)
     except BaseException:
         wal.close()
@@ -180,7 +182,9 @@ def _build_uploads(files: _Files, config: LogConfig, wal: Wal) -> Uploads | None
     return Uploads(store=store, locations=locations, lake=files.segments, log_id=str(wal.log_id))
 
 
-def _recover(files: _Files, core: Core, wal: Wal, tell: Progress, *, stored: bool) -> Recovered:
+def _recover(
+    files: _Files, core: Core, wal: Wal, tell: Progress, *, stored: bool, shared: bool
+) -> Recovered:
     """Load the state from snapshot and WAL into the core; compare the segments with it."""
     layout = Layout(files.folder)
     declared = is_declared(files.disk, layout)
@@ -188,7 +192,15 @@ def _recover(files: _Files, core: Core, wal: Wal, tell: Progress, *, stored: boo
         _check_not_raft(wal)
     core.state, recovered = load_snapshot(files.snapshots, wal)
     replay(core, wal, recovered, lambda done, total: tell("replaying entries", done, total))
-    tidy(core, files.segments, files.disk, files.folder, recovered, stored=stored)
+    tidy(
+        core,
+        files.segments,
+        files.disk,
+        files.folder,
+        recovered,
+        stored=stored,
+        shared=shared,
+    )
     if not declared:
         declare_kind(files.disk, layout, wal.log_id, TOPICS)
     return recovered
