@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakebed.api.acks import Ack, Acks
-from lakebed.api.encoding import Target
+from lakebed.api.encoding import WriteTarget
 from lakebed.errors import LakebedError
 
 _log = logging.getLogger("lakebed.engine")
@@ -92,7 +92,7 @@ class ProducerBatch:
         "tickets",
     )
 
-    def __init__(self, target: Target, opened_at: float, large_bytes: int) -> None:
+    def __init__(self, target: WriteTarget, opened_at: float, large_bytes: int) -> None:
         self.target = target
         self.opened_at = opened_at
         self.record_bytes_max = (
