@@ -141,6 +141,7 @@ class Misbehaviour:
     code: str = ""
     cut: bool = False
     hang: bool = False
+    cut_answer: bool = False
 
     def matches(self, method: str, path: str) -> bool:
         """Whether it is for this request."""
@@ -162,6 +163,8 @@ class Proxy:
 
     target: str
     seen: list[Seen] = field(default_factory=list)
+    dropped_headers: tuple[str, ...] = ()
+    """Headers of requests, in lower case, that are not forwarded."""
 
     def __post_init__(self) -> None:
         self._guard = threading.Lock()
@@ -186,6 +189,10 @@ class Proxy:
         The request's body, or that of the answer if the request has none.
         """
         self._plan(Misbehaviour(method, containing, times, cut=True))
+
+    def cut_answer(self, *, method: str, containing: str = "", times: int = 1) -> None:
+        """Forward the request, and reset the connection instead of answering."""
+        self._plan(Misbehaviour(method, containing, times, cut_answer=True))
 
     def hang(self, *, method: str = "*", containing: str = "", times: int = 1) -> None:
         """Never answer; `waiting` is set as soon as a request is kept."""
@@ -252,6 +259,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._reset()
         elif plan.cut:
             self._forward(body, half=True)
+        elif plan.cut_answer:
+            self._forward(body, silent=True)
         else:
             self._refuse(plan)
 
@@ -273,17 +282,22 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def _forward(self, body: bytes, *, half: bool = False) -> None:
+    def _forward(self, body: bytes, *, half: bool = False, silent: bool = False) -> None:
         host = urllib.parse.urlsplit(self.server.proxy.target).netloc
         upstream = http.client.HTTPConnection(host, timeout=600)
-        dropped = ("transfer-encoding", "content-length", "expect", "connection")
+        never = ("transfer-encoding", "content-length", "expect", "connection")
+        dropped = {*never, *self.server.proxy.dropped_headers}
         headers = {key: text for key, text in self.headers.items() if key.lower() not in dropped}
         try:
             upstream.request(
                 self.command, self.path, body, headers | {"Content-Length": str(len(body))}
             )
             answer = upstream.getresponse()
-            self._answer(answer.status, answer.getheaders(), answer.read(), half=half)
+            contents = answer.read()
+            if silent:
+                self._reset()
+            else:
+                self._answer(answer.status, answer.getheaders(), contents, half=half)
         finally:
             upstream.close()
 

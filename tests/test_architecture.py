@@ -92,7 +92,7 @@ def test_only_host_opens_files() -> None:
 
 def test_each_stateful_package_has_a_design_page() -> None:
     pages = {path.parent.name for path in SOURCE.glob("*/DESIGN.md")}
-    assert pages == {"wal", "raft", "state", "topic", "lake", "iceberg", "engine"}
+    assert pages == {"wal", "raft", "chain", "state", "topic", "lake", "iceberg", "engine"}
     for package in pages:
         page = (SOURCE / package / "DESIGN.md").read_text(encoding="utf8")
         for part in ("Purpose", "Format", "Invariants", "Write order", "Recovery", "Why not"):

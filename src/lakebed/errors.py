@@ -40,6 +40,8 @@
     │   ├── StoreUnavailableError  the object store does not answer (retriable)
     │   ├── StoreDeniedError       the object store refuses these credentials
     │   ├── StoreNotFoundError     the object store has no such bucket or object
+    │   ├── StoreUnfitError        the object store ignores the conditions of a write
+    │   ├── NotOwnerError          another process has taken over the log
     │   ├── UnauthenticatedError   a server cannot identify the caller
     │   ├── AccessDeniedError      the caller may not do this
     │   ├── QuotaExceededError     the caller exceeds a limit (retriable)
@@ -396,6 +398,20 @@ class StoreNotFoundError(RejectedError):
 
     code = "store_not_found"
     advice = "check the store's location; a bucket or folder is not created here"
+
+
+class StoreUnfitError(RejectedError):
+    """The object store ignores the conditions of a write, so that it cannot hold a log."""
+
+    code = "store_unfit"
+    advice = "use a store, or a version of it, with conditional writes; see the page `durability`"
+
+
+class NotOwnerError(RejectedError):
+    """Another process has taken over the log, or may have."""
+
+    code = "not_owner"
+    advice = "write to the owner that the message names; open the log again to follow it"
 
 
 class UnauthenticatedError(RejectedError):

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from tests.proof.mutants import admission, engine, hostile, http, lake, serve, wal
+from tests.proof.mutants import admission, chain, engine, hostile, http, lake, serve, wal
 from tests.proof.mutation import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     *wal.MUTANTS,
     *engine.MUTANTS,
+    *chain.MUTANTS,
     *lake.MUTANTS,
     *serve.MUTANTS,
     *admission.MUTANTS,

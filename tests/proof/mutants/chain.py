@@ -1,0 +1,94 @@
+"""Faults in the chain: the guards of the protocol removed one by one."""
+
+from __future__ import annotations
+
+from tests.proof.mutation import Mutant, always, before, instead, never, replace
+
+SCHEDULES = "tests/chain/test_schedules.py::test_no_schedule_loses_or_forks_the_log"
+SETTLING = "tests/chain/test_settle.py"
+BASES = "tests/chain/test_owner.py"
+
+MUTANTS = (
+    Mutant(
+        name="fences-removed",
+        breaks="a paused owner's late write is refused, however late it comes",
+        at="lakebed.chain.owner:removable",
+        changes=(always("slot.kind is not SlotKind.FENCE"),),
+        tests=(f"{SCHEDULES}[3]",),
+        seconds=60,
+    ),
+    Mutant(
+        name="fence-not-verified",
+        breaks="an owner has every acknowledged entry",
+        at="lakebed.chain.owner:take_over",
+        changes=(never("not $W.includes($B)"),),
+        tests=(f"{SCHEDULES}[3]",),
+        seconds=60,
+    ),
+    Mutant(
+        name="digest-of-base-not-compared",
+        breaks="an owner has every acknowledged entry",
+        at="lakebed.chain.walk:Walker.includes",
+        changes=(always("self.seen.get(...) == $D"),),
+        tests=(f"{SCHEDULES}[5]",),
+        seconds=60,
+    ),
+    Mutant(
+        name="no-digest-chain",
+        breaks="two readers that accept the same slot have read the same history",
+        at="lakebed.chain.walk:Walker.step",
+        changes=(never("slot.previous != self.digest"),),
+        tests=(f"{SCHEDULES}[3]",),
+        seconds=60,
+    ),
+    Mutant(
+        name="void-fences-not-passed",
+        breaks="a process alone comes to own the log",
+        at="lakebed.chain.walk:Walker._pass_over",
+        changes=(always("not self.includes($B)"),),
+        tests=(f"{SCHEDULES}[5]",),
+        seconds=60,
+    ),
+    Mutant(
+        name="unknown-taken-for-done",
+        breaks="after an unknown outcome the object is read",
+        at="lakebed.chain.settle:create",
+        changes=(replace("outcome is Outcome.DONE", "outcome is not Outcome.REFUSED"),),
+        tests=(f"{SCHEDULES}[2]",),
+        seconds=15,
+    ),
+    Mutant(
+        name="conflict-taken-for-exists",
+        breaks="a creation that was refused without an object is repeated",
+        at="lakebed.chain.settle:create",
+        changes=(
+            before("(yield Get(name))", "if outcome is Outcome.REFUSED:\n    return b'taken'"),
+        ),
+        tests=(f"{SETTLING}::test_a_conflict_that_wrote_nothing_is_repeated",),
+        seconds=5,
+    ),
+    Mutant(
+        name="base-moves-back",
+        breaks="the base only moves to a higher slot",
+        at="lakebed.chain.owner:Owner.move_base",
+        changes=(never("current.slot >= base.slot"),),
+        tests=(f"{BASES}::test_a_base_never_moves_back",),
+        seconds=5,
+    ),
+    Mutant(
+        name="write-after-fence",
+        breaks="a stale owner's writes are refused",
+        at="lakebed.chain.owner:Owner.write",
+        changes=(instead("raise self.fenced", "return", within="if other is not None: ..."),),
+        tests=(f"{SCHEDULES}[2]",),
+        seconds=15,
+    ),
+    Mutant(
+        name="lease-without-nonce",
+        breaks="a version of the lease is never used twice",
+        at="lakebed.chain.records:encode_lease",
+        changes=(replace("nonce.hex()", "''"),),
+        tests=("tests/chain/test_lease.py::test_equal_leases_have_different_bytes",),
+        seconds=5,
+    ),
+)
