@@ -19,7 +19,7 @@ from bench.peers import RECORD_BYTES
 from bench.report import Rows
 from bench.served import Served, served_peers
 from bench.servers import JetStream, Records
-from lakebed.serve.protocol import pack
+from lakebed.wire.protocol import pack
 
 _BATCHES = 50
 """Of what is read at a time: 50 MB."""

@@ -16,7 +16,7 @@ from bench.logs import TOPIC, settle, table, values, warm_log
 from bench.report import Rows
 from bench.served import Served, served_peers
 from bench.servers import JetStream
-from lakebed.serve.received import Received, batch_bytes
+from lakebed.wire.received import Received, batch_bytes
 
 PARTITIONS = 4
 _BATCH = 8192

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import lakebed
-from lakebed import LakeConfig, LogConfig, ServeConfig, SyncMode, WalConfig
+from lakebed import AckMode, LakeConfig, LogConfig, ServeConfig, SyncMode, WalConfig
 from lakebed.cli import cli
 from lakebed.config import (
     SECTIONS,
@@ -82,6 +82,7 @@ def test_the_file_has_a_table_for_the_server() -> None:
 
 OTHERS: dict[str, tuple[str, object]] = {
     "sync": ("interval", SyncMode.INTERVAL),
+    "acks": ("store", AckMode.STORE),
     "namespace": ("a.b", "a.b"),
     "store": ("s3://b/p", "s3://b/p"),
     "catalog": ('{ type = "sql", "a.b" = "env:C" }', {"type": "sql", "a.b": "env:C"}),

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from dataclasses import fields, replace
+from enum import Enum
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed import LakeConfig, LogConfig, ServeConfig, SyncMode, TopicConfig, WalConfig
+from lakebed import LakeConfig, LogConfig, ServeConfig, TopicConfig, WalConfig
 from lakebed.config import (
     LAKE_BOUNDS,
     LOG_BOUNDS,
@@ -185,7 +186,7 @@ def shown_default(default: object) -> str:
         return str(default).lower()
     if isinstance(default, int):
         return f"{default:,}"
-    if isinstance(default, SyncMode):
+    if isinstance(default, Enum):
         return default.value
     if isinstance(default, WalConfig | LakeConfig | ServeConfig):
         return f"{type(default).__name__}()"

@@ -80,3 +80,7 @@ def test_opening_a_folder_does_not_load_the_client_or_the_server(tmp_path: Path)
     modules = loaded_by(code)
     assert {name for name in modules if name.startswith("lakebed.serve")} == set()
     assert "lakebed.client.log" not in modules
+
+
+def test_asyncio_does_not_load_the_engine_before_a_folder_is_opened() -> None:
+    assert heavy(loaded_by("import lakebed.aio")) == set()

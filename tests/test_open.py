@@ -11,8 +11,9 @@ import pytest
 import lakebed
 import lakebed.aio
 from lakebed import ServeConfig
+from lakebed.client.log import RemoteLog
 from lakebed.engine.log import EmbeddedLog
-from lakebed.errors import LockedError, NotALogError
+from lakebed.errors import InvalidArgumentError, LockedError, NotALogError
 from lakebed.serve.server import Server
 
 
@@ -71,3 +72,9 @@ def test_asyncio_has_the_attributes_of_the_log_it_opened(tmp_path: Path) -> None
     with Server(EmbeddedLog.open(tmp_path / "served"), ServeConfig(port=0, http_port=-1)) as server:
         assert asyncio.run(attributes(server.url)) == ["log_id", "principal", "url"]
     assert asyncio.run(attributes(tmp_path / "embedded")) == ["config", "folder"]
+
+
+def test_a_served_log_does_not_open_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"lakebed\.open\(url\)"):
+        RemoteLog.open(tmp_path / "log")
+    assert list(tmp_path.iterdir()) == []

@@ -148,6 +148,7 @@ def _lakebed() -> Iterator[str]:
     )
     yield from _class("lakebed.ClientConfig", lakebed.ClientConfig)
     yield from _class("lakebed.SyncMode", lakebed.SyncMode)
+    yield from _class("lakebed.AckMode", lakebed.AckMode)
 
 
 def _class(name: str, kind: type, only: set[str] | None = None) -> Iterator[str]:

@@ -17,7 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-QUICK = ["--quick", "-m", "not proof and not prove and not spark"]
+QUICK = [
+    *("--quick", "-m", "not proof and not prove and not spark"),
+    "--ignore=tests/serve/test_engine_over_the_wire.py",  # the embedded ones run
+]
 ALL = ["-m", "not prove"]
 _BUSY = "while True: pass"
 _WORKERS = str((os.cpu_count() or 1) + 1)

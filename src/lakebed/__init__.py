@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from lakebed.client.address import check_no_address
 from lakebed.client.config import ClientConfig
-from lakebed.config import LakeConfig, LogConfig, ServeConfig, SyncMode, TopicConfig, WalConfig
+from lakebed.config import (
+    STORE_SCHEMES,
+    AckMode,
+    LakeConfig,
+    LogConfig,
+    ServeConfig,
+    SyncMode,
+    TopicConfig,
+    WalConfig,
+)
 from lakebed.errors import InvalidArgumentError, LakebedError, LockedError
 from lakebed.types import Progress, TopicPartition
 from lakebed.version import __version__
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Ack",
+    "AckMode",
     "Acks",
     "ClientConfig",
     "Consumer",
@@ -65,14 +75,22 @@ def open(  # noqa: A001  # lakebed.open is what it does
     config: LogConfig | ClientConfig | None = None,
     *,
     progress: Progress | None = None,
+    folder: str | os.PathLike[str] | None = None,
 ) -> Log:
-    """Open the log in a folder, making it if the folder is new or empty, or connect to a server.
+    """Open the log in a folder or in an object store, creating it, or connect to a server.
 
     This process owns the folder until the log is closed; if another process serves it, that one is
     connected to. `progress` is told how far recovery has come: what is being done, how much of it
-    is done, and how much there is. A URL is `lakebed://HOST:PORT` or `lakebed+tls://HOST:PORT`; its
-    token comes from a `ClientConfig`, or from `LAKEBED_TOKEN`.
+    is done, and how much there is. The URL of a server is `lakebed://HOST:PORT` or
+    `lakebed+tls://HOST:PORT`; its token comes from a `ClientConfig`, or from `LAKEBED_TOKEN`. The
+    URL of a store is `s3://BUCKET/PREFIX`, `gs://…`, `abfs://…` or `file:///FOLDER`: this process
+    takes the log over, and keeps a copy of it in `folder`, or else in the user's cache. Records
+    are then acknowledged once they are in the store, unless the settings say otherwise.
     """
+    if isinstance(target, str) and target.partition("://")[0] in STORE_SCHEMES:
+        return _in_store(target, config, folder, progress)
+    if folder is not None:
+        raise InvalidArgumentError("`folder` is for a log in a store", target=os.fspath(target))
     if isinstance(target, str) and "://" in target:
         return _connected(target, config)
     if isinstance(config, ClientConfig):
@@ -88,6 +106,18 @@ def open(  # noqa: A001  # lakebed.open is what it does
         if not isinstance(url, str):
             raise
         return _connected(url, None)
+
+
+def _in_store(
+    url: str, config: object, folder: str | os.PathLike[str] | None, progress: Progress | None
+) -> Log:
+    if config is not None and not isinstance(config, LogConfig):
+        raise InvalidArgumentError(
+            "a log in a store is opened with a LogConfig", got=type(config).__name__
+        )
+    from lakebed.engine.by_url import open_by_url  # a client does not need the engine
+
+    return open_by_url(url, config, folder=folder, progress=progress)
 
 
 def _connected(url: str, config: object) -> Log:

@@ -185,4 +185,6 @@ HTTP_HANDSHAKES_MAX: Final = 256
 """TLS handshakes of HTTP connections at a time; each takes some 350 kB."""
 
 HTTP_WAITS_MAX: Final = 1_000
-"""HTTP requests that wait for records at a time; each holds a connection and no thread."""
+"""HTTP requests that wait for records at a time; each holds a connection and no thread.
+
+Administrators may have `HTTP_RESERVE` more."""

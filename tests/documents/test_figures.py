@@ -18,10 +18,10 @@ from lakebed.engine.audit import _RETENTION_MS
 from lakebed.host import failpoints
 from lakebed.reports.access import EXPIRES_MS
 from lakebed.serve.audit import REFUSALS_PER_SECOND, REFUSALS_PER_SECOND_IN_ALL
-from lakebed.serve.puts import UNDER_WAY_MAX
 from lakebed.serve.refusals import _LINES_PER_SECOND
 from lakebed.spark.tables.folding import _PART, DELETED_SHARE, FILES_MAX
 from lakebed.spark.tables.materialising import _BUCKET_RECORDS
+from lakebed.wire.protocol import STREAM_REQUESTS_MAX
 from tests.documents.pages import ROOT
 
 DAY_MS = 86_400_000
@@ -77,7 +77,7 @@ CLAIMS = [
     (
         "docs/server.md",
         f"producer {limits.SEQUENCES_KEPT} batches are under way at a time, of a transaction "
-        f"{UNDER_WAY_MAX // 2}.",
+        f"{STREAM_REQUESTS_MAX // 2}.",
     ),
     (
         "docs/tables.md",

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from lakebed.serve.predicates import unpack_predicate
+from lakebed.wire.predicates import unpack_predicate
 from tests.documents.pages import blocks_of
 from tests.documents.terminal import Step, steps_of, typed
 

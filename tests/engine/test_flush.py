@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import lakebed
-from lakebed.engine.log import EmbeddedLog as Log
+from lakebed.engine.log import EmbeddedLog
 from lakebed.errors import DiskFullError, LakebedError, from_os_error
 from lakebed.host import FaultyDisk, OsDisk, failpoints
 from lakebed.host.faulty_disk import Fault
@@ -21,7 +21,7 @@ PARTITIONS = 6
 CONFIG = lakebed.LogConfig(lake=lakebed.LakeConfig(iceberg=False))
 
 
-def filled(log: Log) -> list[bytes]:
+def filled(log: EmbeddedLog) -> list[bytes]:
     """Put a record into every partition of a topic; return the values."""
     log.create_topic("t", partitions=PARTITIONS)
     values = [b"value %d" % number for number in range(PARTITIONS)]
@@ -53,7 +53,7 @@ def test_one_that_cannot_be_written_leaves_none_and_the_next_checkpoint_writes_a
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     disk = FaultyDisk(OsDisk())
-    with Log.open(tmp_path, CONFIG, disk=disk) as log:
+    with EmbeddedLog.open(tmp_path, CONFIG, disk=disk) as log:
         values = filled(log)
         disk.fault = Fault("rename", disk.calls["rename"] + nth, errno.ENOSPC)
         with pytest.raises(LakebedError):
@@ -115,7 +115,7 @@ def test_a_program_that_ends_may_still_take_a_checkpoint_and_scan(tmp_path: Path
 
 
 def test_a_checkpoint_that_cannot_stage_a_transaction_leaves_no_segments(tmp_path: Path) -> None:
-    log = Log.open(tmp_path / "log", threaded=False)
+    log = EmbeddedLog.open(tmp_path / "log", threaded=False)
     log.create_topic("t", 1)
     log.append("t", b"seen")
     transaction = log.transaction("a")

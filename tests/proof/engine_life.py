@@ -244,10 +244,7 @@ class Worker:
         """Begin, write to or end a transaction that stays open over other steps."""
         pending = self._pending
         if pending is None:
-            name = f"long-{self.thread}"
-            begin = BeginTransaction(name, 3_600_000_000, self._time_us())
-            identity = self.quietly(lambda: inner(self.log).parts.writing.submit(begin))
-            self._pending = None if identity is None else _Pending(identity)
+            self._begin_pending()
         elif self.rng.random() < 0.6:
             self._write_pending(pending)
         else:
@@ -257,6 +254,19 @@ class Worker:
                 self.quietly(lambda: inner(self.log).parts.writing.submit(abort))
             else:
                 self._commit_pending(pending)
+
+    def leave_open(self) -> None:
+        """Write to a transaction that stays open over other steps; begin it if there is none."""
+        if self._pending is None:
+            self._begin_pending()
+        if self._pending is not None:
+            self._write_pending(self._pending)
+
+    def _begin_pending(self) -> None:
+        name = f"long-{self.thread}"
+        begin = BeginTransaction(name, 3_600_000_000, self._time_us())
+        identity = self.quietly(lambda: inner(self.log).parts.writing.submit(begin))
+        self._pending = None if identity is None else _Pending(identity)
 
     def _write_pending(self, pending: _Pending) -> None:
         writing = inner(self.log).parts.writing

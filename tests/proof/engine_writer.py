@@ -126,7 +126,8 @@ class Threads:
 class Script:
     """The life that comes by every step of the engine; goes on after a failure."""
 
-    def __init__(self, folder: Path, run: int) -> None:
+    def __init__(self, folder: Path, run: int, config: LogConfig = SCRIPT) -> None:
+        self._config = config
         self._folder = folder
         self._rng = random.Random(f"script/{run}")
         self._worker: Worker | None = None
@@ -194,7 +195,7 @@ class Script:
         for _ in range(2):
             tell(["phase", "opening"])
             try:
-                log = Log.open(self._folder, SCRIPT, threaded=False)
+                log = Log.open(self._folder, self._config, threaded=False)
             except LakebedError:
                 continue
             tell(["phase", "opened"])

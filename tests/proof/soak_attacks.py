@@ -24,7 +24,7 @@ import pyarrow.flight as fl
 import lakebed
 from lakebed.client.config import ClientConfig
 from lakebed.errors import LakebedError, ServerUnavailableError
-from lakebed.serve.protocol import pack
+from lakebed.wire.protocol import pack
 from tests.proof.scale import SEED
 from tests.proof.soak_process import Phases, parse_arguments, take_part
 from tests.serve import hostile, raw_grpc

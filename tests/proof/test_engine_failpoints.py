@@ -30,7 +30,17 @@ _OF_BACKUPS = ("engine.backup.", "engine.restore.")
 _OF_DERIVED_TABLES = ("lake.derived.", "engine.derived.")
 """Points of derived tables, which `test_derived_kills.py` has."""
 
-_ELSEWHERE = ("test.", "spark.", *_OF_THE_LAKE, *_OF_BACKUPS, *_OF_DERIVED_TABLES)
+_OF_THE_STORE = ("chain.", "ship.", "host.conditional.")
+"""Points of a log in a store, which `test_chain_kills.py` has."""
+
+_ELSEWHERE = (
+    "test.",
+    "spark.",
+    *_OF_THE_LAKE,
+    *_OF_BACKUPS,
+    *_OF_DERIVED_TABLES,
+    *_OF_THE_STORE,
+)
 _POINTS = [name for name in failpoints.names() if not name.startswith(_ELSEWHERE)]
 
 

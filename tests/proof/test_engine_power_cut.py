@@ -17,7 +17,7 @@ import pytest
 from lakebed import SyncMode
 from lakebed.host import SimDisk, Survival
 from tests.proof.engine_ledger import Ledger
-from tests.proof.engine_life import Life, config_of, open_log, small_transactions
+from tests.proof.engine_life import Life, Worker, config_of, open_log, small_transactions
 from tests.proof.scale import Rounds, kept_on_failure, rng
 from tests.proof.simulated import disk_with, save, simulation
 
@@ -31,6 +31,16 @@ CUTS = [
     *((survival, False) for survival in (Survival.TORN_512, Survival.GARBAGE)),
 ]
 STEPS_PER_LIFE = 45
+FIXED_STEPS = {
+    3: Worker.leave_open,
+    4: Worker.checkpoint,
+    7: Worker.checkpoint,
+    9: Worker.leave_open,
+    10: Worker.checkpoint,
+}
+"""Steps that every life has; the others are drawn, and a short life may draw none of these. A log
+keeps two snapshots and frees the WAL up to the older one: nothing depends on a snapshot before the
+second checkpoint. Staged files are those of a transaction that is open at a checkpoint."""
 PARTS = 4
 _AGAIN = 0.02
 """How often a call of a recovery is followed by another cut."""
@@ -52,11 +62,14 @@ class PowerCuts:
     def run(self, wanted: int) -> None:
         """Live the life; now and then go on from a disk that a cut left."""
         life = self._life
-        for _ in range(STEPS_PER_LIFE):
+        for number in range(STEPS_PER_LIFE):
             disk = life.disk
             assert isinstance(disk, SimDisk)
             disk.on_call = self._cut
-            life.step()
+            if number in FIXED_STEPS and life.worker is not None:
+                life.worker.do(FIXED_STEPS[number])
+            else:
+                life.step()
             disk.on_call = None
             if self._failure is not None:
                 raise self._failure

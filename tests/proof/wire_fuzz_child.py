@@ -22,9 +22,9 @@ import pyarrow as pa
 import lakebed
 from lakebed import Log
 from lakebed.errors import InvalidArgumentError, LakebedError
-from lakebed.serve.predicates import _FIXED, _MANY, _MATCHES, unpack_predicate
-from lakebed.serve.protocol import pack, unpack
-from lakebed.serve.received import Received, batch_bytes
+from lakebed.wire.predicates import _FIXED, _MANY, _MATCHES, unpack_predicate
+from lakebed.wire.protocol import pack, unpack
+from lakebed.wire.received import Received, batch_bytes
 from tests.proof.scale import rng
 from tests.serve.hostile import MAP, NESTED
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lakebed.serve.server import Server
 from tests.serve.support import ServerProcess
 from tests.waiting import PATIENCE_SECONDS
 
@@ -63,7 +64,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def call(
-    server: ServerProcess, method: str, path: str, body: Any = None, *, token: str = ""
+    server: ServerProcess | Server, method: str, path: str, body: Any = None, *, token: str = ""
 ) -> tuple[int, bytes]:
     """Make one request; return the status and the body of its answer."""
     client = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=PATIENCE_SECONDS)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from lakebed.errors import LakebedError
-from lakebed.serve.protocol import unpack, unpack_error
+from lakebed.wire.protocol import unpack, unpack_error
 from tests.serve.support import ServerProcess, check_serves
 
 REQUEST_BYTES_MAX = 1 << 20

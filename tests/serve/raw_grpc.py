@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import grpc
 import pyarrow as pa
 
-from lakebed.serve.protocol import unpack, unpack_error
+from lakebed.wire.protocol import unpack, unpack_error
 from tests.serve.support import ServerProcess
 from tests.waiting import PATIENCE_SECONDS
 

@@ -12,9 +12,9 @@ import pyarrow.flight as fl
 
 from lakebed import Log, ServeConfig
 from lakebed.serve.guard import Principal
-from lakebed.serve.protocol import pack, unpack
 from lakebed.serve.puts import AckPool, PutStream
 from lakebed.serve.server import Server
+from lakebed.wire.protocol import pack, unpack
 from tests.waiting import PATIENCE_SECONDS, until
 from tests.wal.test_promises import HeldDisk
 

@@ -14,8 +14,8 @@ import pytest
 
 from lakebed import Log, ServeConfig
 from lakebed.errors import QuotaExceededError
-from lakebed.serve.protocol import pack
 from lakebed.serve.server import Server
+from lakebed.wire.protocol import pack
 from tests.serve.raw import error_of
 from tests.waiting import until
 
@@ -37,8 +37,19 @@ def _serve(folder: Path, **settings: Any) -> Iterator[tuple[Server, Any]]:
     with Server(log, config).start() as server:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
         client = fl.connect(f"grpc://127.0.0.1:{server.port}", generic_options=options)
-        yield server, client
-        client.close()
+        with contextlib.closing(client):
+            yield server, client
+
+
+@contextlib.contextmanager
+def _ask(client: Any, *tickets: bytes) -> Iterator[list[Any]]:
+    """Return answers that are not read; those still open are cancelled, or the server waits."""
+    readers = [client.do_get(fl.Ticket(ticket)) for ticket in tickets]
+    try:
+        yield readers
+    finally:
+        for reader in readers:
+            reader.cancel()
 
 
 def _quotas(server: Server) -> Any:
@@ -49,8 +60,8 @@ def _quotas(server: Server) -> Any:
 @pytest.mark.parametrize("ticket", [READ, FETCH], ids=["read", "fetch"])
 def test_an_answer_counts_until_it_is_sent(tmp_path: Path, ticket: bytes) -> None:
     settings = {"principal_inflight_bytes_max": 60 * MIB}
-    with _serve(tmp_path / "log", **settings) as (server, client):
-        readers = [client.do_get(fl.Ticket(ticket)) for _ in range(2)]
+    serving = _serve(tmp_path / "log", **settings)
+    with serving as (server, client), _ask(client, ticket, ticket) as readers:
         assert _quotas(server).inflight_bytes > 40 * MIB
         with ThreadPoolExecutor(1) as pool:
             third = pool.submit(lambda: client.do_get(fl.Ticket(ticket)).read_all())
@@ -68,8 +79,8 @@ def test_an_answer_that_finds_no_room_is_refused(
 ) -> None:
     monkeypatch.setattr("lakebed.serve.flight._ADMIT_SECONDS", 0.1)
     settings = {"principal_inflight_bytes_max": 30 * MIB}
-    with _serve(tmp_path / "log", **settings) as (server, client):
-        first = client.do_get(fl.Ticket(READ))
+    serving = _serve(tmp_path / "log", **settings)
+    with serving as (server, client), _ask(client, READ) as (first,):
         with pytest.raises(fl.FlightError) as caught:
             client.do_get(fl.Ticket(READ)).read_all()
         assert isinstance(error_of(caught.value), QuotaExceededError)
@@ -80,8 +91,8 @@ def test_an_answer_that_finds_no_room_is_refused(
 
 def test_a_client_that_takes_nothing_is_disconnected(tmp_path: Path) -> None:
     """Its bytes and its stream are given back; another client is served."""
-    with _serve(tmp_path / "log", flight_stall_timeout_ms=500) as (server, client):
-        stalled = client.do_get(fl.Ticket(READ))
+    serving = _serve(tmp_path / "log", flight_stall_timeout_ms=500)
+    with serving as (server, client), _ask(client, READ) as (stalled,):
         assert _quotas(server).inflight_bytes > 20 * MIB
         until(lambda: _quotas(server).inflight_bytes == 0)
         until(lambda: _quotas(server).streams == 0)
@@ -96,18 +107,15 @@ def test_a_client_that_takes_nothing_is_disconnected(tmp_path: Path) -> None:
 def test_a_stream_of_batches_may_be_read_slowly(tmp_path: Path) -> None:
     """Such a one holds a batch at a time, and is not cut off however long its reader thinks."""
     ticket = pack({"call": "range", "topic": "large", "partition": 0, "offset": 0})
-    with _serve(tmp_path / "log", flight_stall_timeout_ms=100) as (server, client):
-        slow = client.do_get(fl.Ticket(ticket))
-        other = fl.connect(
-            f"grpc://127.0.0.1:{server.port}",
-            generic_options=[("grpc.use_local_subchannel_pool", 1)],
-        )
-        stalled = other.do_get(fl.Ticket(READ))
-        until(lambda: bool(server._flight._meters._closed))  # type: ignore[union-attr]
-        assert slow.read_all().num_rows == 384
-        with pytest.raises(fl.FlightError):
-            stalled.read_all()
-        other.close()
+    serving = _serve(tmp_path / "log", flight_stall_timeout_ms=100)
+    with serving as (server, client), _ask(client, ticket) as (slow,):
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        other = fl.connect(f"grpc://127.0.0.1:{server.port}", generic_options=options)
+        with contextlib.closing(other), _ask(other, READ) as (stalled,):
+            until(lambda: bool(server._flight._meters._closed))  # type: ignore[union-attr]
+            assert slow.read_all().num_rows == 384
+            with pytest.raises(fl.FlightError):
+                stalled.read_all()
 
 
 def test_a_large_reply_of_a_call_counts_until_it_is_sent(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from lakebed.errors import (
 from lakebed.operations.description import MESSAGE_BYTES_MAX
 from lakebed.operations.routes import STREAMS
 from lakebed.operations.table import OPERATIONS
-from lakebed.serve.protocol import pack, unpack
+from lakebed.wire.protocol import pack, unpack
 from tests.serve.raw import RAW, REQUEST_BYTES_MAX, TOPIC, Raw, error_of, run_small, some, unharmed
 from tests.serve.support import ServerProcess
 

@@ -12,7 +12,7 @@ import pytest
 
 from lakebed import Log
 from lakebed.errors import LakebedError, ProtocolError, UnauthenticatedError
-from lakebed.serve.protocol import unpack_error
+from lakebed.wire.protocol import unpack_error
 from tests.serve.http2 import Http2, is_ended
 from tests.serve.raw import Raw, error_of
 from tests.serve.support import ServerProcess, check_serves, raw_socket

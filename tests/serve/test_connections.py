@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from lakebed import ServeConfig
-from lakebed.serve.connections import Connections, Seen, Sockets, host_of
+from lakebed.serve.connections import Connections, host_of
+from lakebed.serve.sockets import Seen, Sockets
 from tests.waiting import until
 
 MIB = 1 << 20
@@ -160,10 +163,10 @@ def test_the_connections_of_a_port_are_seen_with_the_bytes_that_came() -> None:
         (socket.AF_INET, "127.0.0.1", "ipv4:127.0.0.1"),
         (socket.AF_INET6, "::1", "ipv6:%5B::1%5D"),
     ):
-        with _accepted(family, host) as (port, client, server):
-            sockets = Sockets(port)
+        accepted = _accepted(family, host)
+        with accepted as (port, client, server), contextlib.closing(Sockets(port)) as sockets:
             client.sendall(bytes(5000))
-            until(lambda: sockets.seen()[0].received == 5000)  # noqa: B023  # it is called here
+            until(lambda: sockets.seen()[0].received == 5000)  # it is called here
             (seen,) = sockets.seen()
             assert host_of(seen.peer) == peer
             assert seen.fd == server.fileno()
@@ -174,9 +177,52 @@ def test_the_connections_of_a_port_are_seen_with_the_bytes_that_came() -> None:
 
 
 def test_a_descriptor_of_another_connection_is_left_alone() -> None:
-    with _accepted(socket.AF_INET, "127.0.0.1") as (port, client, server):
-        (seen,) = Sockets(port).seen()
-        assert not Sockets(port).shut_down(seen._replace(peer="ipv4:127.0.0.1:1"))
-        assert not Sockets(port).shut_down(seen._replace(fd=99_999))
+    accepted = _accepted(socket.AF_INET, "127.0.0.1")
+    with accepted as (port, client, server), contextlib.closing(Sockets(port)) as sockets:
+        (seen,) = sockets.seen()
+        assert not sockets.shut_down(seen._replace(peer="ipv4:127.0.0.1:1"))
+        assert not sockets.shut_down(seen._replace(fd=99_999))
         server.sendall(b"still there")
         assert client.recv(100) == b"still there"
+
+
+def test_a_descriptor_that_is_used_again_has_its_new_peer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = listening.getsockname()
+        with contextlib.closing(Sockets(address[1])) as sockets, contextlib.ExitStack() as stack:
+            for _ in range(3):
+                client = stack.enter_context(socket.create_connection(address))
+                with listening.accept()[0]:
+                    (seen,) = sockets.seen()
+                    assert seen.peer == f"ipv4:127.0.0.1:{client.getsockname()[1]}"
+                assert sockets.seen() == []
+
+
+def test_a_connection_is_seen_and_shut_down_without_a_free_descriptor() -> None:
+    """In another process: pytest and its plugins need descriptors."""
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_DESCRIPTORS], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "EMFILE\nseen\nshut down\n"), done.stderr
+
+
+_WITHOUT_DESCRIPTORS = """
+import errno, os, resource, socket
+from lakebed.serve.sockets import Sockets
+
+listening = socket.create_server(("127.0.0.1", 0))
+sockets = Sockets(listening.getsockname()[1])
+client = socket.create_connection(listening.getsockname())
+server = listening.accept()[0]
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+try:
+    while True:
+        os.dup(0)
+except OSError as error:
+    print(errno.errorcode[error.errno])
+(seen,) = sockets.seen()
+print("seen")
+assert sockets.shut_down(seen)
+assert client.recv(1) == b""
+print("shut down")
+"""

@@ -26,8 +26,8 @@ from lakebed.errors import (
     SchemaMismatchError,
 )
 from lakebed.limits import MIB
-from lakebed.serve.predicates import _MANY, _MATCHES, _ONE, _TWO
-from lakebed.serve.protocol import pack, unpack
+from lakebed.wire.predicates import _MANY, _MATCHES, _ONE, _TWO
+from lakebed.wire.protocol import pack, unpack
 from tests.serve import hostile, raw_grpc
 from tests.serve.raw import TOPIC, Raw, run_small, unharmed
 from tests.serve.support import ServerProcess

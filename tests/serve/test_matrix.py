@@ -28,8 +28,8 @@ from lakebed.errors import (
 from lakebed.operations.routes import STREAMS
 from lakebed.operations.table import OPERATIONS
 from lakebed.serve.callers import OFFERED
-from lakebed.serve.protocol import pack, unpack, unpack_error
 from lakebed.serve.server import Server
+from lakebed.wire.protocol import pack, unpack, unpack_error
 
 TARGETS = ("apple", "berry")
 """Each request is made for both of these topics, or groups, of which one fits the pattern `a*`."""

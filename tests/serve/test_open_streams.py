@@ -12,8 +12,8 @@ import pytest
 
 from lakebed import Log, ServeConfig
 from lakebed.errors import AccessDeniedError, LakebedError, UnauthenticatedError
-from lakebed.serve.protocol import pack
 from lakebed.serve.server import Server
+from lakebed.wire.protocol import pack
 from tests.serve.raw import error_of, some
 from tests.waiting import until
 

@@ -23,9 +23,9 @@ from lakebed.client.log import RemoteLog
 from lakebed.client.table import RemoteTable
 from lakebed.errors import InvalidArgumentError, ProtocolError
 from lakebed.serve.gets import Ticket
-from lakebed.serve.predicates import FUNCTIONS, pack_predicate, unpack_predicate
-from lakebed.serve.protocol import pack, unpack
 from lakebed.serve.server import Server
+from lakebed.wire.predicates import FUNCTIONS, pack_predicate, unpack_predicate
+from lakebed.wire.protocol import pack, unpack
 from tests.waiting import until
 
 SCHEMA = pa.schema(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lakebed.errors import LakebedError
-from lakebed.serve import private_paths
-from lakebed.serve.private_paths import hide_folders, without_paths
+from lakebed.wire import private_paths
+from lakebed.wire.private_paths import hide_folders, without_paths
 from tests.serve.http_raw import call
 from tests.serve.support import ServerProcess
 from tests.waiting import until

@@ -37,9 +37,9 @@ from lakebed.reports.maintenance import CleanupFailure
 from lakebed.serve.calls import checked
 from lakebed.serve.gets import Ticket
 from lakebed.serve.guard import Principal
-from lakebed.serve.protocol import pack, pack_error, unpack, unpack_error, unpack_request
 from lakebed.serve.puts import AckPool, PutStream
 from lakebed.topic.survivors import pack_survivors
+from lakebed.wire.protocol import pack, pack_error, unpack, unpack_error, unpack_request
 from tests.engine.support import PRICE, inner, quiet
 from tests.waiting import until
 

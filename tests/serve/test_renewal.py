@@ -171,7 +171,8 @@ def test_new_authorities_of_clients_replace_the_old_ones(tmp_path: Path) -> None
         return by_http, True
 
     with Server(Log.open(tmp_path / "log"), scene.config) as server:
-        assert (accepted(old), accepted(new)) == ((True, True), (False, False))
+        until(lambda: accepted(old) == (True, True))  # one attempt may be too slow
+        assert accepted(new) == (False, False)
         scene.trust(other)
         until(lambda: accepted(new) == (True, True))
         assert accepted(old) == (False, False)

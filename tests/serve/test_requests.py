@@ -14,10 +14,10 @@ from lakebed import Log, ServeConfig
 from lakebed.errors import AccessDeniedError, LakebedError, ProtocolError
 from lakebed.operations.description import MESSAGE_BYTES_MAX
 from lakebed.operations.table import OPERATIONS
-from lakebed.serve import protocol
-from lakebed.serve.protocol import pack, unpack_request
 from lakebed.serve.requests import SMALL_REQUEST_BYTES, parsed_bytes
 from lakebed.serve.server import Server
+from lakebed.wire import protocol
+from lakebed.wire.protocol import pack, unpack_request
 from tests.serve.test_matrix import REQUESTS, Caller, _filled
 
 KIB = 1024

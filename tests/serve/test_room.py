@@ -12,12 +12,15 @@ import pytest
 from lakebed import Log, ServeConfig, limits
 from lakebed.errors import InvalidArgumentError
 from lakebed.serve.server import Server
+from tests.serve.http_raw import call
 from tests.serve.test_matrix import Caller
 
 
 @pytest.fixture
-def callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Caller]]:
-    """Serve a log with small limits; give two writers and an administrator."""
+def served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Server, dict[str, str]]]:
+    """Serve a log with small limits; return tokens of two writers and an administrator."""
     small = {"MARKERS_MAX": 8, "PRODUCERS_MAX": 8, "GROUPS_MAX": 8, "ADMIN_RESERVE": 2}
     for name, most in {**small, "MARKERS_OF_ONE_MAX": 4, "PRODUCERS_OF_ONE_MAX": 4}.items():
         monkeypatch.setattr(limits, name, most)
@@ -25,9 +28,15 @@ def callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
     log.create_topic("apple")
     roles = {"ann": ["writer", "reader"], "bob": ["writer", "reader"], "root": ["admin"]}
     tokens = {name: str(log.access.create_token(name, roles=each)) for name, each in roles.items()}
+    with Server(log, ServeConfig(port=0, http_port=0, stop_timeout_ms=1000)) as server:
+        yield server, tokens
+
+
+@pytest.fixture
+def callers(served: tuple[Server, dict[str, str]]) -> Iterator[dict[str, Caller]]:
+    """Clients of the served log."""
+    server, tokens = served
     with contextlib.ExitStack() as stack:
-        server = Server(log, ServeConfig(port=0, http_port=-1, stop_timeout_ms=1000))
-        stack.enter_context(server.start())
         found = {name: Caller(server, token) for name, token in tokens.items()}
         for caller in found.values():
             stack.callback(caller.close)
@@ -81,6 +90,23 @@ def test_groups_have_a_reserve_for_administrators(callers: dict[str, Caller]) ->
     assert isinstance(got, InvalidArgumentError)
     assert _group(callers["bob"], "a1") is None
     assert _count(_group, callers["root"], "r") == 2
+
+
+def test_groups_of_commits_by_http_are_limited_too(served: tuple[Server, dict[str, str]]) -> None:
+    server, tokens = served
+
+    def commit(name: str, group: str) -> int:
+        body = {"offsets": [{"topic": "apple", "partition": 0, "offset": 0}]}
+        status, answer = call(
+            server, "PUT", f"/v1/groups/{group}/offsets", body, token=tokens[name]
+        )
+        assert status == 204 or b"there are too many groups" in answer
+        return status
+
+    assert [commit("ann", f"a{number}") for number in range(7)] == [204] * 6 + [400]
+    assert commit("bob", "b") == 400, "the rest is for administrators"
+    assert commit("bob", "a1") == 204, "a group that exists is no new one"
+    assert [commit("root", f"r{number}") for number in range(3)] == [204] * 2 + [400]
 
 
 def test_a_marker_whose_time_is_over_makes_room(callers: dict[str, Caller]) -> None:

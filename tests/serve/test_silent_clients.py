@@ -16,7 +16,7 @@ import pyarrow.flight as fl
 import pytest
 
 from lakebed.errors import LakebedError, QuotaExceededError
-from lakebed.serve.protocol import pack
+from lakebed.wire.protocol import pack
 from tests.serve.raw import RAW, STREAMS_MAX, Raw, error_of, run_small, some, unharmed
 from tests.serve.support import ServerProcess, check_serves, line_of, python, raw_socket
 from tests.waiting import until

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed import Log, ServeConfig
+from lakebed import Log, ServeConfig, limits
 from lakebed.client.config import ClientConfig
 from lakebed.errors import QuotaExceededError
 from lakebed.serve.server import Server
 from lakebed.serve.slots import Slots
-from tests.waiting import until
+from tests.serve.http_raw import head, status
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 def _open(server: Server, token: str, retry_ms: int = 500) -> Log:
@@ -31,7 +33,7 @@ def _serve(folder: Path, **settings: Any) -> Iterator[tuple[Server, dict[str, st
     log.append("a", b"v")
     roles = {"root": ["admin"], "reader": ["reader"], "writer": ["writer", "reader"]}
     tokens = {name: str(log.access.create_token(name, roles=each)) for name, each in roles.items()}
-    config = ServeConfig(port=0, http_port=-1, stop_timeout_ms=1000, **settings)
+    config = ServeConfig(**{"port": 0, "http_port": -1, "stop_timeout_ms": 1000, **settings})
     with Server(log, config).start() as server:
         yield server, tokens
 
@@ -77,6 +79,55 @@ def test_administrators_have_a_reserve(tmp_path: Path) -> None:
         root = stack.enter_context(_open(server, tokens["root"], 60_000))
         assert root.append("b", b"v").offset == 0
         assert _fill(stack, stack.enter_context(_open(server, tokens["root"]))) == 2
+
+
+@pytest.mark.parametrize("limit", ["streams", "waits"])
+def test_administrators_have_a_reserve_of_http_requests_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    settings = {"http_port": 0, "connections_max": 8, "admin_streams_reserved": 4}
+    if limit == "waits":
+        settings["connections_max"] = 100
+        monkeypatch.setattr(limits, "HTTP_WAITS_MAX", 4)
+    with _serve(tmp_path / "log", **settings) as (server, tokens), contextlib.ExitStack() as stack:
+
+        def wait(name: str, wait_ms: int) -> socket.socket:
+            path = f"/v1/topics/a/records?offset=latest&wait_ms={wait_ms}"
+            client = socket.create_connection(("127.0.0.1", server.http_port), PATIENCE_SECONDS)
+            client.sendall(head("GET", path, tokens[name]))
+            return stack.enter_context(client)
+
+        quotas = server._flight._quotas  # type: ignore[union-attr]
+        for count in range(1, 5):
+            wait("reader", 60_000)
+            until(lambda: quotas.streams == count)  # noqa: B023  # it is called here
+        assert status(wait("reader", 60_000)) == 429
+        assert status(wait("root", 1)) == 200
+
+
+def test_administrators_have_a_reserve_of_websockets(tmp_path: Path) -> None:
+    settings = {"http_port": 0, "connections_max": 8, "admin_streams_reserved": 4}
+    with _serve(tmp_path / "log", **settings) as (server, tokens), contextlib.ExitStack() as stack:
+        reader = stack.enter_context(_open(server, tokens["reader"]))
+        assert _fill(stack, reader) == 4
+
+        def upgrade(name: str) -> int:
+            client = socket.create_connection(("127.0.0.1", server.http_port), PATIENCE_SECONDS)
+            stack.enter_context(client).sendall(
+                head(
+                    "GET",
+                    "/v1/topics/b/writer",
+                    tokens[name],
+                    Upgrade="websocket",
+                    Connection="Upgrade",
+                    Sec_WebSocket_Version=13,
+                    Sec_WebSocket_Key="dGhlIHNhbXBsZSBub25jZQ==",
+                )
+            )
+            return status(client)
+
+        assert upgrade("writer") == 429
+        assert upgrade("root") == 101
 
 
 def test_an_address_has_so_many_streams_and_administrators_any(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -16,8 +16,10 @@ from lakebed.api.consumer import Consumer
 from lakebed.api.cursor import Fetched
 from lakebed.api.offsets import Offsets
 from lakebed.bridge.completions import AsyncEvent
-from lakebed.engine.backend import EmbeddedFetcher
 from lakebed.types import TopicPartition
+
+if TYPE_CHECKING:
+    from lakebed.engine.backend import EmbeddedFetcher
 
 AsyncCallback = Callable[[list[TopicPartition]], Awaitable[None] | None]
 Run = Callable[..., Awaitable[Any]]
@@ -94,7 +96,7 @@ class AsyncConsumer(AsyncClosing):
     async def _wait(self, left: float | None) -> None:
         """Sleep until there are records, the group changes, or it is time for a heartbeat."""
         cursor = self._consumer._cursor
-        fetcher = cast(EmbeddedFetcher, self._consumer._fetcher)
+        fetcher = cast("EmbeddedFetcher", self._consumer._fetcher)
         stop = fetcher.watch(cursor, self._event.set)
         try:
             if not fetcher.ready(cursor):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import functools
-import math
 import os
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
@@ -27,30 +24,28 @@ from lakebed.aio.producer import AsyncProducer
 from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
 from lakebed.api.acks import Ack, Acks
-from lakebed.api.arguments import checked_wait
 from lakebed.api.consumer import Consumer
-from lakebed.api.encoding import Record, Rows
+from lakebed.api.encoding import Rows
 from lakebed.api.log import Log
 from lakebed.api.offsets import Offsets
 from lakebed.api.producer import Producer
-from lakebed.api.reads import checked_bounds
 from lakebed.api.together import KEEP_MS, CommittedTogether
 from lakebed.api.transaction import Transaction
-from lakebed.bridge import log as bridge
-from lakebed.bridge.completions import AsyncEvent, CompletionQueue, FutureReply
+from lakebed.bridge.completions import CompletionQueue
 from lakebed.bridge.threads import Threads, progress_in_loop
 from lakebed.client.config import ClientConfig
 from lakebed.config import LogConfig
-from lakebed.engine.log import EmbeddedLog
 from lakebed.reports.maintenance import (
     BackupReport,
 )
 from lakebed.types import Progress
 
+if TYPE_CHECKING:
+    from lakebed.client.log import RemoteLog
+    from lakebed.engine.log import EmbeddedLog
+
 _SLOW_THREADS: Final = 2
 """For checkpoints, cleanup and other long calls."""
-
-Result = TypeVar("Result")
 
 
 def open(  # noqa: A001  # as lakebed.open
@@ -80,11 +75,13 @@ async def _open(
         woken.set()  # a thread that tries to reach a server gives up
         threads.close()
         raise
-    if isinstance(log, EmbeddedLog):
-        return AsyncEmbeddedLog(log, threads)
-    from lakebed.aio.remote import AsyncRemoteLog  # not needed by those who embed the log
+    if hasattr(log, "folder"):
+        from lakebed.aio.embedded import AsyncEmbeddedLog  # a client does not need the engine
 
-    return AsyncRemoteLog(log, threads)
+        return AsyncEmbeddedLog(cast("EmbeddedLog", log), threads)
+    from lakebed.aio.remote import AsyncRemoteLog  # an embedded log does not need the client
+
+    return AsyncRemoteLog(cast("RemoteLog", log), threads)
 
 
 def _opener(
@@ -110,9 +107,6 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._completions = CompletionQueue(self._loop)
-        self._room = AsyncEvent(self._loop)
-        self._waiting: deque[tuple[Record, asyncio.Future[Ack]]] = deque()
-        self._pump: asyncio.Task[None] | None = None
         self.lake = AsyncLake(log.lake, threads, log._check_open)
         """Iceberg tables and object store."""
         self.derived = AsyncDerived(log.derived, threads, log._check_open)
@@ -120,13 +114,9 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         self.access = AsyncAccess(log.access, threads, log._check_open)
         """Who may do what when this log is served: tokens, rules, grants."""
 
-    @property
-    def _engine(self) -> EmbeddedLog:
-        """The log in this process, for what a served one does in another way."""
-        return cast(EmbeddedLog, self._log)
-
     # Writing
 
+    @abc.abstractmethod
     async def append(
         self,
         topic: str,
@@ -142,10 +132,8 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         Tasks that append at the same time share entries and syncs. If the call is cancelled, the
         record may still be written.
         """
-        return await self.append_async(
-            topic, value, key, headers=headers, partition=partition, timestamp=timestamp
-        )
 
+    @abc.abstractmethod
     def append_async(
         self,
         topic: str,
@@ -160,33 +148,13 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
 
         It is appended whether or not the future is awaited.
         """
-        self._log._check_open()
-        record = self._engine.parts.writing.record(topic, value, key, headers, partition, timestamp)
-        future: asyncio.Future[Ack] = self._loop.create_future()
-        if self._waiting or bridge.must_wait(self._engine):
-            self._waiting.append((record, future))
-            if self._pump is None:
-                self._pump = self._loop.create_task(self._append_waiting())
-            return future
-        try:
-            self._engine.parts.writing.post(record, FutureReply(self._completions, future))
-        except BaseException:
-            future.cancel()  # it is told by the exception, and by nothing else
-            raise
-        return future
 
+    @abc.abstractmethod
     async def append_batch(self, topic: str, rows: Rows, *, partition: int | None = None) -> Acks:
         """Append a table, a record batch or a list of rows; all of it or nothing.
 
         Returns when it is durable. If the call is cancelled, the batch may still be written.
         """
-        self._log._check_open()
-        await self._admit()
-        # A thread checks and encodes; nobody holds one while the disk works.
-        posted = await self._run(
-            self._engine.parts.writing.append_batch_async, topic, rows, partition
-        )
-        return await asyncio.wrap_future(posted)
 
     def producer(
         self,
@@ -255,6 +223,7 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
 
     # Reading
 
+    @abc.abstractmethod
     async def read(
         self,
         topic: str,
@@ -271,16 +240,10 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         With `wait_ms` an empty answer waits that long for a record (None: forever), without
         holding a thread.
         """
-        self._log._check_open()
-        seconds = checked_wait(wait_ms)
-        bounds = checked_bounds(max_records, max_bytes)
-        return await bridge.read(
-            self._engine, self._run, topic, partition, offset, bounds, columns, seconds
-        )
 
+    @abc.abstractmethod
     def table(self, name: str) -> AsyncTable:
         """Return a topic as a table: scans, lookups by key, the current record of each key."""
-        return AsyncTable(self._log.table(name), self._threads)
 
     def consumer(
         self,
@@ -322,7 +285,7 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
 
         return Opening(opening())
 
-    # Looking after it
+    # Maintenance
 
     async def backup(
         self, target: str | os.PathLike[str], *, progress: Progress | None = None
@@ -331,117 +294,25 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         tell = None if progress is None else progress_in_loop(progress)
         return await self._run_slowly(self._log.backup, target, progress=tell)
 
-    async def close(self) -> None:
-        """Finish what was appended and release the folder. A second call does nothing.
-
-        Tasks that wait for records or for room get `ClosedError`.
-        """
-        if self._engine.parts.lifecycle.closed:
-            return
-        # Not in a thread of the log: those may all be waiting for something that closing ends.
-        closing = asyncio.to_thread(self._log.close)
-        try:
-            await asyncio.shield(closing)
-        finally:
-            self._room.set()
-            self._threads.close()
-
     def __repr__(self) -> str:
         return f"<Async{repr(self._log)[1:]}"
 
     # Inside
 
-    def _async_producer(self, producer: Producer) -> AsyncProducer:
-        return AsyncProducer(producer, self._threads, self._completions)
+    @abc.abstractmethod
+    def _async_producer(self, producer: Producer) -> AsyncProducer: ...
 
-    def _async_transaction(self, transaction: Transaction) -> AsyncTransaction:
-        return AsyncTransaction(transaction, self._run, self._admit)
+    @abc.abstractmethod
+    def _async_transaction(self, transaction: Transaction) -> AsyncTransaction: ...
 
+    @abc.abstractmethod
     def _async_consumer(
         self,
         consumer: Consumer,
         on_assign: AsyncCallback | None,
         on_revoke: AsyncCallback | None,
-    ) -> AsyncConsumer:
-        return AsyncConsumer(consumer, self._run, on_assign, on_revoke)
+    ) -> AsyncConsumer: ...
 
-    # Room
-
-    async def _append_waiting(self) -> None:
-        """Append the records that wait for room, in the order in which they came."""
-        try:
-            while self._waiting:
-                count = len(self._waiting)
-                error: Exception | None = None
-                try:
-                    await self._admit()
-                    count = len(self._waiting)  # whoever came meanwhile has waited enough
-                except Exception as refusal:
-                    error = refusal
-                for _ in range(count):
-                    await self._append_first(error)
-        finally:
-            self._pump = None
-
-    async def _append_first(self, error: Exception | None) -> None:
-        """Append the record that has waited longest, or tell its caller why not."""
-        record, future = self._waiting[0]
-        try:
-            if error is not None:
-                raise error
-            if not future.done():  # otherwise cancelled, and never written
-                reply, post = (
-                    FutureReply(self._completions, future),
-                    self._engine.parts.writing.post,
-                )
-                if self._engine.parts.wal.commits.queue_is_full:
-                    await self._run_slowly(post, record, reply)
-                else:
-                    post(record, reply)
-        except Exception as refusal:
-            if not future.done():
-                future.set_exception(refusal)
-        self._waiting.popleft()
-
+    @abc.abstractmethod
     async def _admit(self) -> None:
-        """Let a write pass, or make it wait: as `Budget.admit`, without a thread."""
-        if self._engine.parts.core.broken is not None:
-            raise self._engine.parts.core.broken
-        budget = self._engine.parts.budget
-        pause = budget.pause()
-        if pause == 0:
-            return
-        started = time.monotonic()
-        if pause < math.inf:
-            await asyncio.sleep(pause)
-        else:
-            await self._wait_for_room(started)
-        budget.throttled_seconds += time.monotonic() - started
-
-    async def _wait_for_room(self, started: float) -> None:
-        budget = self._engine.parts.budget
-        deadline = started + self._engine.config.write_timeout_ms / 1000
-        budget.stopped_writes += 1
-        with budget.watched(self._room.set):
-            while budget.used() >= 1:
-                self._room.clear()
-                left = deadline - time.monotonic()
-                if budget.disk_full:
-                    raise budget.refusal(started)
-                if budget.used() >= 1 and (left <= 0 or not await self._room.wait(left)):
-                    raise budget.refusal(started)
-                self._log._check_open()
-
-
-class AsyncEmbeddedLog(AsyncLog):
-    """A log in a folder that this process owns, for the tasks of one event loop."""
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the log."""
-        return self._engine.folder
-
-    @property
-    def config(self) -> LogConfig:
-        """The settings it was opened with."""
-        return self._engine.config
+        """Return when a write may begin, without holding a thread; raise if it may not."""

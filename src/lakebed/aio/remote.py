@@ -30,7 +30,6 @@ from lakebed.api.acks import Ack, Acks
 from lakebed.api.arguments import checked_wait
 from lakebed.api.consumer import Consumer
 from lakebed.api.encoding import Rows
-from lakebed.api.log import Log
 from lakebed.api.producer import Producer, Sent
 from lakebed.api.reads import checked_bounds
 from lakebed.api.transaction import Transaction
@@ -40,7 +39,7 @@ from lakebed.client.connection import Connection
 from lakebed.client.log import RemoteLog
 from lakebed.client.reading import check_named, listed
 from lakebed.client.table import RemoteTable
-from lakebed.client.writing import _STALE, RemoteWriting
+from lakebed.client.writing import STALE_TOPIC_ERRORS, RemoteWriting
 from lakebed.errors import ClosedError
 from lakebed.host.forks import watch_forks
 
@@ -55,7 +54,7 @@ class AsyncRemoteLog(AsyncLog):
 
     _log: RemoteLog
 
-    def __init__(self, log: Log, threads: Threads) -> None:
+    def __init__(self, log: RemoteLog, threads: Threads) -> None:
         super().__init__(log, threads)
         self._posts: deque[tuple[tuple[Any, ...], asyncio.Future[Ack]]] = deque()
         self._called = False
@@ -111,7 +110,7 @@ class AsyncRemoteLog(AsyncLog):
 
         try:
             return await post()
-        except _STALE:
+        except STALE_TOPIC_ERRORS:
             if not await self._is_changed(topic):
                 raise
             return await post()
@@ -174,7 +173,7 @@ class AsyncRemoteLog(AsyncLog):
 
         try:
             return await post()
-        except _STALE:
+        except STALE_TOPIC_ERRORS:
             if not await self._is_changed(topic):
                 raise
             return await post()

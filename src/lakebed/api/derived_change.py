@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from lakebed.config.checks import is_whole
 from lakebed.errors import InvalidArgumentError
 from lakebed.reports.derived import DATA, DELETES, DerivedFile, DerivedTable, Positions
 
@@ -37,8 +38,7 @@ def checked_change(
             f"a writer is a text of 1 to {_WRITER_CHARACTERS_MAX} characters", got=repr(writer)[:99]
         )
     for name, value in (("number", number), ("expected", expected)):
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or not 0 <= value <= _NUMBER_MAX:  # type: ignore[operator]
+        if not is_whole(value, 0, _NUMBER_MAX):
             raise InvalidArgumentError(f"{name} must be a whole number from 0", got=repr(value))
     _check_positions(positions)
     return Change(

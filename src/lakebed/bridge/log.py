@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from lakebed.api.reads import Bounds
     from lakebed.engine.core import Key
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
     from lakebed.engine.reading import Reading
 
 Run = Callable[..., Awaitable[Any]]
@@ -23,7 +23,7 @@ Run = Callable[..., Awaitable[Any]]
 
 
 async def read(
-    log: Log,
+    log: EmbeddedLog,
     run: Run,
     topic: str,
     partition: int,
@@ -62,6 +62,6 @@ async def _arrival(reading: Reading, wanted: dict[Key, int], seconds: float | No
         stop()
 
 
-def must_wait(log: Log) -> bool:
+def must_wait(log: EmbeddedLog) -> bool:
     """Return whether a write would block or fail: for memory, for the queue, for a broken log."""
     return log.parts.admission.must_wait()

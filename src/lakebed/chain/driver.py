@@ -71,6 +71,8 @@ class Driver:
             except StopIteration as ended:
                 result: T = ended.value
                 return result
+            except OSError as error:  # of a failpoint: the procedure was dropped there
+                raise StoreUnavailableError(f"{error}", uri=self.location) from error
             try:
                 reply = self._do(call, until)
             except BaseException:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace as change
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lakebed.chain.calls import Delete, Get, Procedure, PutAll
 from lakebed.chain.records import BASE, Base, decode_base, encode_base, new_nonce
@@ -29,7 +29,7 @@ from lakebed.chain.slot import (
     part_name,
     slot_name,
 )
-from lakebed.chain.walk import Walker, read_base
+from lakebed.chain.walk import Walker, note_terms, read_base
 from lakebed.errors import MissingFileError, NotOwnerError
 from lakebed.host import failpoints
 from lakebed.host.conditional import Versioned
@@ -81,24 +81,46 @@ def take_over(walker: Walker, nonce: bytes, *, give_way: bool = False) -> Proced
         return Owner(walker.log_id, number, nonce, walker)
 
 
+class _Position(NamedTuple):
+    """Where the next slot goes."""
+
+    slot: int
+    digest: bytes
+    index: int  # type: ignore[assignment]  # the word is worth more than tuple.index
+
+
 class Owner:
     """The writer of a log since its fence. One thread at a time."""
 
     def __init__(self, log_id: uuid.UUID, term: int, nonce: bytes, walker: Walker) -> None:
         self.log_id = log_id
         self.term = term
-        self.next_slot = walker.next_slot
-        self.digest = walker.digest
-        self.next_index = walker.next_index
+        self._position = _Position(walker.next_slot, walker.digest, walker.next_index)
+        self._terms = list(walker.terms)
         self.nonce = nonce
         self._parts: dict[int, list[str]] = {}
         """Names of the parts of slots written here, until the slots are removed."""
-        self._ends = [(self.next_index - 1, term, self.digest)]
+        self._ends = [(walker.next_index - 1, term, walker.digest)]
         """Last index, number and digest of the slots since the last base, in order."""
         self._names = 0
         self.removed = 0
         """Slots up to this one are removed, except fences."""
         self.fenced: NotOwnerError | None = None
+
+    @property
+    def next_slot(self) -> int:
+        """The number of the next slot."""
+        return self._position.slot
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the last slot."""
+        return self._position.digest
+
+    @property
+    def next_index(self) -> int:
+        """The index of the next entry: everything below it is in the chain."""
+        return self._position.index
 
     def new_name(self) -> str:
         """Return the end of a name that no other object has: no two owners have one term."""
@@ -135,9 +157,10 @@ class Owner:
         _SLOT.hit()
         if encoded.parts:
             self._parts[slot.number] = [name for name, _ in encoded.parts]
-        self.next_slot, self.digest = slot.number + 1, encoded.digest
-        self.next_index = slot.first_index + len(slot.entries)
-        self._ends.append((self.next_index - 1, slot.number, encoded.digest))
+        self._ends.append((slot.last_index, slot.number, encoded.digest))
+        note_terms(self._terms, slot.first_index, slot.entries)
+        # Last, and in one step: an exception of a signal handler cannot leave it half done.
+        self._position = _Position(slot.number + 1, encoded.digest, slot.last_index + 1)
 
     def base_for(self, index: int, term: int) -> Base:
         """Return a base for a snapshot of everything up to `index`, which is in the chain."""
@@ -146,7 +169,8 @@ class Owner:
         last = max(place for place, end in enumerate(self._ends) if end[0] <= index)
         _, slot, digest = self._ends[last]
         del self._ends[:last]
-        return Base(slot=slot, digest=digest, index=index, term=term)
+        terms = tuple(item for item in self._terms if item[1] <= index)
+        return Base(slot=slot, digest=digest, index=index, term=term, terms=terms)
 
     def move_base(self, base: Base) -> Procedure[Base | None]:
         """Move the base up; return the one before, or None if it has passed this one already.

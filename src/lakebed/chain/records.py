@@ -5,6 +5,7 @@
 | `base` | `slot`, `digest` | everything up to this slot is in the snapshot |
 | | `index`, `term` | the last entry of the snapshot |
 | | `snapshot`, `snapshot_bytes`, `snapshot_checksum` | the state; empty before the first |
+| | `terms` | the first index of each term, in order: two logs agree up to the first that differs |
 | | `removed` | slots up to here are removed, except fences |
 | | `reserve` | the same fields of the base before, whose slots still exist; or null |
 | `lease` | `owner`, `address`, `term`, `state`, `counter` | who serves the log, and where |
@@ -48,6 +49,7 @@ class Base:
     snapshot_bytes: int = 0
     snapshot_checksum: int = 0
     removed: int = 0
+    terms: tuple[tuple[int, int], ...] = ()
     reserve: Base | None = None
 
 
@@ -126,6 +128,7 @@ def _base(values: dict[str, Any]) -> Base:
         snapshot_bytes=int(values["snapshot_bytes"]),
         snapshot_checksum=int(values["snapshot_checksum"]),
         removed=int(values["removed"]),
+        terms=tuple((int(term), int(first)) for term, first in values["terms"]),
     )
 
 

@@ -14,13 +14,14 @@ that was walked here and has the digest that was seen, nothing that was walked c
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Protocol
 
 from crc32c import crc32c
 
 from lakebed.chain.calls import Get, Procedure
 from lakebed.chain.records import BASE, Base, decode_base
-from lakebed.chain.slot import NO_DIGEST, Slot, decode_slot, part_name, slot_name
+from lakebed.chain.slot import NO_DIGEST, Slot, SlotEntry, decode_slot, part_name, slot_name
 from lakebed.errors import CorruptionError, MissingFileError
 from lakebed.host.conditional import Versioned
 
@@ -50,6 +51,8 @@ class Walker:
         """The newest base of which it is certain that this walk includes it."""
         self.seen: dict[int, bytes] = {}
         """The digests of accepted slots, back to the base."""
+        self.terms: list[tuple[int, int]] = []
+        """Term and index of the first entry of each term, in order."""
         self._follower = follower
 
     def load(self) -> Procedure[None]:
@@ -70,6 +73,7 @@ class Walker:
             self.next_slot, self.digest = start.slot + 1, start.digest
             self.next_index = start.index + 1
             self.seen = {start.slot: start.digest}
+            self.terms = list(start.terms)
             return
 
     def step(self) -> Procedure[bool]:
@@ -96,6 +100,7 @@ class Walker:
             yield from self.load()
             return True
         self._follower.apply(slot, body)
+        note_terms(self.terms, slot.first_index, slot.entries)
         self.accept(slot.number, slot.digest, slot.last_index + 1)
         return True
 
@@ -154,6 +159,17 @@ class Walker:
         if base.slot > self.base.slot and self.includes(base):
             self.base = base
             self.seen = {slot: of for slot, of in self.seen.items() if slot >= base.slot}
+
+
+def note_terms(
+    terms: list[tuple[int, int]], first_index: int, entries: Sequence[SlotEntry]
+) -> None:
+    """Note where a term begins among entries that follow each other; doing it twice is harmless."""
+    last = terms[-1][0] if terms else -1
+    for position, entry in enumerate(entries):
+        if entry.term > last:
+            last = entry.term
+            terms.append((last, first_index + position))
 
 
 def read_base() -> Procedure[Base]:

@@ -23,6 +23,7 @@ from lakebed.cli.output import (
     write_json,
     write_line,
 )
+from lakebed.cli.shipping import shipping_text
 from lakebed.errors import LakebedError
 from lakebed.reports.lake import LakeStats
 from lakebed.reports.maintenance import CleanupReport
@@ -192,6 +193,17 @@ def _sections(stats: LogStats, problems: Mapping[str, str]) -> Iterator[tuple[st
             *_troubles(lake, problems),
         ],
     )
+    if stats.shipping is not None:
+        yield (
+            "store",
+            [
+                ("acknowledged by", stats.shipping.acks),
+                ("term", str(stats.shipping.term)),
+                ("not shipped", shipping_text(stats.shipping)),
+                ("writes to the store", str(stats.shipping.puts)),
+                ("entries set aside", str(stats.shipping.diverged_entries)),
+            ],
+        )
     torn = f"{size(recovery.torn_bytes)} cut" if recovery.torn_bytes else "none"
     yield (
         "opening",

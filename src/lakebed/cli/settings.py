@@ -57,6 +57,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "cleanup": config.CLEANUPS,
     "compression": config.COMPRESSIONS,
     "sync": tuple(mode.value for mode in config.SyncMode),
+    "acks": tuple(mode.value for mode in config.AckMode),
     "iceberg": ("true", "false"),
     "insecure": ("true", "false"),
     "audit": ("true", "false"),

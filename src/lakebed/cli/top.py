@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,8 +16,10 @@ import click
 import lakebed
 from lakebed.cli.data import Target, data_option, opened
 from lakebed.cli.output import counted, flush, json_option, moment, size, write_json, write_line
+from lakebed.cli.shipping import shipping_text
 from lakebed.errors import GroupNotFoundError, LakebedError, TopicNotFoundError
 from lakebed.reports.groups import GroupInfo
+from lakebed.reports.shipping import ShippingStats
 from lakebed.reports.stats import LogStats
 from lakebed.reports.topics import TopicInfo
 
@@ -99,6 +101,7 @@ def picture(before: Sample, now: Sample) -> dict[str, Any]:
         "checkpoint_age_ms": stats.checkpoint_age_ms,
         "open_transactions": stats.open_transactions,
         "lake": {"lag_records": stats.lake.lag_records, "tables_behind": stats.lake.tables_behind},
+        "shipping": None if stats.shipping is None else asdict(stats.shipping),
         "last_failure": stats.last_failure or stats.lake.last_failure,
     }
 
@@ -253,6 +256,8 @@ def _facts(shown: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "transactions", f"{shown['open_transactions']} open"
     behind = counted(lake["tables_behind"], "topic", "topics")
     yield "lake", f"{counted(lake['lag_records'], 'record', 'records')} behind, of {behind}"
+    if shown["shipping"] is not None:
+        yield "store", shipping_text(ShippingStats(**shown["shipping"]))
     if memory["throttled_ms"]:
         yield "throttled", f"writers waited {memory['throttled_ms']} ms"
     if wal["poisoned"] or shown["last_failure"]:

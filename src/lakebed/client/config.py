@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+from lakebed.config.checks import is_whole
 from lakebed.errors import InvalidArgumentError
 
 
@@ -36,7 +37,7 @@ class ClientConfig:
             if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise InvalidArgumentError(f"{name} must be text", setting=name)
         retry = self.retry_ms
-        if not isinstance(retry, int) or isinstance(retry, bool) or not 0 <= retry <= 3_600_000:
+        if not is_whole(retry, 0, 3_600_000):
             raise InvalidArgumentError("retry_ms must be from 0 to 3600000", got=repr(retry))
 
     def resolved(self) -> ClientConfig:

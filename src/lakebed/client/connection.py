@@ -39,16 +39,17 @@ from lakebed.errors import (
 )
 from lakebed.host import OsDisk, read_file
 from lakebed.host.forks import keep_forever, watch_forks
+from lakebed.host.retry import Backoff, retry
 from lakebed.operations.description import Pace
 from lakebed.operations.routes import STREAMS
 from lakebed.operations.table import OPERATIONS
-from lakebed.serve.protocol import VERSION, pack, unpack, unpack_error
-from lakebed.serve.quiet import quieten
+from lakebed.wire.protocol import VERSION, pack, unpack, unpack_error
+from lakebed.wire.quiet import quieten
 
 _log = logging.getLogger("lakebed.client")
 
-_PAUSE_SECONDS: Final = 0.02
-_PAUSE_SECONDS_MAX: Final = 1.0
+PAUSE_SECONDS: Final = 0.02
+PAUSE_SECONDS_MAX: Final = 1.0
 _QUICK_SECONDS: Final = 60.0
 """A call that a living server answers soon is given up after so long."""
 _LEAST_SECONDS: Final = 5.0
@@ -316,37 +317,17 @@ class Connection:
         self, attempt: Callable[[], Result], *, safe: bool, seconds: float | None = None
     ) -> Result:
         """Try until it succeeds, is refused, or has been tried for long enough."""
-        begun = time.monotonic()
-        deadline = begun + (self.config.retry_ms / 1000 if seconds is None else seconds)
-        told = False
-        pause = _PAUSE_SECONDS
-        while True:
-            address = self.route.current
-            try:
-                return attempt()
-            except LakebedError:
-                raise
-            except (pa.ArrowException, OSError) as failure:
-                error = self.error_of(failure)
-                wait = pause
-                if isinstance(error, QuotaExceededError):
-                    wait = max(pause, _wait_seconds(error))
-                elif not self.may_pass(error, safe=safe):
-                    raise error from failure
-                elif not safe and not is_unsent(failure):
-                    raise UnknownOutcomeError(
-                        "the connection broke under way", url=self.url
-                    ) from failure
-                else:
-                    self.leave(address, error)
-                now = time.monotonic()
-                if now + wait > deadline or self.closed or self._woken.is_set():
-                    raise error from failure
-                if now - begun > _TELL_SECONDS and not told:
-                    told = True
-                    _log.warning("waiting for the server: url=%s %s", self.url, error)
-            self._woken.wait(wait)
-            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+        try:
+            return retry(
+                attempt,
+                (pa.ArrowException, OSError),
+                seconds_max=self.config.retry_ms / 1000 if seconds is None else seconds,
+                backoff=Backoff(PAUSE_SECONDS, PAUSE_SECONDS_MAX),
+                on_error=_Outages(self, safe=safe).check,
+                wait=self._woken.wait,
+            )
+        except (pa.ArrowException, OSError) as failure:
+            raise self.error_of(failure) from failure
 
     def may_pass(self, error: LakebedError, *, safe: bool) -> bool:
         """Return True if a repetition may succeed, at this server or at another one.
@@ -393,6 +374,36 @@ class Connection:
         for client in clients.values():
             with contextlib.suppress(pa.ArrowException):
                 client.close()
+
+
+class _Outages:
+    """The failed attempts at one call: which of them are worth another one."""
+
+    def __init__(self, connection: Connection, *, safe: bool) -> None:
+        self._connection = connection
+        self._safe = safe
+        self._address = connection.route.current
+        self._begun = time.monotonic()
+        self._reported = False
+
+    def check(self, failure: Exception) -> float | None:
+        """Return how long the server asks to wait; raise what no repetition changes."""
+        connection = self._connection
+        error = connection.error_of(failure)
+        if isinstance(error, QuotaExceededError):
+            return _wait_seconds(error)
+        if not connection.may_pass(error, safe=self._safe):
+            raise error from failure
+        if not self._safe and not is_unsent(failure):
+            raise UnknownOutcomeError(
+                "the connection broke under way", url=connection.url
+            ) from failure
+        connection.leave(self._address, error)
+        self._address = connection.route.current
+        if time.monotonic() - self._begun > _TELL_SECONDS and not self._reported:
+            self._reported = True
+            _log.warning("waiting for the server: url=%s %s", connection.url, error)
+        return None
 
 
 def is_unsent(failure: BaseException) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -84,6 +84,14 @@ class RemoteLog(RemoteLogStub, Log):
         self.lake = RemoteLake(connection)
         self.derived = RemoteDerived(connection)
         self.access = RemoteAccess(connection)
+
+    @classmethod
+    def open(cls, *args: object, **settings: object) -> NoReturn:
+        """Refuse: a served log is opened by its URL."""
+        del args, settings
+        raise InvalidArgumentError(
+            "RemoteLog.open does not exist: connect with lakebed.open(url) or RemoteLog(url)"
+        )
 
     # Topics
 

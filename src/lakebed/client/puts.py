@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from lakebed import limits
-from lakebed.client.connection import Connection, is_unsent
+from lakebed.client.connection import PAUSE_SECONDS, PAUSE_SECONDS_MAX, Connection, is_unsent
 from lakebed.errors import (
     ClosedError,
     FencedError,
@@ -49,13 +49,11 @@ from lakebed.errors import (
     UnknownOutcomeError,
 )
 from lakebed.host.forks import keep_forever, watch_forks
-from lakebed.serve.protocol import pack, unpack
-from lakebed.serve.puts import UNDER_WAY_MAX
+from lakebed.host.retry import Backoff
+from lakebed.wire.protocol import STREAM_REQUESTS_MAX, pack, unpack
 
 _lanes: Final = threading.local()
 """Tells a lane's own thread, which runs the callbacks of those that wait for it."""
-_PAUSE_SECONDS: Final = 0.02
-_PAUSE_SECONDS_MAX: Final = 1.0
 _UNANSWERED_SECONDS: Final = 2.0
 """After so long without an answer it is asked whether another server owns the log."""
 _SILENT_SECONDS: Final = 1.0
@@ -162,7 +160,7 @@ class Lane:
         self._numbered = numbered
         """Whether the lane gives sequence numbers itself."""
         self._gathered: Source = _Nothing() if gathered is None else gathered
-        self._window = limits.SEQUENCES_KEPT if kind == "producer" else UNDER_WAY_MAX // 2
+        self._window = limits.SEQUENCES_KEPT if kind == "producer" else STREAM_REQUESTS_MAX // 2
         self._guard = threading.Lock()
         self._changed = threading.Condition(self._guard)
         self._sending = threading.Lock()
@@ -312,7 +310,7 @@ class Lane:
 
     def _run(self, generation: int) -> None:
         _lanes.here = True
-        pause = _PAUSE_SECONDS
+        backoff = Backoff(PAUSE_SECONDS, PAUSE_SECONDS_MAX)
         while self._wait_for_work():
             if generation != self._generation:
                 return  # another thread does this now
@@ -334,10 +332,9 @@ class Lane:
                 if generation == self._generation:
                     self._end()
             if self._number > answered + len(self._flying):
-                pause = _PAUSE_SECONDS
+                backoff.reset()
             self.expire()
-            self._pause(pause)
-            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+            self._pause(backoff.next())
         with self._guard:
             self._ended = True
         self._gathered.refuse(ClosedError("the log is closed"))
@@ -481,7 +478,7 @@ class Lane:
         for item in lost:
             item.settle(None, _unknown(self._connection.url))
         if waits:
-            time.sleep(_PAUSE_SECONDS_MAX / 10)  # it was refused for now
+            time.sleep(PAUSE_SECONDS_MAX / 10)  # it was refused for now
 
     def _hang_up(self) -> None:
         """Send no more on this stream; what was sent before is still answered."""
@@ -591,7 +588,7 @@ class Lane:
         """Wait until everything that was submitted is settled."""
         with self._guard:
             while self._pending() and not self._ended:
-                self._changed.wait(_PAUSE_SECONDS_MAX)
+                self._changed.wait(PAUSE_SECONDS_MAX)
 
     def refuse_late(self) -> None:
         """Refuse records that were gathered after the lane had ended."""

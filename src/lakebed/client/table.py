@@ -21,8 +21,8 @@ from lakebed.client.connection import Connection
 from lakebed.client.reading import check_named, listed
 from lakebed.errors import ClosedError, InvalidArgumentError
 from lakebed.reports.topics import ScanPlan
-from lakebed.serve.predicates import pack_predicate
 from lakebed.topic.times import python_rows
+from lakebed.wire.predicates import pack_predicate
 
 
 class RemoteTable(Table):

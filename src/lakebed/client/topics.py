@@ -9,7 +9,7 @@ from lakebed.client.connection import Connection
 from lakebed.errors import TopicNotFoundError
 from lakebed.host.clock import Clock, SystemClock
 from lakebed.state.values import Topic
-from lakebed.topic.schema import decode_schema, storage_schema, value_type
+from lakebed.topic.storage_schemas import StorageSchemas
 
 
 class RemoteTopics:
@@ -20,7 +20,7 @@ class RemoteTopics:
         self.clock: Clock = SystemClock()
         self._names: dict[str, int] = {}
         self._topics: dict[int, Topic] = {}
-        self._schemas: dict[tuple[int, int], pa.Schema] = {}
+        self._schemas = StorageSchemas()
 
     def topic_named(self, name: str) -> Topic:
         """Return a topic as it was when it was last looked up; ask the server if it never was.
@@ -71,9 +71,4 @@ class RemoteTopics:
 
     def schema(self, topic: Topic, version: int) -> pa.Schema:
         """Return the storage schema of a topic's schema version; 0 for a raw topic."""
-        key = (topic.id, version)
-        schema = self._schemas.get(key)
-        if schema is None:
-            given = decode_schema(topic.schemas[version - 1]) if version else None
-            schema = self._schemas[key] = storage_schema(value_type(given))
-        return schema
+        return self._schemas.find(topic, version)

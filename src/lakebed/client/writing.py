@@ -8,9 +8,7 @@ record whose acknowledgement got lost is sent again and written once.
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
@@ -19,8 +17,6 @@ import pyarrow as pa
 
 from lakebed.api.acks import Ack, Acks
 from lakebed.api.encoding import (
-    GATHERED_RECORDS_MAX,
-    RECORD_BYTES,
     Encoded,
     Record,
     Rows,
@@ -28,6 +24,7 @@ from lakebed.api.encoding import (
 )
 from lakebed.api.writing import Identity, Writer
 from lakebed.client.connection import Connection
+from lakebed.client.gathering import GatheredRecords, placements
 from lakebed.client.puts import Item, Lane, Runs, check_may_wait, future_item, in_callback
 from lakebed.client.topics import RemoteTopics
 from lakebed.errors import (
@@ -52,12 +49,12 @@ from lakebed.state.commands import (
     RegisterProducer,
     TransactionWrite,
 )
-from lakebed.state.machine import Placed, Written
+from lakebed.state.machine import Written
 from lakebed.state.values import Part, Run
 from lakebed.topic.memtable import Body
 from lakebed.topic.routing import Routed
 
-_STALE: Final = (
+STALE_TOPIC_ERRORS: Final = (
     PartitionNotFoundError,
     RecordTooLargeError,
     SchemaMismatchError,
@@ -82,78 +79,6 @@ class Carried(Body):
         self._batch = batch
 
 
-class _Gathered:
-    """Single records of one topic that wait for the next batch."""
-
-    def __init__(self, writing: RemoteWriting) -> None:
-        self._writing = writing
-        self._guard = threading.Lock()
-        self._records: list[tuple[Record, Future[Ack]]] = []
-        self._since = math.inf
-
-    def add(self, record: Record, future: Future[Ack]) -> None:
-        """Take a record."""
-        with self._guard:
-            if not self._records:
-                self._since = time.monotonic()
-            self._records.append((record, future))
-
-    def since(self) -> float:
-        """Report since when the oldest of them waits, by the monotonic clock."""
-        return self._since if self._records else math.inf
-
-    def refuse(self, error: LakebedError) -> None:
-        """Return whoever waits for them that they will not be written."""
-        with self._guard:
-            refused, self._records = self._records, []
-        _refuse([future for _, future in refused], error)
-
-    def crowded(self) -> bool:
-        """Whether there are more than the next batch can take."""
-        return len(self._records) >= GATHERED_RECORDS_MAX
-
-    def waiting(self) -> bool:
-        """Return whether there are some."""
-        return bool(self._records)
-
-    def take(self) -> Item | None:
-        """Make a batch of them, as large as one may be."""
-        with self._guard:
-            size = count = 0
-            for record, _ in self._records[:GATHERED_RECORDS_MAX]:
-                size += record.size + RECORD_BYTES
-                if count and size > self._writing.gathered_bytes_max:
-                    break
-                count += 1
-            taken, self._records = self._records[:count], self._records[count:]
-            self._since = time.monotonic()
-        if not taken:
-            return None
-        futures = [future for _, future in taken]
-        try:
-            encoded = self._writing.encode_records([record for record, _ in taken])
-        except LakebedError as error:
-            _refuse(futures, error)
-            return self.take()
-        name = taken[0][0].target.topic.name
-
-        def settle(runs: Runs | None, error: LakebedError | None) -> None:
-            self._writing.doubt(name, error)
-            if runs is None:
-                _refuse(futures, error or InvalidArgumentError("nothing was written"))
-                return
-            acks = Acks(name, placed(runs), encoded.order)
-            for future, ack in zip(futures, acks, strict=True):
-                future.set_result(ack)
-
-        return Item(encoded.body.batch(), encoded.part.runs, settle)
-
-
-def _refuse(futures: Sequence[Future[Ack]], error: LakebedError) -> None:
-    for future in futures:
-        future.set_exception(error)
-
-
 class RemoteWriting(Writer):
     """Everything that appends, over a connection. Any thread."""
 
@@ -162,7 +87,7 @@ class RemoteWriting(Writer):
         self._topics = topics
         self._connection = connection
         self._lanes: dict[LaneKey, Lane] = {}
-        self._gathering_lanes: dict[LaneKey, _Gathered] = {}
+        self._gathering_lanes: dict[LaneKey, GatheredRecords] = {}
         self._lanes_guard = threading.Lock()
         self._watching: threading.Thread | None = None
         self._ending = threading.Event()
@@ -201,7 +126,9 @@ class RemoteWriting(Writer):
         self.check_size(encoded.body.size_bytes)
         name, order = target.topic.name, encoded.order
         item, future = future_item(
-            encoded.body.batch(), encoded.part.runs, lambda runs: Acks(name, placed(runs), order)
+            encoded.body.batch(),
+            encoded.part.runs,
+            lambda runs: Acks(name, placements(runs), order),
         )
         self._own_lane(target).submit(self._doubting(name, item))
         return future
@@ -210,14 +137,14 @@ class RemoteWriting(Writer):
         """Try again once if the topic was changed elsewhere since it was looked at."""
         try:
             return attempt()
-        except _STALE:
+        except STALE_TOPIC_ERRORS:
             if not isinstance(topic, str) or not self._topics.changed(topic):
                 raise
             return attempt()
 
     def doubt(self, topic: str | int, error: LakebedError | None) -> None:
         """Look at a topic again before the next record, if a refusal may come from a change."""
-        if isinstance(error, _STALE):
+        if isinstance(error, STALE_TOPIC_ERRORS):
             known = self._topics.topic(topic) if isinstance(topic, int) else None
             self._topics.forget(str(topic) if known is None else known.name)
 
@@ -329,7 +256,7 @@ class RemoteWriting(Writer):
             item, future = future_item(
                 bodies[0].batch(),
                 part.runs,
-                lambda runs: answer(Written((placed(runs),))),
+                lambda runs: answer(Written((placements(runs),))),
                 command.sequences,
             )
             self._lane("producer", identity, part).submit(self._doubting(part.topic, item))
@@ -396,7 +323,7 @@ class RemoteWriting(Writer):
                 if lane is None:
                     self._retire(target.topic.name)
                     self._watch()
-                    gathered = self._gathering_lanes[key] = _Gathered(self)
+                    gathered = self._gathering_lanes[key] = GatheredRecords(self)
                     lane = self._lanes[key] = Lane(
                         connection=self._connection,
                         topic=target.topic.name,
@@ -495,11 +422,6 @@ class RemoteWriting(Writer):
                     self._connection.call_once("forget_producer", producer=producer, epoch=epoch)
 
 
-def placed(runs: Runs) -> tuple[Placed, ...]:
-    """Return what an acknowledgement says as the engine says it."""
-    return tuple(Placed(*run, 0, 0) for run in runs)
-
-
 def _in_order(topics: Sequence[int], answered: Any) -> Written:
     """Return the parts of a commit in the order in which they were written.
 
@@ -513,7 +435,7 @@ def _in_order(topics: Sequence[int], answered: Any) -> Written:
         if isinstance(part, LakebedError):
             refused.append(part)
         else:
-            by_topic.setdefault(part[0][0], []).append(placed(part))
+            by_topic.setdefault(part[0][0], []).append(placements(part))
     for left in by_topic.values():
         left.reverse()
     parts = [by_topic[topic].pop() if by_topic.get(topic) else refused.pop() for topic in topics]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeGuard
 
 from lakebed.errors import InvalidArgumentError
+
+
+def is_whole(value: object, low: int, high: int) -> TypeGuard[int]:
+    """Return whether a value is a whole number from `low` to `high`; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def check_bounds(config: object, bounds: Mapping[str, tuple[int, int]]) -> None:
     """Refuse a number out of its bounds."""
     for name, (low, high) in bounds.items():
         value = getattr(config, name)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        if not is_whole(value, low, high):
             refuse(name, value, f"a whole number from {low} to {high}")
 
 

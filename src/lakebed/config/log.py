@@ -12,6 +12,11 @@ from lakebed.config.checks import check_bounds, refuse
 from lakebed.config.serve import ServeConfig
 from lakebed.errors import InvalidArgumentError
 
+STORE_SCHEMES: Final = (
+    "s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "wasb", "wasbs", "file",
+)  # fmt: skip
+"""The kinds of store that a log can be in: those with conditional writes."""
+
 
 class SyncMode(enum.Enum):
     """When an append is acknowledged, and so what a power cut can take from it."""
@@ -31,6 +36,20 @@ class SyncMode(enum.Enum):
     Synced when a file is full, when the log has been quiet, and when it is closed. A power cut may
     take a whole file's worth, a kill nothing.
     """
+
+
+class AckMode(enum.Enum):
+    """What an acknowledgement rests on, and so what the loss of a disk or machine can take."""
+
+    LOCAL = "local"
+    """This machine's disk, as `sync` says.
+
+    With `ship_ms`, entries are shipped to the object store in the background: the loss of the
+    machine takes what was not shipped yet.
+    """
+
+    STORE = "store"
+    """The object store. The loss of the machine takes nothing that was acknowledged."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +79,31 @@ class WalConfig:
     is told from a torn write.
     """
 
+    acks: AckMode = AckMode.LOCAL
+    """What an acknowledgement rests on: `local`, this disk, or `store`, the object store of the
+    lake.
+    """
+
+    ship_ms: int = 0
+    """With `local`: the longest time between an acknowledgement and its entry in the object store;
+    0 to keep the WAL on this disk alone.
+    """
+
+    store_linger_ms: int = 0
+    """With `store`: the least time between two writes to the store. A larger one makes fewer,
+    larger and so cheaper writes, and acknowledges later.
+    """
+
+    lease_ms: int = 10_000
+    """How long the owner of a log in a store may be silent before another process takes over."""
+
     def __post_init__(self) -> None:
         """Refuse values out of bounds, naming setting, value and bounds."""
+        acks: object = self.acks
+        if acks in [mode.value for mode in AckMode]:
+            object.__setattr__(self, "acks", AckMode(acks))
+        if not isinstance(self.acks, AckMode):
+            refuse("acks", self.acks, "one of " + " | ".join(mode.value for mode in AckMode))
         given: object = self.sync
         if given in [mode.value for mode in SyncMode]:
             object.__setattr__(self, "sync", SyncMode(given))  # its name will do
@@ -78,6 +120,9 @@ WAL_BOUNDS: Final = {
     "entry_bytes_max": (1, limits.ENTRY_BYTES_MAX),
     "spare_files": (0, 64),
     "idle_mark_ms": (1, 1_000),
+    "ship_ms": (0, 3_600_000),
+    "store_linger_ms": (0, 60_000),
+    "lease_ms": (300, 600_000),
 }
 
 
@@ -216,6 +261,11 @@ class LogConfig:
         if not isinstance(self.serve, ServeConfig):
             refuse("serve", type(self.serve), "a ServeConfig")
         check_bounds(self, LOG_BOUNDS)
+
+    @property
+    def ships(self) -> bool:
+        """Whether the entries of the log are shipped to an object store."""
+        return self.wal.acks is AckMode.STORE or self.wal.ship_ms > 0
 
 
 LOG_BOUNDS: Final = {

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 from uuid import UUID
 
+from lakebed.config.checks import is_whole
 from lakebed.engine.core import Core
 from lakebed.errors import InvalidArgumentError, UnauthenticatedError
 from lakebed.reports.access import EXPIRES_MS, DenialInfo, GrantInfo, RuleInfo, TokenInfo
@@ -300,11 +301,7 @@ def _info(token: Token, now_us: int) -> TokenInfo:
 
 
 def _checked_ms(expires_ms: object) -> int:
-    if (
-        not isinstance(expires_ms, int)
-        or isinstance(expires_ms, bool)
-        or not 1 <= expires_ms <= _EXPIRES_MS_MAX
-    ):
+    if not is_whole(expires_ms, 1, _EXPIRES_MS_MAX):
         raise InvalidArgumentError(
             f"expires_ms must be a whole number from 1 to {_EXPIRES_MS_MAX}, or None for ever",
             got=repr(expires_ms)[:200],

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from lakebed.engine.budget import Budget
 from lakebed.engine.core import Core
+from lakebed.engine.shipping import Shipping
 from lakebed.wal import Wal
 
 
@@ -13,11 +14,18 @@ class Admission:
     """Lets writes in, or makes them wait. Any thread."""
 
     def __init__(
-        self, *, core: Core, wal: Wal, budget: Budget, relieve: Callable[[], None] | None
+        self,
+        *,
+        core: Core,
+        wal: Wal,
+        budget: Budget,
+        relieve: Callable[[], None] | None,
+        shipping: Shipping | None = None,
     ) -> None:
         self._core = core
         self._wal = wal
         self._budget = budget
+        self._shipping = shipping
         self._relieve = relieve
         """Makes room where no maintenance thread does."""
 
@@ -27,6 +35,8 @@ class Admission:
             raise self._core.broken
         if self._wal.commits.in_callback:
             return  # waiting there would hold up the commit that makes room
+        if self._shipping is not None:
+            self._shipping.admit()
         self._budget.admit(self._relieve)
 
     def must_wait(self) -> bool:

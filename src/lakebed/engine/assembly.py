@@ -26,13 +26,16 @@ from lakebed.engine.core import Core, Hooks
 from lakebed.engine.groups import Groups
 from lakebed.engine.lifecycle import Lifecycle
 from lakebed.engine.maintenance import Maintenance
+from lakebed.engine.ownership import open_chain, own
 from lakebed.engine.reading import Reading
 from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
 from lakebed.engine.rewriting import Rewriting
+from lakebed.engine.shipping import Shipping
 from lakebed.engine.staging import Staging
 from lakebed.engine.survival import Survival
 from lakebed.engine.table_keys import Lookup
 from lakebed.engine.topics import Topics
+from lakebed.engine.uploads import Uploads
 from lakebed.engine.writing import Writing
 from lakebed.host import Clock, Disk, OsDisk
 from lakebed.iceberg.derived_table import Derived
@@ -92,6 +95,8 @@ class Parts:
     cleanup: Cleanup
     maintenance: Maintenance
     backups: Backups
+    shipping: Shipping | None
+    """None for a log that is on this disk alone."""
 
 
 class _Files(NamedTuple):
@@ -130,6 +135,7 @@ def assemble(
         disk, folder, Staging(disk, folder), LakeFolder(disk, folder), SnapshotFolder(disk, folder)
     )
     core = Core(State(), files.staging, clock)
+    chain = open_chain(config) if config.ships else None
     wal = Wal.open(
         folder,
         config.wal,
@@ -139,13 +145,39 @@ def assemble(
         threaded=threaded,
         applied=core.applied,
         kind=TOPICS,
+        log_id=None if chain is None else chain.log_id,
     )
+    shipping: Shipping | None = None
     try:
+        uploads = _build_uploads(files, config, wal)
+        if chain is not None and uploads is not None:
+            files.staging.load_remote = uploads.load_staged
+            shipping = own(
+                chain,
+                uploads=uploads,
+                wal=wal,
+                core=core,
+                disk=disk,
+                folder=folder,
+                snapshots=files.snapshots,
+                config=config,
+            )
         recovered = _recover(files, core, wal, tell, stored=bool(config.lake.store))
-        return _assemble(files, config, core, wal, recovered, threaded=threaded)
+        return _assemble(files, config, core, wal, recovered, shipping, uploads, threaded=threaded)
     except BaseException:
         wal.close()
+        if shipping is not None:
+            shipping.finish_close(wal.last_index)
         raise
+
+
+def _build_uploads(files: _Files, config: LogConfig, wal: Wal) -> Uploads | None:
+    """Construct what copies files into the store of a log that ships its entries."""
+    store = open_store(config.lake) if config.ships else None
+    if store is None:
+        return None
+    locations = Locations(files.folder, config.lake.store, str(wal.log_id))
+    return Uploads(store=store, locations=locations, lake=files.segments, log_id=str(wal.log_id))
 
 
 def _recover(files: _Files, core: Core, wal: Wal, tell: Progress, *, stored: bool) -> Recovered:
@@ -163,7 +195,15 @@ def _recover(files: _Files, core: Core, wal: Wal, tell: Progress, *, stored: boo
 
 
 def _assemble(
-    files: _Files, config: LogConfig, core: Core, wal: Wal, recovered: Recovered, *, threaded: bool
+    files: _Files,
+    config: LogConfig,
+    core: Core,
+    wal: Wal,
+    recovered: Recovered,
+    shipping: Shipping | None,
+    uploads: Uploads | None,
+    *,
+    threaded: bool,
 ) -> Parts:
     """Construct the parts that need the recovered state, and start their threads."""
     lifecycle, commands = Lifecycle(files.folder), Commands(wal)
@@ -172,13 +212,16 @@ def _assemble(
     reading = Reading(core, tables.reader)
     groups = Groups(core, reading, commands.submit)
     topics = Topics(core, commands.submit, config.default_partitions)
-    upkeep = _build_upkeep(files, config, core, wal, commands, tables, groups, threaded=threaded)
+    upkeep = _build_upkeep(
+        files, config, core, wal, commands, tables, groups, shipping, uploads, threaded=threaded
+    )
     upkeep.checkpointer.start_from(recovered.snapshots)
     admission = Admission(
         core=core,
         wal=wal,
         budget=upkeep.budget,
         relieve=None if threaded else upkeep.maintenance.tick,
+        shipping=shipping,
     )
     writing = Writing(core=core, wal=wal, commands=commands, admission=admission)
     parts = Parts(
@@ -221,6 +264,7 @@ def _assemble(
             time_us=core.clock.time_us,
             check_open=lifecycle.check_open,
         ),
+        shipping=shipping,
     )
     _start(parts, threaded=threaded)
     return parts
@@ -266,6 +310,8 @@ def _build_upkeep(
     commands: Commands,
     tables: _Tables,
     groups: Groups,
+    shipping: Shipping | None,
+    uploads: Uploads | None,
     *,
     threaded: bool,
 ) -> _Upkeep:
@@ -279,10 +325,17 @@ def _build_upkeep(
         submit=submit,
         delete_segments=tables.lake.delete_segments,
         threads=_flush_threads() if threaded else 1,
+        shipping=shipping,
+        uploads=uploads,
     )
     budget = Budget(core, config, checkpointer)
     rewriting = Rewriting(
-        core=core, lake=files.segments, reader=reader, checkpointer=checkpointer, submit=submit
+        core=core,
+        lake=files.segments,
+        reader=reader,
+        checkpointer=checkpointer,
+        submit=submit,
+        uploads=uploads,
     )
     cleanup = Cleanup(
         core=core, reader=reader, rewriting=rewriting, checkpointer=checkpointer, submit=submit
@@ -307,16 +360,20 @@ def _build_upkeep(
 
 def _start(parts: Parts, *, threaded: bool) -> None:
     """Connect the core with the parts that it calls back, and start the threads."""
-    maintenance, budget = parts.maintenance, parts.budget
+    maintenance, budget, shipping = parts.maintenance, parts.budget, parts.shipping
 
     def after_apply() -> None:
         maintenance.nudge()
         budget.changed()
+        if shipping is not None:
+            shipping.after_apply()
 
     parts.core.hooks = Hooks(
         check_may_wait=parts.wal.commits.check_may_wait,
         after_apply=after_apply if threaded else None,
     )
+    if shipping is not None:
+        shipping.start()
     if threaded:
         maintenance.start()
         maintenance.nudge()

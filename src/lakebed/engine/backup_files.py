@@ -32,6 +32,7 @@ from lakebed.errors import (
     translated,
 )
 from lakebed.host import Disk, File, Mode, fill, read_exactly, write_all
+from lakebed.host.atomic import write_atomically
 
 MANIFEST_NAME: Final = "backup.json"
 PARTIAL_NAME: Final = MANIFEST_NAME + ".tmp"
@@ -85,16 +86,9 @@ def write_manifest(disk: Disk, folder: Path, manifest: Manifest) -> None:
     record = {"format": FORMAT, **asdict(manifest)}
     record["files"] = [list(each) for each in manifest.files]
     text = json.dumps({**record, "crc32c": _checksum(record)}).encode() + b"\n"
-    path = folder / PARTIAL_NAME
-    with translated("writing the manifest", path):
-        file = disk.open(path, Mode.WRITE)
-        try:
-            write_all(file, [text], 0, len(text))
-            file.sync()  # the contents must survive before they get the name that counts
-        finally:
-            file.close()
-        disk.rename(path, folder / MANIFEST_NAME)
-        disk.sync_folder(folder)
+    target, claimed = folder / MANIFEST_NAME, folder / PARTIAL_NAME
+    with write_atomically(disk, target, "the manifest", claimed=claimed) as file:
+        write_all(file, [text], 0, len(text))
 
 
 def read_manifest(disk: Disk, folder: Path) -> Manifest:

@@ -25,6 +25,8 @@ import pyarrow as pa
 
 from lakebed.config import stored_config
 from lakebed.engine.core import Core, Frozen, Key
+from lakebed.engine.shipping import Shipping
+from lakebed.engine.uploads import Uploads
 from lakebed.errors import LakebedError, RejectedError, translated
 from lakebed.host import failpoints
 from lakebed.lake.folder import LakeFolder
@@ -62,6 +64,8 @@ class Checkpointer:
         submit: Callable[[Command], object],
         delete_segments: Callable[[Iterable[Dropped]], int],
         threads: int,
+        shipping: Shipping | None = None,
+        uploads: Uploads | None = None,
     ) -> None:
         self._core = core
         self._wal = wal
@@ -70,6 +74,8 @@ class Checkpointer:
         self._submit = submit
         self._delete_segments = delete_segments
         """Takes segments that the log has dropped, and removes their files when they may go."""
+        self._shipping = shipping
+        self._uploads = uploads
         self._threads = threads
         """How many segments are written at a time."""
         self._running = threading.Lock()
@@ -150,6 +156,8 @@ class Checkpointer:
         written: list[tuple[int, int, Segment]] = []
         try:
             self._write_all(frozen, written)
+            if self._uploads is not None:
+                written[:] = self._uploads.segments(written)
             return Flush(tuple(written), tuple(self._staged(frozen)))
         except BaseException:
             self._discard(written)
@@ -239,7 +247,10 @@ class Checkpointer:
             if not waiting:
                 continue
             raw = [frozen.bodies[(each.index, each.number)].raw() for each in waiting]
-            places = self._core.staging.write(number, [memoryview(each) for each in raw])
+            views = [memoryview(each) for each in raw]
+            places = self._core.staging.write(number, views)
+            if self._uploads is not None:
+                self._uploads.staged(number, places, views)
             bodies = tuple(
                 (each.index, each.number, *place)
                 for each, place in zip(waiting, places, strict=True)
@@ -259,6 +270,9 @@ class Checkpointer:
             self._wal.flush()  # a log that syncs later must not end before its snapshot
             self._snapshots.write(index, data)
         _SNAPSHOT.hit()
+        if self._shipping is not None and self._uploads is not None:
+            # Before the WAL lets go of anything: what the chain lacks is nowhere else.
+            self._shipping.checkpoint(index, self._uploads.state(state))
         self._kept[index] = _staged_of(state)
         newest = sorted(self._kept)[-2:]
         self._kept = {each: self._kept[each] for each in newest}
@@ -274,6 +288,8 @@ class Checkpointer:
         needed = self._core.staged_needed().union(*self._kept.values())
         try:
             self._core.staging.keep_only(needed)
+            if self._uploads is not None:
+                self._uploads.keep_staged(needed)
         except LakebedError as error:
             _log.warning("staged files could not be removed yet: %s", error)
 
@@ -282,6 +298,8 @@ class Checkpointer:
         dropped = self._core.take_dropped()
         if dropped:
             self._wal.flush()  # the entries that dropped them must survive before the files go
+            if self._shipping is not None:
+                self._shipping.flush()
         self._delete_segments(dropped)
         return len(dropped)
 

@@ -38,7 +38,7 @@ from lakebed.state.machine import (
 )
 from lakebed.state.values import Part, Partition, Pending, Topic
 from lakebed.topic.memtable import Body, Chunk, Memtable
-from lakebed.topic.schema import decode_schema, storage_schema, value_type
+from lakebed.topic.storage_schemas import StorageSchemas
 from lakebed.wal.request import Request
 
 _log = logging.getLogger("lakebed.engine")
@@ -104,7 +104,7 @@ class Core:
         self.broken: LakebedError | None = None
         self._gate = threading.Lock()
         self._redo: _Redo | None = None
-        self._schemas: dict[tuple[int, int], pa.Schema] = {}
+        self._schemas = StorageSchemas()
         self._columns: dict[tuple[int, int], pa.Schema] = {}
         self._watching = threading.Lock()
         self._watchers: dict[Key, list[Callable[[], None]]] = {}
@@ -251,12 +251,7 @@ class Core:
 
     def schema(self, topic: Topic, version: int) -> pa.Schema:
         """Return the storage schema of a topic's schema version; 0 for a raw topic."""
-        key = (topic.id, version)
-        schema = self._schemas.get(key)
-        if schema is None:
-            given = decode_schema(topic.schemas[version - 1]) if version else None
-            schema = self._schemas[key] = storage_schema(value_type(given))
-        return schema
+        return self._schemas.find(topic, version)
 
     def take_dropped(self) -> list[Dropped]:
         """Return the segments that were dropped since the last call."""

@@ -321,10 +321,14 @@ class EmbeddedLog(Log):
         parts.reading.closed = True
         parts.core.wake_all()
         parts.groups.wake_all()
+        if parts.shipping is not None:
+            parts.shipping.prepare_close()
         try:
             parts.wal.close()
             lifecycle.released = True
         finally:
+            if parts.shipping is not None:
+                parts.shipping.finish_close(parts.wal.last_index)
             parts.segment_reader.close()
 
     def _check_open(self) -> None:

@@ -34,7 +34,7 @@ from lakebed.engine.backup_files import (
     copy_file,
     read_manifest,
 )
-from lakebed.engine.log import EmbeddedLog as Log
+from lakebed.engine.log import EmbeddedLog
 from lakebed.engine.settings import effective_config
 from lakebed.errors import BackupDamagedError, InvalidArgumentError, MissingFileError, translated
 from lakebed.host import Disk, OsDisk, failpoints
@@ -201,14 +201,16 @@ class _Restore:
                 " alone"
             ]
         config = replace(config, lake=lake)
-        with Log.open(target, config, progress=self._tell, disk=self._disk, threaded=False) as log:
+        with EmbeddedLog.open(
+            target, config, progress=self._tell, disk=self._disk, threaded=False
+        ) as log:
             self._compare(log, target)
             if not manifest.stored:
                 return log.verify(), []
             self._check_objects(config)
             return 0, ["segments that are in the store alone are there, and were not read"]
 
-    def _compare(self, log: Log, target: Path) -> None:
+    def _compare(self, log: EmbeddedLog, target: Path) -> None:
         manifest, stats = self._manifest, log.stats()
         found = (stats.wal.log_id, stats.applied_index, offsets_of(log.parts.core.state))
         expected = (manifest.log_id, manifest.index, manifest.offsets)

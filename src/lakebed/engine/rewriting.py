@@ -16,6 +16,7 @@ import pyarrow as pa
 from lakebed.config import stored_config
 from lakebed.engine.checkpoint import Checkpointer
 from lakebed.engine.core import Core, Key
+from lakebed.engine.uploads import Uploads
 from lakebed.errors import LakebedError
 from lakebed.host import failpoints
 from lakebed.lake.folder import LakeFolder
@@ -42,12 +43,14 @@ class Rewriting:
         reader: SegmentReader,
         checkpointer: Checkpointer,
         submit: Callable[[Command], Any],
+        uploads: Uploads | None = None,
     ) -> None:
         self._core = core
         self._lake = lake
         self._reader = reader
         self._checkpointer = checkpointer
         self._submit = submit
+        self._uploads = uploads
 
     def scan(self, topic: Topic, key: Key, segments: Sequence[Segment]) -> Iterator[pa.RecordBatch]:
         """Return every record of segments, with the fields that the topic has now."""
@@ -74,6 +77,8 @@ class Rewriting:
         try:
             self._lake.sync(topic.id)  # the name must survive before an entry speaks of it
             _REWRITTEN.hit()
+            if self._uploads is not None:
+                segment = self._uploads.segment(*key, segment)
         except BaseException:
             self.discard(key, [segment])
             raise

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
@@ -42,6 +42,9 @@ class Staging:
         self._guard = threading.Lock()
         self._maps: dict[int, Mapping] = {}
         self._pins = Pins()
+        self.load_remote: Callable[[int, int, int, int], memoryview] | None = None
+        """Loads a body from the store, for a log that may have been staged on another machine."""
+        self._remote: dict[tuple[int, int], memoryview] = {}
 
     def path(self, number: int) -> Path:
         """Return the path of a file."""
@@ -63,8 +66,13 @@ class Staging:
         return places
 
     def load(self, number: int, position: int, length: int, checksum: int) -> memoryview:
-        """Return a body, verified; a view of the mapped file."""
-        mapping = self._mapping(number)
+        """Return a body, verified; a view of the mapped file, or a copy of what the store has."""
+        try:
+            mapping = self._mapping(number)
+        except MissingFileError:
+            if self.load_remote is None:
+                raise
+            return self._fetch(number, position, length, checksum)
         if position + length > len(mapping):
             raise CorruptionError(
                 "a staged file is cut short", file=self.path(number), bytes=len(mapping)
@@ -73,6 +81,17 @@ class Staging:
         if crc32c(view) != checksum:
             raise CorruptionError("a staged file is damaged", file=self.path(number), byte=position)
         return view
+
+    def _fetch(self, number: int, position: int, length: int, checksum: int) -> memoryview:
+        body = self._remote.get((number, position))
+        if body is None:
+            if self.load_remote is None:
+                raise MissingFileError("a staged file is gone", file=self.path(number))
+            body = self.load_remote(number, position, length, checksum)
+            if crc32c(body) != checksum:
+                raise CorruptionError("a staged object is damaged", file=number, byte=position)
+            self._remote[(number, position)] = body
+        return body
 
     def _mapping(self, number: int) -> Mapping:
         with self._guard:
@@ -100,6 +119,7 @@ class Staging:
                     unknown.append(name)
                 elif match is None or not self._is_wanted(int(match[1]), needed):
                     self.discard(self.folder / name)
+        self._remote = {key: body for key, body in self._remote.items() if key[0] in needed}
         with self._guard:
             self._maps = {number: each for number, each in self._maps.items() if number in needed}
         return unknown

@@ -54,4 +54,5 @@ def collect_stats(parts: Parts) -> LogStats:
         files_quarantined=recovered.files_quarantined,
         wal=parts.wal.stats(),
         lake=parts.lake.stats(),
+        shipping=None if parts.shipping is None else parts.shipping.stats(),
     )

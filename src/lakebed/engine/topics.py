@@ -12,6 +12,7 @@ import pyarrow as pa
 from lakebed import limits
 from lakebed.api.lookup import no_topic
 from lakebed.config import TopicConfig, stored_config
+from lakebed.config.checks import is_whole
 from lakebed.engine.core import Core
 from lakebed.errors import (
     InvalidArgumentError,
@@ -186,11 +187,7 @@ class Topics:
         )
 
     def _count(self, partitions: object) -> int:
-        if (
-            not isinstance(partitions, int)
-            or isinstance(partitions, bool)
-            or not 1 <= partitions <= limits.PARTITIONS_MAX
-        ):
+        if not is_whole(partitions, 1, limits.PARTITIONS_MAX):
             raise InvalidArgumentError(
                 f"partitions must be a whole number from 1 to {limits.PARTITIONS_MAX}",
                 got=repr(partitions),

@@ -41,16 +41,20 @@ def write_atomically(
     steps: AtomicSteps = _NO_STEPS,
     *,
     sync_folder: bool = True,
+    claimed: Path | None = None,
 ) -> Iterator[File]:
     """Open a temporary file for the block; when it ends, give the file its name `path`.
+
+    `claimed` is an empty file that exists already, by which the caller has claimed the folder, and
+    is used instead of a temporary one.
 
     With `what`, errors of the disk are raised as Lakebed's and state which step failed for what.
     Without `sync_folder` the caller syncs the folder, once for many files. A failure leaves the
     temporary file behind; the next write of the same name replaces it.
     """
-    temporary = path.with_name(path.name + TEMPORARY)
+    temporary = claimed or path.with_name(path.name + TEMPORARY)
     with _step("making", what, temporary):
-        file = _create(disk, temporary)
+        file = disk.open(claimed, Mode.WRITE) if claimed else _create(disk, temporary)
     try:
         with _step("writing", what, temporary):
             yield file

@@ -12,10 +12,8 @@ many clients do not return together. Refused credentials and missing buckets are
 
 from __future__ import annotations
 
-import random
 import re
 import threading
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -32,6 +30,7 @@ from lakebed.errors import (
     StoreUnavailableError,
 )
 from lakebed.host import failpoints
+from lakebed.host.retry import Backoff, retry
 from lakebed.host.store_bucket import Bucket
 from lakebed.host.store_failures import translated
 from lakebed.host.store_folder import Folder
@@ -52,6 +51,14 @@ _UPLOADED = failpoints.define("host.store.uploaded")
 _LOCATION: Final = re.compile(r"([a-z0-9]+)://([^?#\s]*)")
 
 _Result = TypeVar("_Result")
+
+_FAILURES: Final = (
+    StoreUnavailableError,
+    StoreDeniedError,
+    StoreNotFoundError,
+    InvalidArgumentError,
+)
+"""The errors that are counted as failures of the store."""
 
 
 class _Objects(Protocol):
@@ -185,25 +192,25 @@ class ObjectStore:
 
     def _repeat(self, attempt: Callable[[], _Result]) -> _Result:
         self._check_open(self.location)
-        begun = time.monotonic()
-        for number in range(1, self._attempts + 1):
-            try:
-                return attempt()
-            except StoreUnavailableError:
-                late = time.monotonic() - begun > PATIENCE_SECONDS
-                if number == self._attempts or late or self._pause(number):
-                    self._count(failures=1)
-                    raise
-                self._count(retries=1)
-            except (StoreDeniedError, StoreNotFoundError, InvalidArgumentError):
-                self._count(failures=1)
-                raise
-        raise AssertionError("an attempt neither returned nor raised")
+        try:
+            return retry(
+                attempt,
+                StoreUnavailableError,
+                attempts_max=self._attempts,
+                seconds_max=PATIENCE_SECONDS,
+                backoff=Backoff(self._pause_seconds, PAUSE_SECONDS_MAX, jitter=True),
+                wait=self._pause,
+            )
+        except _FAILURES:
+            self._count(failures=1)
+            raise
 
-    def _pause(self, number: int) -> bool:
-        """Wait before the next attempt; say whether the store was closed meanwhile."""
-        longest = min(self._pause_seconds * 2 ** (number - 1), PAUSE_SECONDS_MAX)
-        return self._closed.wait(longest * random.uniform(0.5, 1.0))
+    def _pause(self, seconds: float) -> bool:
+        """Wait before the next attempt; return whether the store was closed in the meantime."""
+        closed = self._closed.wait(seconds)
+        if not closed:
+            self._count(retries=1)
+        return closed
 
     def _check_open(self, uri: str) -> None:
         if self._closed.is_set():

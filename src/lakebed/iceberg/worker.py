@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from lakebed.errors import ClosedError, InvalidArgumentError, LakebedError
+from lakebed.host.retry import Backoff
 from lakebed.iceberg.catalog import Catalog
 from lakebed.iceberg.parts import LakeParts
 
@@ -120,18 +121,21 @@ class Worker:
 
     def _loop(self, jobs: Sequence[Job]) -> None:
         pause = self._interval_seconds
-        failures = 0
+        backoff = Backoff(1.0, self._interval_seconds)
         while True:
             self._wake.wait(pause)
             self._wake.clear()
             if self.stopping and not self._pending:
                 return
             self._pending = False
-            failures = 0 if self.run(jobs) else failures + 1
+            succeeded = self.run(jobs)
             if self.stopping:
                 return
-            backoff = 2.0 ** min(failures - 1, 16)
-            pause = min(self._interval_seconds, backoff) if failures else self._interval_seconds
+            if succeeded:
+                backoff.reset()
+                pause = self._interval_seconds
+            else:
+                pause = backoff.next()
 
     def run(self, jobs: Sequence[Job]) -> bool:
         """Run every job once; return whether all succeeded.

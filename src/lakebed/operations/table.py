@@ -5,7 +5,7 @@ takes, whether it is audited, and its HTTP route. From it follow
 
     client/_stubs.py, aio/_stubs.py    the methods; written by `python -m tools.generate`
     serve/calls.py                     the checks of a request, and the method that is called
-    serve/protocol.py                  the reports that may travel
+    wire/protocol.py                  the reports that may travel
     serve/gateway.py, serve/openapi.py  the routes and `/openapi.json`
 
 Signature and documentation of a method are those of its class in `engine/`.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lakebed import limits
+from lakebed.config.checks import is_whole
 from lakebed.errors import InvalidArgumentError
 from lakebed.types import EntryKind
 
@@ -89,4 +90,4 @@ def check_term(term: int) -> None:
 
 def is_u64(value: object) -> bool:
     """Return whether a value is a whole number that fits 64 bits."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64
+    return is_whole(value, 0, 2**64 - 1)

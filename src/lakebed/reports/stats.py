@@ -7,6 +7,7 @@ from typing import Any
 
 from lakebed.reports.lake import LakeStats
 from lakebed.reports.maintenance import CheckpointReport, CleanupFailure
+from lakebed.reports.shipping import ShippingStats
 from lakebed.reports.wal import WalStats
 
 
@@ -56,6 +57,8 @@ class LogStats:
     files_quarantined: int
     wal: WalStats
     lake: LakeStats
+    shipping: ShippingStats | None = None
+    """None for a log that is on this disk alone."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""

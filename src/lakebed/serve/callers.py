@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,15 +42,35 @@ class Caller(fl.ServerMiddleware):  # type: ignore[misc]  # pyarrow ships no typ
         self.token = token
         self.principal: Principal | None = None
         """Set if it was authenticated by its headers alone."""
+        self.administrator = False
+        """Whether its principal administers the log."""
         self.slot: Slot | None = None
-        self.stack = contextlib.ExitStack()
-        """What is given back when the call has ended, and its answer is sent."""
-        self.progress = time.monotonic()
+        self.progress = 0.0
         """When a part of its answer was last handed to gRPC."""
+        self._ends: list[tuple[Callable[[Any], object], Any]] = []
+
+    def at_end(self, function: Callable[[Any], object], argument: Any) -> None:
+        """Have a function called when the call has ended, and its answer is sent.
+
+        It must not raise. Every call has one or two: an `ExitStack` takes several times as long.
+        """
+        self._ends.append((function, argument))
+
+    def hold(self, context: contextlib.AbstractContextManager[None]) -> None:
+        """Enter a context, and leave it when the call has ended."""
+        stack = contextlib.ExitStack()
+        stack.enter_context(context)
+        self.at_end(contextlib.ExitStack.close, stack)
+
+    def end(self) -> None:
+        """Release what the call has held."""
+        while self._ends:
+            function, argument = self._ends.pop()
+            function(argument)
 
     def call_completed(self, _exception: Any) -> None:
-        """Return back what the call has held."""
-        self.stack.close()
+        """Release what the call has held."""
+        self.end()
 
 
 class Callers(fl.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -67,10 +86,10 @@ class Callers(fl.ServerMiddlewareFactory):  # type: ignore[misc]
         try:
             self._begin(info.method, caller)
         except fl.FlightError:
-            caller.stack.close()
+            caller.end()
             raise
         except Exception as error:
-            caller.stack.close()
+            caller.end()
             _log.exception("a call failed in an unforeseen way: method=%s", info.method)
             raise fl.FlightInternalError("the server failed") from error
         return caller
@@ -78,8 +97,8 @@ class Callers(fl.ServerMiddlewareFactory):  # type: ignore[misc]
 
 def _token(headers: dict[str, list[Any]]) -> str | None:
     """Return the token of a call, None without one; what is no single token is never valid."""
-    for name, values in headers.items():
-        if name.lower() == "authorization" and values:
-            scheme, _, token = str(values[0]).partition(" ")
-            return token.strip() if scheme.lower() == "bearer" and len(values) == 1 else ""
-    return None
+    values = headers.get("authorization")  # names of HTTP/2 headers are in lower case
+    if not values:
+        return None
+    scheme, _, token = str(values[0]).partition(" ")
+    return token.strip() if scheme.lower() == "bearer" and len(values) == 1 else ""

@@ -23,7 +23,6 @@ from lakebed.errors import (
 from lakebed.operations.description import Operation, Owner
 from lakebed.operations.requests import committed_offset, groups_of_offsets, offsets
 from lakebed.reports.derived import DerivedFile
-from lakebed.serve.protocol import VERSION
 from lakebed.serve.room import Room
 from lakebed.state.commands import (
     AbortTransaction,
@@ -36,10 +35,11 @@ from lakebed.state.commands import (
 from lakebed.state.machine import Written
 from lakebed.types import ANONYMOUS, BackupName, GroupName, ProducerName, TopicPartition
 from lakebed.version import __version__
+from lakebed.wire.protocol import VERSION
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
     from lakebed.engine.table import EmbeddedTable as Table
     from lakebed.serve.guard import Principal
 
@@ -50,7 +50,7 @@ class Session:
     def __init__(
         self,
         *,
-        log: Log,
+        log: EmbeddedLog,
         principal: Principal,
         server: str,
         wake: Callable[[str], None],
@@ -66,8 +66,12 @@ class Session:
         self.backups = config.backups
         """The folder that backups go to; empty for none."""
         self.request_bytes_max = config.request_bytes_max
-        self.room = Room(log, principal.name, administrator=administrator)
+        self._administrator = administrator
+
+    @property
+    def room(self) -> Room:
         """What the caller may still add to the state."""
+        return Room(self.log, self.principal.name, administrator=self._administrator)
 
 
 def producer_name(principal: str, name: str | None) -> str:
@@ -80,7 +84,7 @@ def producer_name(principal: str, name: str | None) -> str:
     return chosen if principal == ANONYMOUS else f"{principal}/{chosen}"
 
 
-def check_owner(log: Log, producer: int, principal: str) -> None:
+def check_owner(log: EmbeddedLog, producer: int, principal: str) -> None:
     """Refuse a producer or transaction that belongs to somebody else."""
     found = log.parts.core.state.producers.get(producer)
     if found is not None and found.owner != ("" if principal == ANONYMOUS else principal):

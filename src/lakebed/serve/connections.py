@@ -14,35 +14,24 @@ messages) is not seen here: the memory limit of the service is what bounds that.
 from __future__ import annotations
 
 import contextlib
-import errno
-import ipaddress
 import logging
-import os
 import resource
-import socket
-import struct
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from lakebed import limits
 from lakebed.config import ServeConfig
 from lakebed.operations.description import MESSAGE_BYTES_MAX
+from lakebed.serve.sockets import Sockets
 
 _log = logging.getLogger("lakebed.serve")
 
 _LOOK_SECONDS: Final = 0.05
 _SHARE: Final = 0.02
 """The most of one processor that looking may take: with many connections it looks less often."""
-_FDS: Final = "/proc/self/fd"
-_PROBED_MAX: Final = 65_536
-"""How many descriptors are tried one by one when none is free to list them."""
-_TCP_INFO_BYTES: Final = 256
-_RECEIVED: Final = struct.Struct("@Q")
-_RECEIVED_AT: Final = 128
-"""Where `tcpi_bytes_received` is in Linux's `struct tcp_info`."""
 _WINDOW_BYTES: Final = 16 * limits.MIB
 """What HTTP/2's flow control lets a client send ahead on one stream, at most."""
 _CALLS_BYTES: Final = 4 * MESSAGE_BYTES_MAX
@@ -52,15 +41,6 @@ _UNKNOWN_TIMES: Final = 8
 _SPARE_FDS: Final = 200
 """File descriptors that connections leave to the log, out of those that the process may open."""
 _LINES_SECONDS: Final = 1.0
-
-
-class Seen(NamedTuple):
-    """A connection as the kernel shows it."""
-
-    peer: str
-    """As gRPC names it, such as `ipv4:127.0.0.1:50000`."""
-    fd: int
-    received: int
 
 
 class _Connection:
@@ -237,100 +217,6 @@ def host_of(peer: str) -> str:
     """Return a peer without its port, which a caller can change at will."""
     host, colon, port = peer.rpartition(":")
     return host if colon and port.isdigit() else peer
-
-
-class Sockets:
-    """The connections that this process has accepted on a port. One thread at a time."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._peers: dict[str, tuple[str, str | None]] = {}
-        """Of each descriptor what it is, and its peer; None for what is no such connection."""
-
-    def seen(self) -> list[Seen]:
-        """Return the connections that are open."""
-        found: list[Seen] = []
-        names = _descriptors()
-        for name in names:
-            with contextlib.suppress(OSError):
-                target = os.readlink(f"{_FDS}/{name}")  # noqa: PTH115  # likewise
-                if not target.startswith("socket:"):
-                    continue
-                before = self._peers.get(name)
-                if before is None or before[0] != target:
-                    before = self._peers[name] = (target, self._peer(int(name)))
-                if before[1] is not None:
-                    found.append(Seen(before[1], int(name), _received(int(name))))
-        if len(self._peers) > len(names):
-            self._peers = {name: self._peers[name] for name in names if name in self._peers}
-        return found
-
-    def _peer(self, fd: int) -> str | None:
-        try:
-            with _borrowed(fd) as connection:
-                return _peer_of(connection, self._port)
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise  # the next look may learn it
-            return None  # it listens, or is gone
-
-    def shut_down(self, seen: Seen) -> bool:
-        """Shut a connection down, unless its descriptor is another one's by now."""
-        with contextlib.suppress(OSError), _borrowed(seen.fd) as connection:
-            if _peer_of(connection, self._port) == seen.peer:
-                connection.shutdown(socket.SHUT_RDWR)
-                return True
-        return False
-
-
-def _descriptors() -> list[str]:
-    """Return the names of the open descriptors; without a free one, of all that may be open."""
-    try:
-        return os.listdir(_FDS)  # noqa: PTH208  # many times a second
-    except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
-            raise
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return [str(fd) for fd in range(min(soft, _PROBED_MAX))]
-
-
-def _received(fd: int) -> int:
-    """Return how many bytes a connection has received."""
-    # No copy of the descriptor: should it be another one's by now, this reads a wrong number once.
-    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=fd)
-    try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    finally:
-        connection.detach()
-    return int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0])
-
-
-@contextlib.contextmanager
-def _borrowed(fd: int) -> Iterator[Any]:
-    """Hold a copy of a descriptor as a socket, whatever becomes of the descriptor meanwhile."""
-    copy = os.dup(fd)
-    try:
-        connection = socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)  # it is no socket
-        raise
-    with connection:
-        yield connection
-
-
-def _peer_of(connection: Any, port: int) -> str | None:
-    """Return the peer of a connection to a port, as gRPC names it; None for any other socket."""
-    if connection.family not in (socket.AF_INET, socket.AF_INET6):
-        return None
-    if connection.type != socket.SOCK_STREAM or connection.getsockname()[1] != port:
-        return None
-    host, peer_port = connection.getpeername()[:2]
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is None:
-            return f"ipv6:%5B{host}%5D:{peer_port}"
-        address = address.ipv4_mapped
-    return f"ipv4:{address}:{peer_port}"
 
 
 def _fds_max() -> int:

@@ -18,7 +18,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -35,16 +35,13 @@ from lakebed.operations.routes import STREAMS
 from lakebed.operations.table import OPERATIONS
 from lakebed.serve.callers import OFFERED, PUT, Caller, Callers
 from lakebed.serve.calls import Session, checked, run
-from lakebed.serve.connections import Connections, Sockets, host_of
+from lakebed.serve.connections import Connections, host_of
 from lakebed.serve.flight_errors import flight_error
-from lakebed.serve.flight_info import flight_info
+from lakebed.serve.flight_info import flight_info, topic_of
 from lakebed.serve.flight_listener import FlightListener, listen_again, shut_down
 from lakebed.serve.gets import Gets, Ticket
 from lakebed.serve.guard import Action, Need
-from lakebed.serve.protocol import pack
 from lakebed.serve.puts import AckPool, PutStream
-from lakebed.serve.quiet import quieten
-from lakebed.serve.received import batch_bytes
 from lakebed.serve.refusals import tell
 from lakebed.serve.requests import (
     SMALL_REQUEST_BYTES,
@@ -53,6 +50,11 @@ from lakebed.serve.requests import (
     unpack_call,
 )
 from lakebed.serve.sent import Sent, pieces
+from lakebed.serve.sockets import Sockets
+from lakebed.serve.under_way import UnderWay
+from lakebed.wire.protocol import pack
+from lakebed.wire.quiet import quieten
+from lakebed.wire.received import batch_bytes
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig
@@ -100,9 +102,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self._pool = AckPool()
         self._puts: dict[int, PutStream] = {}
         self._puts_guard = threading.Lock()
-        self._under_way = 0
-        self._last_call = time.monotonic()
-        self._idle = threading.Condition()
+        self._under_way = UnderWay()
+        self.wait_idle = self._under_way.wait_idle
+        self.idle_seconds = self._under_way.idle_seconds
         self.stopping = False
         self._ended = threading.Event()
         self._sending: dict[int, tuple[Caller, str]] = {}
@@ -123,7 +125,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         )
         watches = [self._watch]
         if not location:  # only the owner of the process reaches a socket file
-            watches.append(lambda: self._connections.watch(Sockets(self.port), self._ended))
+            watches.append(self._watch_connections)
         for watch in watches:
             threading.Thread(target=watch, name="lakebed-serve-watch", daemon=True).start()
 
@@ -132,23 +134,21 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
         """Make a call."""
         call = OPERATIONS.get(action.type)
-        with self._served(context, action.type if call else "unknown") as principal:
+        with self._served(context, action.type if call else "unknown") as (caller, principal):
             if call is None:
                 raise ProtocolError("there is no such call", call=str(action.type)[:80])
             body = action.body
             check_unread(self._guard, principal, call, body.size)
             with self._quotas.admitted(principal, parsed_bytes(body.size, self._config)):
                 request = checked(call, unpack_call(call, body))
-                reply = pack(self._call(principal, call, request))
-            self._meters.received(body.size)
-            self._meters.sent(len(reply))
-            caller = self._caller(context)
+                reply = pack(self._call(caller, principal, call, request))
+            self._meters.exchanged(body.size, len(reply))
             if len(reply) > _SMALL_BYTES:
-                caller.stack.enter_context(self._quotas.held(principal, len(reply), _ADMIT_SECONDS))
+                caller.hold(self._quotas.held(principal, len(reply), _ADMIT_SECONDS))
             self._is_sending(caller, principal)
         return iter([fl.Result(pa.py_buffer(reply))])
 
-    def _call(self, principal: Principal, call: Operation, request: Any) -> Any:
+    def _call(self, caller: Caller, principal: Principal, call: Operation, request: Any) -> Any:
         names = call.names(request)
         if not call.open or names:
             self._guard.check(principal, call.name, call.need, names)
@@ -163,7 +163,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             server=self._run,
             wake=self._gets.waiters.wake,
             config=self._config,
-            administrator=self._guard.administers(principal),
+            administrator=caller.administrator,
         )
         try:
             reply = run(session, call, request)
@@ -192,29 +192,28 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Answer a ticket."""
-        with self._served(context, "get", streams=True, count=False) as principal:
+        with self._served(context, "get", streams=True, count=False) as (caller, principal):
             started, name = time.monotonic(), "get"
             try:
-                caller = self._caller(context)
                 size = parsed_bytes(len(ticket.ticket), self._config)
                 with self._quotas.admitted(principal, size):
                     parsed = self._ticket(principal, ticket.ticket)
                     name = parsed.call
                     self._check_ticket(principal, parsed)
-                answer = self._answer(context, caller, principal, parsed)
+                answer, size = self._answer(context, caller, principal, parsed)
             except Exception as error:
                 self._meters.request(name, _outcome(error), time.monotonic() - started, principal)
                 raise
             if isinstance(answer, pa.Table):
                 self._is_sending(caller, principal)
-                if answer.nbytes <= _SMALL_BYTES:
-                    self._meters.sent(answer.nbytes)
-                    self._quotas.charge(principal, answer.nbytes)
+                if size <= _SMALL_BYTES:
+                    self._meters.sent(size)
+                    self._quotas.charge(principal, size)
                     self._meters.request(name, "ok", time.monotonic() - started, principal)
                     return fl.RecordBatchStream(answer)
-                answer = answer.schema, pieces(answer)
+                answer = answer.schema, pieces(answer, size)
             schema, batches = answer
-            again = self._rechecked(context, name, parsed)
+            again = self._rechecked(context, caller, name, parsed.topics())
             return fl.GeneratorStream(
                 schema,
                 Sent(
@@ -241,28 +240,30 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         if group is not None:  # it is the heartbeat of a member too
             self._guard.check(principal, ticket.call, OPERATIONS["heartbeat"].need, [group])
 
-    def _answer(self, context: Any, caller: Caller, principal: Principal, ticket: Ticket) -> Any:
-        """Return the answer to a ticket; the bytes of a table count until it is sent."""
+    def _answer(
+        self, context: Any, caller: Caller, principal: Principal, ticket: Ticket
+    ) -> tuple[Any, int]:
+        """Return the answer to a ticket and its size; a table's bytes count until it is sent."""
 
         def gone() -> bool:
             return self.stopping or _is_gone(context)
 
         answer = self._gets.stream(ticket, gone)
-        if not isinstance(answer, pa.Table) or answer.nbytes <= _SMALL_BYTES:
-            return answer
-        try:
-            caller.stack.enter_context(self._quotas.held(principal, answer.nbytes))
-        except QuotaExceededError:
-            # What waits for room holds nothing meanwhile: it is read again once there is some.
-            size, answer = answer.nbytes, None
-            caller.stack.enter_context(self._quotas.held(principal, size, _ADMIT_SECONDS))
-            answer = self._gets.stream(ticket, gone)
-        return answer
+        size = answer.nbytes if isinstance(answer, pa.Table) else 0
+        if size > _SMALL_BYTES:
+            try:
+                caller.hold(self._quotas.held(principal, size))
+            except QuotaExceededError:
+                # What waits for room holds nothing meanwhile: it is read again once there is some.
+                answer = None
+                caller.hold(self._quotas.held(principal, size, _ADMIT_SECONDS))
+                answer = self._gets.stream(ticket, gone)
+        return answer, size
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Take a stream of batches into a topic."""
-        with self._served(context, "put", streams=True) as principal:
-            topic = _topic_of(descriptor)
+        with self._served(context, "put", streams=True) as (caller, principal):
+            topic = topic_of(descriptor)
             self._guard.check(principal, "put", STREAMS["put"].need, [topic])
             stream = PutStream(
                 log=self._log,
@@ -273,7 +274,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 admit=lambda size: self._quotas.admitted(principal, size, _ADMIT_SECONDS),
             )
             with self._connections.stream(principal.peer), self._open_put(stream):
-                self._take_all(context, topic, reader, stream)
+                again = self._rechecked(context, caller, "put", [topic])
+                self._take_all(context, reader, stream, again)
 
     @contextlib.contextmanager
     def _open_put(self, stream: PutStream) -> Iterator[None]:
@@ -290,8 +292,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             with self._puts_guard:
                 del self._puts[id(stream)]
 
-    def _take_all(self, context: Any, topic: str, reader: Any, stream: PutStream) -> None:
-        again = self._rechecked(context, "put", None, [topic])
+    def _take_all(
+        self, context: Any, reader: Any, stream: PutStream, again: Callable[[], None]
+    ) -> None:
         peer = _peer(context)
         while stream.gone is None:
             try:
@@ -320,10 +323,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             stream.take(chunk.data, None if metadata is None else memoryview(metadata))
 
     def _rechecked(
-        self, context: Any, name: str, ticket: Ticket | None, topics: Any = ()
+        self, context: Any, caller: Caller, name: str, names: Sequence[str]
     ) -> Callable[[], None]:
         """Return what looks now and then whether the client may still do this."""
-        names = list(topics) if ticket is None else ticket.topics()
         last = time.monotonic()
 
         def again() -> None:
@@ -331,7 +333,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             now = time.monotonic()
             if now - last > _RECHECK_SECONDS:
                 last = now
-                self._guard.check(self._authenticate(context), name, STREAMS[name].need, names)
+                principal = self._authenticate(context, caller)
+                self._guard.check(principal, name, STREAMS[name].need, names)
 
         return again
 
@@ -339,7 +342,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def list_flights(self, context: Any, _criteria: bytes) -> Iterator[Any]:
         """Describe the topics that the caller may read."""
-        with self._served(context, "list_flights") as principal:
+        with self._served(context, "list_flights") as (_, principal):
             names = [
                 name for name in self._log.topics() if self._guard.permits(principal, _READ, name)
             ]
@@ -347,8 +350,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Describe a topic."""
-        with self._served(context, "describe_topic") as principal:
-            topic = _topic_of(descriptor)
+        with self._served(context, "describe_topic") as (_, principal):
+            topic = topic_of(descriptor)
             self._guard.check(principal, "describe_topic", STREAMS["range"].need, [topic])
             return flight_info(self._log, topic)
 
@@ -374,14 +377,14 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def _count(self, caller: Caller, principal: Principal | None, slots: Slots) -> None:
         """Count a call until it has ended; one of a certificate is not known by its headers."""
-        known = principal is not None
-        name = principal.name if principal is not None else ""
-        administrator = principal is not None and self._guard.administers(principal)
+        if principal is not None:
+            caller.administrator = self._guard.administers(principal)
+        name = "" if principal is None else principal.name
         if caller.slot is None:
-            caller.slot = slots.take(name, administrator=administrator)
-            caller.stack.callback(slots.release, caller.slot)
-        elif known:
-            slots.assign(caller.slot, name, administrator=administrator)
+            caller.slot = slots.take(name, administrator=caller.administrator)
+            caller.at_end(slots.release, caller.slot)
+        elif principal is not None:
+            slots.assign(caller.slot, name, administrator=caller.administrator)
         if principal is not None and principal.peer:
             slots.locate(caller.slot, host_of(principal.peer))
 
@@ -389,7 +392,10 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         """Have the connection closed if nothing of the answer is taken for too long."""
         caller.progress = time.monotonic()
         self._sending[id(caller)] = (caller, principal.peer)
-        caller.stack.callback(self._sending.pop, id(caller), None)
+        caller.at_end(self._is_sent, id(caller))
+
+    def _is_sent(self, caller_id: int) -> None:
+        self._sending.pop(caller_id, None)
 
     def _end_stalled(self) -> None:
         """Close the connections of clients that have taken nothing for too long."""
@@ -401,21 +407,21 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     @contextlib.contextmanager
     def _served(
         self, context: Any, name: str, *, streams: bool = False, count: bool = True
-    ) -> Iterator[Principal]:
+    ) -> Iterator[tuple[Caller, Principal]]:
         """Serve a call within the block: known caller, counted, errors translated."""
         started = time.monotonic()
         outcome = "ok"
         principal: Principal | None = None
-        with self._idle:
-            self._under_way += 1
+        self._under_way.begin()
         try:
             if self.stopping:
                 raise ServerUnavailableError("the server is stopping")
-            principal = self._authenticate(context)
+            caller: Caller = context.get_middleware("caller")
+            principal = self._authenticate(context, caller)
             self._connections.heard(principal.peer)
             slots = self._quotas.open_streams if streams else self._quotas.open_calls
-            self._count(self._caller(context), principal, slots)
-            yield principal
+            self._count(caller, principal, slots)
+            yield caller, principal
         except LakebedError as error:
             outcome = error.code
             tell(name, error, _peer(context))
@@ -433,21 +439,14 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         finally:
             if count:
                 self._meters.request(name, outcome, time.monotonic() - started, principal)
-            with self._idle:
-                self._under_way -= 1
-                self._last_call = time.monotonic()
-                self._idle.notify_all()
+            self._under_way.end()
 
-    def _caller(self, context: Any) -> Caller:
-        caller: Caller = context.get_middleware("caller")
-        return caller
-
-    def _authenticate(self, context: Any) -> Principal:
-        identity = context.peer_identity()
-        certificate = identity.decode(errors="replace") if isinstance(identity, bytes) else identity
-        return self._guard.authenticate(
-            self._caller(context).token, certificate=certificate or "", peer=_peer(context)
-        )
+    def _authenticate(self, context: Any, caller: Caller) -> Principal:
+        certificate = ""
+        if self._config.tls_client_ca:  # a client shows no certificate otherwise
+            identity = context.peer_identity()
+            certificate = bytes(identity).decode(errors="replace") if identity else ""
+        return self._guard.authenticate(caller.token, certificate=certificate, peer=_peer(context))
 
     # Certificates
 
@@ -464,6 +463,10 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             self._pool.watch()
             self._end_stalled()
 
+    def _watch_connections(self) -> None:
+        with contextlib.closing(Sockets(self.port)) as sockets:
+            self._connections.watch(sockets, self._ended)
+
     def begin_stop(self) -> None:
         """Refuse new calls, wake whoever waits, and tell open put streams to end."""
         self.stopping = self._gets.stopping = True
@@ -474,19 +477,6 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         for stream in streams:
             stream.say(_GOODBYE)
 
-    def wait_idle(self, seconds: float) -> int:
-        """Wait until no call is under way; return how many are left."""
-        deadline = time.monotonic() + seconds
-        with self._idle:
-            while self._under_way and (left := deadline - time.monotonic()) > 0:
-                self._idle.wait(left)
-            return self._under_way
-
-    def idle_seconds(self) -> float:
-        """Return for how long no call has been under way."""
-        with self._idle:
-            return 0.0 if self._under_way else time.monotonic() - self._last_call
-
     def end(self) -> bool:
         """Close the port; return whether every call has ended.
 
@@ -494,19 +484,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         """
         self._ended.set()
         self._pool.close()
-        seconds = 2.0 if self._under_way else 10.0
+        seconds = 2.0 if self._under_way.count else 10.0
         renewed = self._renewed is None or shut_down(self._renewed, seconds)
         return shut_down(self, seconds) and renewed
-
-
-def _topic_of(descriptor: Any) -> str:
-    path = descriptor.path
-    if not path or len(path) != 1:
-        raise ProtocolError("a descriptor names one topic by its path")
-    try:
-        return bytes(path[0]).decode()
-    except UnicodeDecodeError as error:
-        raise ProtocolError("a descriptor's path is not text") from error
 
 
 def _peer(context: Any) -> str:

@@ -12,7 +12,7 @@ from lakebed.errors import (
     ServerUnavailableError,
     UnauthenticatedError,
 )
-from lakebed.serve.protocol import cut, pack_error
+from lakebed.wire.protocol import cut, pack_error
 
 
 def flight_error(error: LakebedError) -> Exception:

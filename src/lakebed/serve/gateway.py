@@ -36,7 +36,7 @@ from lakebed.topic.json_records import RecordTexts, by_partition
 from lakebed.topic.schema_document import schema_document, schema_of
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
 
 _READ_BYTES: Final = 4 * limits.MIB
 """About how many bytes of records one answer has; one record may be larger."""
@@ -238,7 +238,7 @@ def _add_records(app: FastAPI, door: Door) -> None:
         return await door.answer(request, "read", work, [topic])
 
 
-def _rows(log: Log, topic: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _rows(log: EmbeddedLog, topic: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return records as rows, each with its partition if it has named one."""
     row_of = RecordReader(log.parts.writing.target(topic))
     return [row_of(record, row=number) for number, record in enumerate(records)]
@@ -256,7 +256,7 @@ async def _written(door: Door, topic: str, rows: list[dict[str, Any]]) -> list[t
 
 
 def _written_together(
-    log: Log, topic: str, rows: list[dict[str, Any]], found: dict[int | None, list[int]]
+    log: EmbeddedLog, topic: str, rows: list[dict[str, Any]], found: dict[int | None, list[int]]
 ) -> list[tuple[int, int]]:
     """Write rows that name different partitions: a transaction makes them one."""
     with log.transaction() as transaction:
@@ -272,7 +272,7 @@ def _written_together(
     return places
 
 
-def _start(log: Log, topic: str, partition: int, offset: str) -> int:
+def _start(log: EmbeddedLog, topic: str, partition: int, offset: str) -> int:
     """Return the offset that is meant, so that an answer without records can name it."""
     found = log.parts.reading.topic(topic)
     return log.parts.reading.start(found, partition, int(offset) if offset.isdigit() else offset)
@@ -348,6 +348,7 @@ def _add_groups(app: FastAPI, door: Door) -> None:
             if len(offsets) < len(checked.offsets):
                 raise InvalidArgumentError("a partition is there twice")
             caller.check_also("read", sorted({topic for topic, _ in offsets}))
+            caller.room.check_groups([group])
             await run(log.commit_offsets, group, offsets)
             return Response(status_code=204)
 

@@ -41,12 +41,12 @@ from lakebed.engine.fetching import fetch, wanted_next
 from lakebed.errors import InvalidArgumentError, ProtocolError, SchemaChangeError
 from lakebed.operations.routes import STREAMS
 from lakebed.serve.calls import check_same
-from lakebed.serve.predicates import unpack_predicate
-from lakebed.serve.protocol import pack, unpack_request
 from lakebed.types import TopicPartition
+from lakebed.wire.predicates import unpack_predicate
+from lakebed.wire.protocol import pack, unpack_request
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
     from lakebed.engine.table import EmbeddedTable as Table
 
 WAIT_MS_MAX: Final = 30_000
@@ -178,7 +178,7 @@ class Ticket:
 class Gets:
     """Answers tickets. Any thread."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: EmbeddedLog) -> None:
         self._log = log
         self.waiters = Waiters()
         self.stopping = False

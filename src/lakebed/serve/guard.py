@@ -29,7 +29,7 @@ from lakebed.state.permissions import Action, Permissions
 from lakebed.types import ANONYMOUS, is_internal
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
     from lakebed.serve.jwks import KeySet
     from lakebed.serve.oidc import Verifier
 
@@ -61,7 +61,7 @@ class Guard:
 
     def __init__(
         self,
-        log: Log,
+        log: EmbeddedLog,
         config: ServeConfig,
         *,
         clock: Clock | None = None,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from lakebed.config import ServeConfig
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
     from lakebed.serve.guard import Guard
     from lakebed.serve.http_door import Door
     from lakebed.serve.meters import Meters
@@ -75,7 +75,7 @@ class HttpServer:
 
 
 def start_http(
-    log: Log,
+    log: EmbeddedLog,
     guard: Guard,
     quotas: Quotas,
     meters: Meters,

@@ -33,12 +33,13 @@ from lakebed.serve.http_places import Places, too_many
 from lakebed.serve.http_stalls import BUFFER_BYTES
 from lakebed.serve.record_form import check_form
 from lakebed.serve.refusals import tell
+from lakebed.serve.room import Room
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from lakebed.config import ServeConfig
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
     from lakebed.serve.guard import Guard
     from lakebed.serve.http_connections import Seat
     from lakebed.serve.meters import Meters
@@ -75,6 +76,16 @@ class Caller:
         self._door = door
         self._request = request
         self._stack = stack
+
+    @property
+    def administers(self) -> bool:
+        """Whether the caller administers the log, as every caller of an open log does."""
+        return self._door.guard.administers(self.principal)
+
+    @property
+    def room(self) -> Room:
+        """What the caller may still add to the state."""
+        return Room(self._door.log, self.principal.name, administrator=self.administers)
 
     @property
     def address(self) -> str:
@@ -153,7 +164,7 @@ class Door:
     """Lets requests in. To be made and used in the event loop of the HTTP server."""
 
     def __init__(
-        self, *, log: Log, guard: Guard, quotas: Quotas, meters: Meters, config: ServeConfig
+        self, *, log: EmbeddedLog, guard: Guard, quotas: Quotas, meters: Meters, config: ServeConfig
     ) -> None:
         self.log = log
         self.config = config
@@ -246,13 +257,18 @@ class Door:
 
     @contextlib.contextmanager
     def waiting(self, caller: Caller) -> Iterator[None]:
-        """Let a call wait for records within the block, or raise `QuotaExceededError`."""
-        if self._waiting >= limits.HTTP_WAITS_MAX:
-            raise too_many("requests that wait", limits.HTTP_WAITS_MAX)
+        """Let a call wait for records within the block, or raise `QuotaExceededError`.
+
+        Administrators have a reserve, as they have for other requests and for streams.
+        """
+        known = caller.administers and not self.log.access.open
+        most = limits.HTTP_WAITS_MAX + (limits.HTTP_RESERVE if known else 0)
+        if self._waiting >= most:
+            raise too_many("requests that wait", most)
         place = caller.principal.name, caller.address
         self._waiting += 1
         try:
-            with self.quotas.stream(caller.principal):
+            with self.quotas.stream(caller.principal, administrator=caller.administers):
                 self.meters.streams(1)
                 self._places.leave(*place)
                 try:

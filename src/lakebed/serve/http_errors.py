@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from lakebed import errors
 from lakebed.errors import InvalidArgumentError, LakebedError
-from lakebed.serve.private_paths import without_paths
+from lakebed.wire.private_paths import without_paths
 
 MEDIA_TYPE: Final = "application/problem+json"
 

@@ -16,7 +16,7 @@ from lakebed.errors import GroupNotFoundError, TopicNotFoundError
 from lakebed.version import __version__
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
     from lakebed.reports.maintenance import CleanupFailure
     from lakebed.serve.access_log import AccessLog
 
@@ -70,6 +70,9 @@ _COUNTERS: Final = frozenset(
         "lake_store_uploads",
         "lake_syncs",
         "lake_tables_changed",
+        "shipping_puts",
+        "shipping_slot_bytes",
+        "shipping_slots",
     ]
 )
 """What only grows while a log is open; those of the WAL stand together under `wal.counters`."""
@@ -123,6 +126,12 @@ class Meters:
         with self._guard:
             self._sent += nbytes
 
+    def exchanged(self, received: int, sent: int) -> None:
+        """Count the bytes of a call and its reply."""
+        with self._guard:
+            self._received += received
+            self._sent += sent
+
     def streams(self, change: int) -> None:
         """Count a stream that was opened (1) or has ended (-1)."""
         with self._guard:
@@ -138,7 +147,7 @@ class Meters:
         with self._guard:
             self._http_events[event] = self._http_events.get(event, 0) + 1
 
-    def render(self, log: Log) -> str:
+    def render(self, log: EmbeddedLog) -> str:
         """Return everything, the log's own counters included, as Prometheus text."""
         text = _Text()
         self._own(text)
@@ -257,7 +266,7 @@ def _escaped(text: str) -> str:
 # The log
 
 
-def _tell_stats(text: _Text, log: Log) -> None:
+def _tell_stats(text: _Text, log: EmbeddedLog) -> None:
     """Return every number of `Log.stats`, and the words of it that say what log this is."""
     found = log.stats()
     _tell_cleanup(text, found.cleanup_failures)
@@ -315,7 +324,7 @@ def _numbers(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, floa
             yield f"{prefix}{name}", value if isinstance(value, float) else int(value)
 
 
-def _tell_topics(text: _Text, log: Log) -> None:
+def _tell_topics(text: _Text, log: EmbeddedLog) -> None:
     rows: list[Row] = []
     for name in log.topics():
         try:
@@ -347,7 +356,7 @@ def _tell_topics(text: _Text, log: Log) -> None:
     _tell_rows(text, "lakebed_partition_", families, ("topic", "partition"), rows)
 
 
-def _tell_groups(text: _Text, log: Log) -> None:
+def _tell_groups(text: _Text, log: EmbeddedLog) -> None:
     rows: list[Row] = []
     for name in log.groups():
         try:

@@ -43,23 +43,21 @@ from lakebed.errors import (
     TopicNotFoundError,
 )
 from lakebed.serve.calls import check_owner, placed
-from lakebed.serve.protocol import pack, unpack_request
-from lakebed.serve.received import Received, batch_bytes
 from lakebed.state.commands import ProducerWrite, TransactionWrite
 from lakebed.state.machine import Written
 from lakebed.topic.records import normalize
 from lakebed.topic.routing import Routed
+from lakebed.wire.protocol import STREAM_REQUESTS_MAX, pack, unpack_request
+from lakebed.wire.received import Received, batch_bytes
 
 if TYPE_CHECKING:
     from lakebed.api.acks import Ack
     from lakebed.api.encoding import Encoded, Target
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
     from lakebed.serve.guard import Principal
 
 _log = logging.getLogger("lakebed.serve")
 
-UNDER_WAY_MAX: Final = 64
-"""Requests of one stream that are not acknowledged yet; it is not read beyond them."""
 _ANSWERS_MAX: Final = 4096
 """Answers that wait until a client reads; beyond them its stream is not read either."""
 _STUCK_SECONDS: Final = 0.2
@@ -134,7 +132,7 @@ class PutStream:
     def __init__(
         self,
         *,
-        log: Log,
+        log: EmbeddedLog,
         principal: Principal,
         topic: str,
         pool: AckPool,
@@ -184,7 +182,7 @@ class PutStream:
 
     def _is_full(self) -> bool:
         """Return whether too much is under way, or too many answers wait for the client to read."""
-        return self._under_way >= UNDER_WAY_MAX or len(self._acks) >= _ANSWERS_MAX
+        return self._under_way >= STREAM_REQUESTS_MAX or len(self._acks) >= _ANSWERS_MAX
 
     def _message(self, metadata: Any) -> tuple[int, str, Any]:
         if metadata is None or not len(metadata):

@@ -67,13 +67,37 @@ class _Bucket:
         self._at = max(self._at, now)
 
 
+class _Admission:
+    """The bytes of one request, which count within the block."""
+
+    __slots__ = ("_name", "_nbytes", "_quotas", "_wait_seconds")
+
+    def __init__(self, quotas: Quotas, name: str, nbytes: int, wait_seconds: float) -> None:
+        self._quotas = quotas
+        self._name = name
+        self._nbytes = nbytes
+        self._wait_seconds = wait_seconds
+
+    def __enter__(self) -> None:
+        self._quotas._enter(self._name, self._nbytes, self._wait_seconds)
+
+    def __exit__(self, *_: object) -> None:
+        self._quotas._leave(self._name, self._nbytes)
+
+
 class Quotas:
     """The limits of a server, and what is used of them. Any thread."""
 
     def __init__(self, config: ServeConfig, clock: Callable[[], float] = monotonic) -> None:
         self._config = config
         self._clock = clock
-        self._changed = threading.Condition()
+        self._guard = threading.Lock()
+        self._changed = threading.Condition(self._guard)
+        self._waiting = 0
+        self.limits_rates = bool(
+            config.principal_requests_per_second or config.principal_bytes_per_second
+        )
+        """Whether principals may only do so much in a second."""
         self._bytes: dict[str, int] = {}
         """On their way, by principal; those that have none are not here."""
         self._bytes_all = 0
@@ -94,21 +118,16 @@ class Quotas:
         """Streams that are being served."""
         return self.open_streams.count
 
-    @contextlib.contextmanager
     def admitted(
         self, principal: _Named | str, nbytes: int, wait_seconds: float = 0.0
-    ) -> Iterator[None]:
+    ) -> contextlib.AbstractContextManager[None]:
         """Serve a request of so many bytes within the block, or raise `QuotaExceededError`.
 
         It waits for room for up to `wait_seconds`, and holds back a caller that is to go slower.
         """
         name = principal if isinstance(principal, str) else principal.name
         _count(principal, nbytes)
-        self._enter(name, nbytes, wait_seconds)
-        try:
-            yield
-        finally:
-            self._leave(name, nbytes)
+        return _Admission(self, name, nbytes, wait_seconds)
 
     @contextlib.contextmanager
     def held(
@@ -127,12 +146,12 @@ class Quotas:
         """
         name = principal if isinstance(principal, str) else principal.name
         deadline = self._clock() + wait_seconds
-        with self._changed:
+        with self._guard:
             while not always and not self._has_room(name, nbytes, _TICKET_BYTES):
                 left = deadline - self._clock()
                 if left <= 0:
                     raise self._too_much(name, nbytes)
-                self._changed.wait(left)
+                self._wait(left)
             self._bytes[name] = self._bytes.get(name, 0) + nbytes
             self._bytes_all += nbytes
         try:
@@ -159,12 +178,12 @@ class Quotas:
         _count(principal, nbytes)
         name = principal if isinstance(principal, str) else principal.name
         if self._config.principal_bytes_per_second:
-            with self._changed:
+            with self._guard:
                 self._buckets(name, self._clock())[1].take(nbytes)
 
     def _enter(self, name: str, nbytes: int, wait_seconds: float) -> None:
         deadline = self._clock() + wait_seconds
-        with self._changed:
+        with self._guard:
             while True:
                 now = self._clock()
                 wait = self._rate_wait(name, now)
@@ -177,7 +196,7 @@ class Quotas:
                     raise self._too_much(name, nbytes)
                 else:
                     wait = deadline - now
-                self._changed.wait(wait)
+                self._wait(wait)
             self._take(name, nbytes, now)
 
     def _take(self, name: str, nbytes: int, now: float) -> None:
@@ -189,12 +208,21 @@ class Quotas:
             size.take(nbytes)
 
     def _leave(self, name: str, nbytes: int) -> None:
-        with self._changed:
+        with self._guard:
             self._bytes_all -= nbytes
             rest = self._bytes.pop(name, 0) - nbytes
             if rest > 0:
                 self._bytes[name] = rest
-            self._changed.notify_all()
+            if self._waiting:
+                self._changed.notify_all()
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until bytes are released; the guard is held before and after."""
+        self._waiting += 1
+        try:
+            self._changed.wait(seconds)
+        finally:
+            self._waiting -= 1
 
     def _has_room(self, name: str, nbytes: int, little: int = 0) -> bool:
         """Return whether so many bytes fit; they do while others hold but a `little`."""
@@ -202,12 +230,6 @@ class Quotas:
         return (own <= little or own + nbytes <= config.principal_inflight_bytes_max) and (
             self._bytes_all <= little or self._bytes_all + nbytes <= config.inflight_bytes_max
         )
-
-    @property
-    def limits_rates(self) -> bool:
-        """Whether principals may only do so much in a second."""
-        config = self._config
-        return bool(config.principal_requests_per_second or config.principal_bytes_per_second)
 
     def _rate_wait(self, name: str, now: float) -> float:
         """Return how many seconds a principal has to wait for its rates."""

@@ -265,7 +265,10 @@ class RecordSocket(asyncio.Protocol):
             raise too_many("connections", door.config.connections_max)
         self._seat.known = True
         self.door.log.parts.writing.target(topic)
-        self._stack.enter_context(self.door.quotas.stream(self._principal))
+        administers = self.door.guard.administers(self._principal)
+        self._stack.enter_context(
+            self.door.quotas.stream(self._principal, administrator=administers)
+        )
         self._begun = time.monotonic()
         self.door.meters.streams(1)
         self._stack.callback(self._count_out)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.errors import ProtocolError
-from lakebed.serve.protocol import pack, unpack_request
+from lakebed.wire.protocol import pack, unpack_request
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig

@@ -16,13 +16,13 @@ from lakebed.errors import InvalidArgumentError
 from lakebed.state.values import owner_of
 
 if TYPE_CHECKING:
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
 
 
 class Room:
     """What one caller may still add."""
 
-    def __init__(self, log: Log, principal: str, *, administrator: bool) -> None:
+    def __init__(self, log: EmbeddedLog, principal: str, *, administrator: bool) -> None:
         self._state = log.parts.core.state
         self._clock = log.parts.core.clock
         self._principal = principal

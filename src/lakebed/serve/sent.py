@@ -27,10 +27,13 @@ _PIECE_BYTES: Final = 1 * limits.MIB
 """
 
 
-def pieces(table: pa.Table) -> Iterator[Any]:
-    """Yield the rows of a table in batches of about `_PIECE_BYTES`, or one record if larger."""
-    rows = max(1, table.num_rows * _PIECE_BYTES // max(1, table.nbytes))
-    yield from table.to_batches(max_chunksize=rows)
+def pieces(table: pa.Table, nbytes: int) -> Iterator[Any]:
+    """Yield the rows of a table in batches of about `_PIECE_BYTES`, or one record if larger.
+
+    They have the same number of rows: a small rest would cost as much as another whole piece.
+    """
+    count = max(1, round(nbytes / _PIECE_BYTES))
+    yield from table.to_batches(max_chunksize=max(1, -(-table.num_rows // count)))
 
 
 class Sent:

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from lakebed.config import ServeConfig
-from lakebed.engine.log import EmbeddedLog as Log
+from lakebed.engine.log import EmbeddedLog
 from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.host import OsDisk, read_file
 from lakebed.serve.own_socket import OwnSocket
-from lakebed.serve.private_paths import hide_folders
 from lakebed.serve.renewal import Renewal
 from lakebed.types import Closing
+from lakebed.wire.private_paths import hide_folders
 
 if TYPE_CHECKING:
     from lakebed.serve.flight import FlightServer
@@ -38,7 +38,11 @@ class Server(Closing):
     """Serves an open log over the network. The log is its own from `start` to `stop`."""
 
     def __init__(
-        self, log: Log, config: ServeConfig | None = None, *, for_own_processes: bool = False
+        self,
+        log: EmbeddedLog,
+        config: ServeConfig | None = None,
+        *,
+        for_own_processes: bool = False,
     ) -> None:
         """Serve a log; `for_own_processes` by a Unix socket, which only this user can reach."""
         self.log = log

@@ -9,7 +9,6 @@ every caller is `anonymous` and counts as an administrator; the limit for an add
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from typing import Final
 
 from lakebed.config import ServeConfig
@@ -43,8 +42,8 @@ class Slots:
         self._principal_most = config.principal_streams_max
         self._address_most = config.address_streams_max
         self._guard = threading.Lock()
-        self._names: Counter[str] = Counter()
-        self._addresses: Counter[str] = Counter()
+        self._names: dict[str, int] = {}
+        self._addresses: dict[str, int] = {}
         self.count = 0
         """How many are open."""
 
@@ -63,7 +62,7 @@ class Slots:
                 )
             self._check_principal(name, administrator=administrator)
             self.count += 1
-            self._names[name] += 1
+            self._names[name] = self._names.get(name, 0) + 1
         return slot
 
     def assign(self, slot: Slot, name: str, *, administrator: bool) -> None:
@@ -74,7 +73,7 @@ class Slots:
             self._check_principal(name, administrator=administrator)
             _count_down(self._names, slot.name)
             slot.name, slot.administrator = name, administrator
-            self._names[name] += 1
+            self._names[name] = self._names.get(name, 0) + 1
 
     def locate(self, slot: Slot, address: str) -> None:
         """Count a slot for the address that it came from, or raise `QuotaExceededError`."""
@@ -83,7 +82,8 @@ class Slots:
         with self._guard:
             if slot.released or slot.address:
                 return
-            if self._addresses[address] >= self._address_most:
+            count = self._addresses.get(address, 0)
+            if count >= self._address_most:
                 raise QuotaExceededError(
                     f"the address has too many {self._what}",
                     address=address,
@@ -91,7 +91,7 @@ class Slots:
                     wait_ms=BUSY_WAIT_MS,
                 )
             slot.address = address
-            self._addresses[address] += 1
+            self._addresses[address] = count + 1
 
     def release(self, slot: Slot) -> None:
         """Count a slot no longer; a second time does nothing."""
@@ -105,7 +105,7 @@ class Slots:
                 _count_down(self._addresses, slot.address)
 
     def _check_principal(self, name: str, *, administrator: bool) -> None:
-        if not administrator and self._names[name] >= self._principal_most:
+        if not administrator and self._names.get(name, 0) >= self._principal_most:
             raise QuotaExceededError(
                 f"the principal has too many {self._what}",
                 principal=name,
@@ -114,7 +114,9 @@ class Slots:
             )
 
 
-def _count_down(counts: Counter[str], name: str) -> None:
-    counts[name] -= 1
-    if counts[name] <= 0:
-        del counts[name]
+def _count_down(counts: dict[str, int], name: str) -> None:
+    left = counts.get(name, 0) - 1
+    if left > 0:
+        counts[name] = left
+    else:
+        counts.pop(name, None)

@@ -22,7 +22,7 @@ from lakebed.config import ServeConfig
 from lakebed.errors import NotOwnerError
 from lakebed.serve.flight_errors import flight_error
 from lakebed.serve.flight_listener import shut_down
-from lakebed.serve.quiet import quieten
+from lakebed.wire.quiet import quieten
 
 _log = logging.getLogger("lakebed.serve")
 

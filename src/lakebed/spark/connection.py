@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Final
 
 from lakebed.client.config import ClientConfig
 from lakebed.client.log import RemoteLog
 from lakebed.errors import LockedError, ServerUnavailableError
+from lakebed.host.retry import retry
 from lakebed.spark.options import Target
 from lakebed.spark.serving import url_of
 
@@ -35,14 +35,13 @@ def connected(target: Target, *, patient: bool = False) -> RemoteLog:
     reached before is patient: a server that is being restarted is waited for as long as a call of
     an old connection would be repeated.
     """
-    deadline = time.monotonic() + target.client.retry_ms / 1000
-    while True:
-        try:
-            return _connected(_url(target), target.client)
-        except (ServerUnavailableError, LockedError):
-            # Locked is also one that is being opened, by a server that does not serve it yet.
-            if not patient or time.monotonic() > deadline:
-                raise
+    return retry(
+        lambda: _connected(_url(target), target.client),
+        # Locked is also one that is being opened, by a server that does not serve it yet.
+        (ServerUnavailableError, LockedError),
+        attempts_max=None if patient else 1,
+        seconds_max=target.client.retry_ms / 1000,
+    )
 
 
 def _url(target: Target) -> str:

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from lakebed.engine.log import EmbeddedLog as Log
+from lakebed.engine.log import EmbeddedLog
 from lakebed.errors import LakebedError
 from lakebed.serve.server import Server
 from lakebed.spark.serving import LOCAL
@@ -27,7 +27,7 @@ def keep(folder: str) -> None:
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
-    server = Server(Log.open(folder), LOCAL, for_own_processes=True).start()
+    server = Server(EmbeddedLog.open(folder), LOCAL, for_own_processes=True).start()
     _fall_silent()
     try:
         while not ending.wait(1.0) and server.idle_seconds() < IDLE_SECONDS:

@@ -11,6 +11,7 @@ served. There are three cases:
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -121,6 +122,14 @@ def _leave(keeper: subprocess.Popen[bytes] | None) -> None:
         assert keeper.stderr is not None  # noqa: S101  # it was started with a pipe
         keeper.stderr.close()
         _keepers.append(keeper)
+
+
+@atexit.register
+def _forget_keepers() -> None:
+    """Keep `Popen` from reporting keepers that outlive this process as left behind."""
+    for keeper in _keepers:
+        if keeper.poll() is None:
+            keeper.returncode = 0
 
 
 def _not_kept(folder: Path, keeper: subprocess.Popen[bytes]) -> ServerUnavailableError:

@@ -14,7 +14,7 @@ import copy
 import enum
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from lakebed.state.image import State
@@ -79,8 +79,10 @@ class Permissions:
         """Take the rules and grants of a state, which may be changing."""
         return cls(list(state.rules), list(state.grants), list(state.denials))
 
-    def with_roles(self, principal: str, roles: Iterable[str]) -> Permissions:
+    def with_roles(self, principal: str, roles: Collection[str]) -> Permissions:
         """Return these permissions for a principal that has further roles for now."""
+        if not roles:
+            return self
         more = [role for role in roles if role not in self._roles.get(principal, ())]
         if not more:
             return self
@@ -91,17 +93,16 @@ class Permissions:
     def permits(self, principal: str, action: Action, name: str) -> bool:
         """Return whether a principal may do an action on a name."""
         keys = [(role, action.value) for role in self._roles.get(principal, ())]
-        if any(_fits(self._denials.get(key, ()), name) for key in keys):
+        if self._denials and any(_fits(self._denials.get(key, ()), name) for key in keys):
             return False
-        return any(
-            key in self._everywhere or _fits(self._patterns.get(key, ()), name) for key in keys
+        return not self._everywhere.isdisjoint(keys) or any(
+            _fits(self._patterns.get(key, ()), name) for key in keys
         )
 
     def permits_everywhere(self, principal: str, action: Action) -> bool:
         """Return whether a principal may do an action on every name, and on what has none."""
-        keys = [(role, action.value) for role in self._roles.get(principal, ())]
-        denied = any(key in self._denials for key in keys)
-        return not denied and any(key in self._everywhere for key in keys)
+        keys = {(role, action.value) for role in self._roles.get(principal, ())}
+        return self._denials.keys().isdisjoint(keys) and not self._everywhere.isdisjoint(keys)
 
     def permits_somewhere(self, principal: str, action: Action) -> bool:
         """Return whether there is any name on which a principal may do an action.

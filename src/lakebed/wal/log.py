@@ -36,7 +36,7 @@ from lakebed.wal.reader import Maps, Reader
 from lakebed.wal.reclaim import Reclaimer
 from lakebed.wal.recovery import Mark, Progress
 from lakebed.wal.request import OpenRequest, Request, entry_request
-from lakebed.wal.writer import Writer
+from lakebed.wal.writer import Replicate, Writer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -114,14 +114,16 @@ class Wal(Closing):
         threaded: bool = True,
         applied: Applied | None = None,
         kind: str | None = None,
+        log_id: uuid.UUID | None = None,
     ) -> Self:
         """Open the log in `folder`, making it if the folder is new or empty.
 
         `progress` is called with bytes scanned and bytes in all. `applied` is called with each
         group of requests once it is on disk, in the order of the log and before its writers are
         told. `kind` is what the entries are of, for the layer that opens its WAL: a folder that
-        says that it is of another kind is refused; without it, any folder is opened. `disk`,
-        `clock` and `threaded=False` (everything in the calling thread) are for tests.
+        says that it is of another kind is refused; without it, any folder is opened. A log that is
+        created gets `log_id`, or a new identity without it. `disk`, `clock` and `threaded=False`
+        (everything in the calling thread) are for tests.
         """
         if not isinstance(folder, (str, os.PathLike)) or "\0" in os.fspath(folder):
             raise InvalidArgumentError("the folder is not a path", got=repr(folder))
@@ -130,7 +132,7 @@ class Wal(Closing):
         failpoints.arm_from_environment()
         config, disk, clock = config or WalConfig(), disk or OsDisk(), clock or SystemClock()
         opened, tail = open_log(
-            Path(folder), config, disk, clock, progress, threaded=threaded, kind=kind
+            Path(folder), config, disk, clock, progress, threaded=threaded, kind=kind, log_id=log_id
         )
         log = cls(
             opened=opened,
@@ -148,6 +150,10 @@ class Wal(Closing):
             log.close()
             raise
         return log
+
+    def replicate_with(self, replicate: Replicate) -> None:
+        """Acknowledge groups from now on only after `replicate` has returned for them."""
+        self._writer.replicate = replicate
 
     # Writing
 
@@ -263,7 +269,7 @@ class Wal(Closing):
                 raise InvalidArgumentError(
                     "cannot truncate there", last=last, first=self.mark.index, end=self.last_index
                 )
-            term = self._term_at(last)
+            term = self.term_at(last)
             self.commits.call(mark_request(FrameKind.TRUNCATE, index=last, term=term))
 
     def release(
@@ -295,7 +301,7 @@ class Wal(Closing):
                 )
             if term is None and index > self.last_index:
                 raise InvalidArgumentError("a reset beyond the end needs its term", index=index)
-            mark = Mark(index, self._term_at(index) if term is None else term, bytes(note))
+            mark = Mark(index, self.term_at(index) if term is None else term, bytes(note))
             self.commits.call(release_request(mark, reset=reset))
         self._reclaim()
 
@@ -480,7 +486,7 @@ class Wal(Closing):
         flags = FLAG_CONFIGURATION if kind is EntryKind.CONFIGURATION else 0
         return entry_request(payload, flags=flags, term=term, bytes_max=self.config.entry_bytes_max)
 
-    def _term_at(self, index: int) -> int:
+    def term_at(self, index: int) -> int:
         """Return the term of an entry that exists or was the last one released."""
         tail = self.commits.tail
         if index == tail.last_index:

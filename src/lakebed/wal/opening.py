@@ -77,8 +77,12 @@ def open_log(
     *,
     threaded: bool,
     kind: str | None = None,
+    log_id: uuid.UUID | None = None,
 ) -> tuple[Opened, Tail]:
-    """Open or create the log in `root`; one of another kind is refused before it is touched."""
+    """Open or create the log in `root`; one of another kind is refused before it is touched.
+
+    A log that is created gets `log_id`, or a new identity without it.
+    """
     layout = Layout(root)
     try:
         check_is_log_or_empty(disk, layout)
@@ -97,6 +101,7 @@ def open_log(
             lock=lock,
             kind=kind,
             threaded=threaded,
+            log_id=log_id,
         ).run(progress)
     except OSError as error:
         lock.release()
@@ -120,8 +125,10 @@ class _Opening:
         lock: Lock,
         kind: str | None,
         threaded: bool,
+        log_id: uuid.UUID | None,
     ) -> None:
         self.kind = kind
+        self.log_id = log_id
         self.layout = layout
         self.disk = disk
         self.clock = clock
@@ -148,7 +155,7 @@ class _Opening:
         return self._resume(found, started)
 
     def _create(self, started: float) -> tuple[Opened, Tail]:
-        log_id = uuid.uuid4()
+        log_id = self.log_id or uuid.uuid4()
         appender = self._appender(log_id)
         tail = appender.start_file(
             number=1,

@@ -14,9 +14,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from lakebed.config import SyncMode, WalConfig
-from lakebed.errors import LakebedError, PoisonedError, UnknownOutcomeError, from_os_error
+from lakebed.errors import (
+    LakebedError,
+    NotOwnerError,
+    PoisonedError,
+    UnknownOutcomeError,
+    from_os_error,
+)
 from lakebed.reports.wal import Counters
 from lakebed.wal.appender import Appender, NoRoomError, Tail, mark_request
 from lakebed.wal.entry_map import EntryMap
@@ -26,6 +33,12 @@ from lakebed.wal.request import Request
 from lakebed.wal.spares import Spares
 
 _log = logging.getLogger("lakebed.wal")
+
+Replicate = Callable[[list[Request]], None]
+"""Makes the entries of a group survive elsewhere, after they are on this disk and before they are
+published. Doing it twice gives the same result. It raises a `LakebedError` if it cannot be known
+whether they do.
+"""
 
 
 class Writer:
@@ -44,7 +57,8 @@ class Writer:
         config: WalConfig,
     ) -> None:
         self.poison: LakebedError | None = None
-        self._failure: OSError | None = None
+        self.replicate: Replicate | None = None
+        self._failure: OSError | LakebedError | None = None
         self._told = False
         self._left: tuple[int, int, int] | None = None
         """Number, size and last index of the file that the log has just left."""
@@ -82,12 +96,14 @@ class Writer:
             written = self._appender.write(after, group, sync=sync)
             if sync:
                 self.synced_index = written.last_index
+            if self.replicate is not None and written.last_index > after.last_index:
+                self.replicate(group)
             self._publish(after, written, group, only_entries=marks == 0)
         except NoRoomError as error:
             _fail(group, type(error.cause), error.cause.message, error.cause.facts)
             _log.warning("an append was rejected: %s", error.cause)
             return tail
-        except OSError as error:
+        except (OSError, LakebedError) as error:
             return self.fail(tail, group, error)
         self._counters.group(
             written.last_index - after.last_index, written.position - after.position
@@ -177,12 +193,14 @@ class Writer:
             return tail._replace(idle=True)
         return self._appender.write(tail, mark, sync=True)
 
-    def fail(self, tail: Tail, group: list[Request], error: OSError) -> Tail:
-        """Poison the log after a failed write or sync; return the tail that it keeps."""
+    def fail(self, tail: Tail, group: list[Request], error: OSError | LakebedError) -> Tail:
+        """Poison the log after a failed write, sync or replication; return the tail it keeps."""
         self._failure = error  # first and in one step: whatever strikes now, it is known
         return self._after_failure(tail, group, error)
 
-    def _after_failure(self, tail: Tail, group: list[Request], error: OSError) -> Tail:
+    def _after_failure(
+        self, tail: Tail, group: list[Request], error: OSError | LakebedError
+    ) -> Tail:
         """Poison the log for the group that failed; refuse every later one."""
         if self._told:
             return self._refuse(tail, group)
@@ -190,26 +208,29 @@ class Writer:
         self._told = True
         return tail
 
-    def _poisoned(self, tail: Tail, group: list[Request], error: OSError) -> Tail:
+    def _poisoned(self, tail: Tail, group: list[Request], error: OSError | LakebedError) -> Tail:
         self._counters.errors += 1
-        self.poison = from_os_error(error, "writing the log", tail.file.path)
-        _fail(
-            group,
-            UnknownOutcomeError,
-            "the disk failed while this was written",
-            {"cause": self.poison},
-        )
+        if isinstance(error, OSError):
+            self.poison = from_os_error(error, "writing the log", tail.file.path)
+            story = "the disk failed while this was written"
+        else:
+            self.poison = error
+            story = "the store did not confirm this; it may be in the log"
+        _fail(group, UnknownOutcomeError, story, {"cause": self.poison})
         _log.error("the log is poisoned: %s", self.poison)
         return tail._replace(idle=True)
 
-    def poison_error(self) -> PoisonedError:
+    def poison_error(self) -> LakebedError:
         """Build the error that a poisoned log answers with."""
+        if isinstance(self.poison, NotOwnerError):
+            return NotOwnerError(self.poison.message, **self.poison.facts)
         return PoisonedError("an earlier write or sync failed", cause=self.poison)
 
     def _refuse(self, tail: Tail, group: list[Request]) -> Tail:
         # Those that have an error were in the failed group, which was cut short and came again.
-        fresh = [request for request in group if request.error is None]
-        _fail(fresh, PoisonedError, "an earlier write or sync failed", {"cause": self.poison})
+        for request in group:
+            if request.error is None:
+                request.error = self.poison_error()
         return tail
 
 

@@ -77,7 +77,7 @@ MUTANTS = (
     Mutant(
         name="another-connection-shut-down",
         breaks="a descriptor that belongs to another connection by now is left alone",
-        at="lakebed.serve.connections:Sockets.shut_down",
+        at="lakebed.serve.sockets:Sockets.shut_down",
         changes=(always("_peer_of(...) == seen.peer"),),
         tests=(f"{CONNECTIONS}::test_a_descriptor_of_another_connection_is_left_alone",),
         seconds=5,
@@ -134,7 +134,7 @@ MUTANTS = (
         name="answers-not-counted",
         breaks="the bytes of an answer count until it is sent",
         at="lakebed.serve.flight:FlightServer._answer",
-        changes=(drop("self._quotas.held($X, answer.nbytes)"),),
+        changes=(drop("self._quotas.held($X, size)"),),
         tests=(f"{NOT_TAKEN}::test_an_answer_counts_until_it_is_sent[read]",),
         seconds=60,
     ),
@@ -181,7 +181,7 @@ MUTANTS = (
     Mutant(
         name="lists-of-any-length",
         breaks="a list or map of a request has so many items",
-        at="lakebed.serve.protocol:unpack_request",
+        at="lakebed.wire.protocol:unpack_request",
         changes=(replace("_unpacked($X, $Y, $Z, items_max)", "_unpacked($X, $Y, $Z)"),),
         tests=(f"{REQUESTS}::test_a_list_or_map_has_so_many_items",),
         seconds=5,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tests.proof.mutation import Mutant, always, before, instead, never, replace
+from tests.proof.mutation import Mutant, always, before, drop, instead, never, replace
 
 SCHEDULES = "tests/chain/test_schedules.py::test_no_schedule_loses_or_forks_the_log"
 SETTLING = "tests/chain/test_settle.py"
+SHIPPING = "tests/engine/test_shipping.py"
 BASES = "tests/chain/test_owner.py"
 
 MUTANTS = (
@@ -82,6 +83,41 @@ MUTANTS = (
         changes=(instead("raise self.fenced", "return", within="if other is not None: ..."),),
         tests=(f"{SCHEDULES}[2]",),
         seconds=15,
+    ),
+    Mutant(
+        name="acknowledged-before-the-slot",
+        breaks="with acks = store an acknowledged record is in the store",
+        at="lakebed.wal.writer:Writer.commit",
+        changes=(drop("self.replicate(group)"),),
+        tests=(f"{SHIPPING}::test_setting_acks",),
+        seconds=5,
+    ),
+    Mutant(
+        name="segment-named-before-it-is-in-the-store",
+        breaks="what an entry names is in the store before the entry",
+        at="lakebed.engine.checkpoint:Checkpointer._flush",
+        changes=(drop("$U.segments(written)"),),
+        tests=(
+            "tests/engine/test_by_url.py"
+            "::test_segments_are_in_the_store_before_an_entry_names_them",
+        ),
+        seconds=5,
+    ),
+    Mutant(
+        name="diverged-entries-not-kept",
+        breaks="what diverged is set aside, never deleted",
+        at="lakebed.engine.reconcile:LocalLog.set_aside",
+        changes=(drop("self._write($P, bytes($E))"),),
+        tests=(f"{SHIPPING}::test_what_diverged_is_set_aside_with_a_report",),
+        seconds=15,
+    ),
+    Mutant(
+        name="backlog-not-shipped",
+        breaks="what only a returning folder has is shipped before what follows",
+        at="lakebed.engine.shipping:Shipping.start",
+        changes=(drop("self._ship_available(...)"),),
+        tests=(f"{SHIPPING}::test_a_log_that_was_in_a_folder_moves_into_the_store_whole",),
+        seconds=5,
     ),
     Mutant(
         name="lease-without-nonce",

@@ -11,7 +11,7 @@ MUTANTS = (
     Mutant(
         name="size-counted-by-reading-offsets",
         breaks="nothing of a batch is read before it is validated",
-        at="lakebed.serve.received:batch_bytes",
+        at="lakebed.wire.received:batch_bytes",
         changes=(replace("$X.get_total_buffer_size()", "$X.nbytes"),),
         tests=(f"{HOSTILE}::test_a_batch_that_claims_more_rows_than_it_has_is_refused",),
         seconds=15,
@@ -19,7 +19,7 @@ MUTANTS = (
     Mutant(
         name="empty-batch-looked-at",
         breaks="the columns of a batch without rows are not looked at",
-        at="lakebed.serve.received:Received.check",
+        at="lakebed.wire.received:Received.check",
         changes=(never("$X.num_rows == 0"),),
         tests=(f"{HOSTILE}::test_a_batch_without_rows_is_answered_without_looking_at_its_columns",),
         seconds=15,
@@ -27,7 +27,7 @@ MUTANTS = (
     Mutant(
         name="views-of-null-slots-not-checked",
         breaks="no view of negative size reaches a kernel",
-        at="lakebed.serve.received:Received.check",
+        at="lakebed.wire.received:Received.check",
         changes=(never("has_negative_view(...)"),),
         tests=(f"{HOSTILE}::test_a_view_of_negative_size_in_a_null_slot_is_refused",),
         seconds=15,
@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant(
         name="any-type-received",
         breaks="only types whose arrays are checked are worked on",
-        at="lakebed.serve.received:Received._check_schema",
+        at="lakebed.wire.received:Received._check_schema",
         changes=(drop("_check_type(...)"),),
         tests=(f"{HOSTILE}::test_a_type_that_no_topic_holds_is_refused_by_its_name",),
         seconds=15,
@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant(
         name="names-of-columns-not-checked",
         breaks="text that is not UTF-8 is refused",
-        at="lakebed.serve.received:Received._check_schema",
+        at="lakebed.wire.received:Received._check_schema",
         changes=(drop("check_text(...)"),),
         tests=(f"{HOSTILE}::test_a_name_or_a_time_zone_that_is_not_text_is_refused",),
         seconds=15,
@@ -67,7 +67,7 @@ MUTANTS = (
     Mutant(
         name="names-of-a-schema-not-checked",
         breaks="text that is not UTF-8 is refused",
-        at="lakebed.serve.protocol:_schema",
+        at="lakebed.wire.protocol:_schema",
         changes=(drop("check_text(...)"),),
         tests=(f"{HOSTILE}::test_a_schema_with_a_name_that_is_not_text_is_refused",),
         seconds=15,
@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         name="nulls-of-predicates-typed",
         breaks="no predicate ends the process",
-        at="lakebed.serve.predicates:_literal",
+        at="lakebed.wire.predicates:_literal",
         changes=(replace("None if $X is None else $Y", "$Y"),),
         tests=(f"{HOSTILE}::test_a_comparison_with_a_null_selects_nothing",),
         seconds=15,
@@ -94,7 +94,7 @@ MUTANTS = (
     Mutant(
         name="patterns-of-any-bytes",
         breaks="a predicate is accepted, or refused by a typed error",
-        at="lakebed.serve.predicates:_pattern",
+        at="lakebed.wire.predicates:_pattern",
         changes=(replace("$X if isinstance($X, str) else $Y", "$X"),),
         tests=(f"{HOSTILE}::test_a_pattern_that_is_not_text_is_refused",),
         seconds=15,

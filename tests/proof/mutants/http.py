@@ -11,6 +11,25 @@ GATEWAY = "tests/serve/test_gateway.py"
 
 MUTANTS = (
     Mutant(
+        name="groups-by-http-not-limited",
+        breaks="one caller cannot fill the state with groups",
+        at="lakebed.serve.gateway:_add_groups",
+        changes=(drop("caller.room.check_groups(...)"),),
+        tests=("tests/serve/test_room.py::test_groups_of_commits_by_http_are_limited_too",),
+        seconds=5,
+    ),
+    Mutant(
+        name="no-reserve-of-http-waits",
+        breaks="administrators have a reserve of requests that wait",
+        at="lakebed.serve.http_door:Door.waiting",
+        changes=(replace("self.quotas.stream(...)", "self.quotas.stream(caller.principal)"),),
+        tests=(
+            "tests/serve/test_streams_of_one.py"
+            "::test_administrators_have_a_reserve_of_http_requests_that_wait",
+        ),
+        seconds=10,
+    ),
+    Mutant(
         name="answer-not-held",
         breaks="bytes of an HTTP answer count until it is sent",
         at="lakebed.serve.http_door:Door.answer",

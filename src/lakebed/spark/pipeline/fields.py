@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
+from lakebed.config.checks import is_whole
 from lakebed.errors import InvalidNameError
 from lakebed.types import TopicName
 
@@ -123,7 +124,7 @@ class Fields:
         value = self.raw(key)
         if value is None:
             return None
-        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        if is_whole(value, low, high):
             return value
         self.complain(f"{key} must be a whole number from {low} to {high}, not {value!r}", key)
         return None

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from lakebed.api.log import Log
 from lakebed.errors import InvalidArgumentError, TableChangedError
+from lakebed.host.retry import retry
 from lakebed.spark.pipeline.spec import Mode, Sink
 from lakebed.spark.pipeline.topic_sink import compute
 from lakebed.spark.types import arrow_schema, plain
@@ -72,13 +73,12 @@ def table_writer(
     """Return what writes a batch of a flow into its table."""
 
     def write(frame: DataFrame, number: int) -> None:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                report = _write(log, sink, writer, frame, number)
-                break
-            except TableChangedError:  # the work is done again on what there is now
-                if attempt == _ATTEMPTS:
-                    raise
+        # A table that changed is written again, from what it holds then.
+        report = retry(
+            lambda: _write(log, sink, writer, frame, number),
+            TableChangedError,
+            attempts_max=_ATTEMPTS,
+        )
         if report.duplicate and stateful:
             compute(frame)
 

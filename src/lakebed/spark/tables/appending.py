@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from lakebed.errors import InvalidArgumentError, TableChangedError
+from lakebed.host.retry import retry
 from lakebed.host.table_files import TableFiles
 from lakebed.reports.derived import DATA, DerivedTable, Positions
 from lakebed.spark.stores import table_files
@@ -63,15 +64,20 @@ def commit_files(
 
     A table that has changed meanwhile is no reason to write them again; one made again is.
     """
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return committed(log, table, told, writer, number, positions)
-        except TableChangedError:
-            now = log.derived.describe(table.name)
-            if now.location != table.location:
-                raise
-            table = now
-    return committed(log, table, told, writer, number, positions)
+
+    def look_again(error: TableChangedError) -> None:
+        nonlocal table
+        now = log.derived.describe(table.name)
+        if now.location != table.location:
+            raise error
+        table = now
+
+    return retry(
+        lambda: committed(log, table, told, writer, number, positions),
+        TableChangedError,
+        attempts_max=_ATTEMPTS,
+        on_error=look_again,
+    )
 
 
 class _Task:

@@ -25,10 +25,12 @@ from lakebed import errors, limits
 from lakebed.errors import LakebedError, ProtocolError
 from lakebed.operations.description import MESSAGE_BYTES_MAX
 from lakebed.operations.results import REPORTS
-from lakebed.serve.private_paths import without_paths
-from lakebed.serve.received import check_text
+from lakebed.wire.private_paths import without_paths
+from lakebed.wire.received import check_text
 
 VERSION: Final = 1
+STREAM_REQUESTS_MAX: Final = 64
+"""Requests of one put stream that are not acknowledged yet; the server reads none beyond them."""
 REQUEST_ITEMS_MAX: Final = 1_000_000
 """The most items of a list or map in a request, unless its call allows fewer."""
 _FACT_BYTES_MAX: Final = 400

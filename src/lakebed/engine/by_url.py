@@ -1,0 +1,43 @@
+"""Opening a log by the URL of its store: on any machine, in a folder that may be empty."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from lakebed.config import AckMode, LogConfig
+from lakebed.engine.log import EmbeddedLog
+from lakebed.engine.ownership import default_folder
+from lakebed.engine.settings import effective_config
+from lakebed.errors import InvalidArgumentError
+from lakebed.host import OsDisk
+from lakebed.types import Progress
+
+
+def open_by_url(
+    url: str,
+    config: LogConfig | None,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> EmbeddedLog:
+    """Open the log in a store; `folder` is where this machine keeps its copy of it.
+
+    Unless the settings say how entries are shipped, acknowledgements rest on the store.
+    """
+    place = default_folder(url.rstrip("/")) if folder is None else Path(folder)
+    if config is None:
+        config = effective_config(OsDisk(), place, os.environ)
+    return EmbeddedLog.open(place, with_store(config, url), progress=progress)
+
+
+def with_store(config: LogConfig, url: str) -> LogConfig:
+    """Return the settings of a log that is in the store at `url`."""
+    url = url.rstrip("/")
+    if config.lake.store and config.lake.store.rstrip("/") != url:
+        raise InvalidArgumentError(
+            "the settings name another store than the URL", store=config.lake.store, url=url
+        )
+    wal = config.wal if config.ships else replace(config.wal, acks=AckMode.STORE)
+    return replace(config, wal=wal, lake=replace(config.lake, store=url))
