@@ -18,6 +18,7 @@ import click
 from lakebed.cli.data import Folder, settings
 from lakebed.cli.output import Meter
 from lakebed.config import (
+    STORE_SCHEMES,
     LogConfig,
     ServeConfig,
     setting_names,
@@ -39,6 +40,16 @@ _LOOK_SECONDS: Final = 0.2
 """How long a signal may be on record before it is looked at."""
 
 
+class _Place(Folder):
+    """A folder, or the URL of a store."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a store's URL as text, and a folder as a path."""
+        if isinstance(value, str) and value.partition("://")[0] in STORE_SCHEMES:
+            return value
+        return super().convert(value, param, ctx)
+
+
 @click.command(short_help="Serve a log over the network.")
 @click.option(
     "--data",
@@ -47,8 +58,22 @@ _LOOK_SECONDS: Final = 0.2
     envvar="LAKEBED_DATA",
     show_envvar=True,
     required=True,
+    type=_Place(),
+    help="The log's folder, or the URL of its store; it is created if there is none.",
+)
+@click.option(
+    "--folder",
+    "copy",
+    metavar="DIR",
+    envvar="LAKEBED_FOLDER",
+    show_envvar=True,
     type=Folder(),
-    help="The log's folder; it is made if there is none.",
+    help="With the URL of a store: this machine's copy of the log; default in the user's cache.",
+)
+@click.option(
+    "--standby",
+    is_flag=True,
+    help="Follow the log's owner, take over when it is gone, and follow again when taken over.",
 )
 @click.option("--host", metavar="HOST", help="Address to listen on; default 127.0.0.1.")
 @click.option(
@@ -72,14 +97,78 @@ _LOOK_SECONDS: Final = 0.2
     multiple=True,
     help="Any other setting of [serve]; may be repeated.",
 )
-def serve(folder: Path, given: tuple[str, ...], **flags: Any) -> None:
-    """Serve the log in a folder until SIGTERM or Ctrl-C.
+def serve(
+    folder: Path | str, copy: Path | None, standby: bool, given: tuple[str, ...], **flags: Any
+) -> None:
+    """Serve the log in a folder or a store until SIGTERM or Ctrl-C.
 
     Options override the environment, which overrides lakebed.toml in the folder.
 
     The first signal shuts down cleanly: calls in progress finish, a checkpoint is taken, the folder
     is released. A second one ends the process immediately; nothing acknowledged is lost.
+
+    A log in a store is handed over: the store has everything, and a standby continues.
     """
+    place, config_of_log = _located(folder, copy)
+    if config_of_log.ships:
+        _serve_roles(place, config_of_log, _config(config_of_log.serve, flags, given), standby)
+        return
+    if standby:
+        raise click.UsageError("--standby needs a log in a store: --data s3://... or [wal] acks")
+    _serve_folder(place, flags, given)
+
+
+def _located(folder: Path | str, copy: Path | None) -> tuple[Path, LogConfig]:
+    """Return the folder of a log on this machine, and its settings."""
+    from lakebed.engine.by_url import with_store
+    from lakebed.engine.ownership import default_folder
+
+    if isinstance(folder, str):
+        place = copy or default_folder(folder.rstrip("/"))
+        return place, with_store(effective_config(OsDisk(), place, os.environ), folder)
+    if copy is not None:
+        raise click.UsageError("--folder is for the URL of a store")
+    return folder, effective_config(OsDisk(), folder, os.environ)
+
+
+def _serve_roles(folder: Path, config: LogConfig, serve: ServeConfig, standby: bool) -> None:
+    """Serve a log in a store: as a standby, and as its owner."""
+    from lakebed.serve.roles import Roles
+
+    def report(role: str, url: str) -> None:
+        _log.info("role: %s", role, extra={"url": url})
+        if role == "owner":
+            click.echo(f"serving {folder} at {url}" + _http(roles.server, serve))
+        elif standby:
+            click.echo(f"standby for {config.lake.store} at {url}")
+
+    roles = Roles(folder, config, serve, standby=standby, report=report)
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            roles.run()
+        except BaseException as error:
+            failure.append(error)
+
+    with _logging(serve), _signals() as stopping, _hangups(roles.reload):
+        _raise_open_files(serve)
+        worker = threading.Thread(target=run, name="lakebed-roles", daemon=True)
+        worker.start()
+        while worker.is_alive() and not stopping.wait(_LOOK_SECONDS / 10):
+            pass
+        roles.stop()
+        worker.join()
+    if failure and not stopping.is_set():
+        raise failure[0]
+    if roles.abandoned:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _serve_folder(folder: Path, flags: dict[str, Any], given: tuple[str, ...]) -> None:
+    """Serve a log that is on this disk alone."""
     import lakebed
     from lakebed.serve.server import Server
 

@@ -266,6 +266,23 @@ class Shipping:
             patience_seconds=_CHECKPOINT_SECONDS,
         )
 
+    # Roles
+
+    def check_serving(self) -> None:
+        """Raise `NotOwnerError` unless this process owns the log for certain, also for readers.
+
+        An owner that was paused may have been taken over: what it reads may be old.
+        """
+        if self.lost is not None:
+            raise NotOwnerError(self.lost.message, **self.lost.facts)
+        if not self._hold.valid(self._core.clock.monotonic()):
+            raise NotOwnerError("the lease of this server has run out", owner=self.owner)
+
+    @property
+    def owner(self) -> str:
+        """Who the lease names: this process."""
+        return self._hold.lease.owner
+
     # Admission
 
     def admit(self) -> None:
