@@ -11,6 +11,7 @@ import argparse
 from bench.engine_imports import imports
 from bench.engine_life import checkpoint_latency, ingest, many_segments, recovery
 from bench.engine_reading import memtable, segments
+from bench.engine_shipping import shipping
 from bench.engine_small import small_entries, small_recovery
 from bench.engine_writing import batches, producer, single_records
 from bench.report import run
@@ -32,6 +33,7 @@ def main() -> None:
         small_entries,
         recovery,
         small_recovery,
+        shipping,
         many_segments,
         checkpoint_latency,
         ingest,

@@ -187,7 +187,7 @@ def shown_default(default: object) -> str:
     if isinstance(default, int):
         return f"{default:,}"
     if isinstance(default, Enum):
-        return default.value
+        return str(default.value)
     if isinstance(default, WalConfig | LakeConfig | ServeConfig):
         return f"{type(default).__name__}()"
     return str(default) or "none"

@@ -18,7 +18,7 @@ from lakebed import Log, LogConfig, WalConfig, limits
 from lakebed.engine import backup_files
 from lakebed.iceberg import derived_properties, table_metadata
 from lakebed.lake import schema, segment_index
-from lakebed.state import commands, image, values
+from lakebed.state import command_codec, image, values
 from lakebed.wal import folder, frame
 from tests import second_log
 from tests.second_log import Folder, Writer
@@ -182,7 +182,7 @@ def test_the_fields_of_headers_are_where_the_page_says() -> None:
     assert layout("File header") == sizes(frame.FILE_HEADER)
     frames = [each for each in rows("Frame", 4) if each[2] != "name" and each[1].isdigit()]
     assert [(int(at), int(size)) for at, size, *_ in frames] == sizes(frame.FRAME_HEADER)
-    assert layout("Commands") == sizes(commands._HEAD)
+    assert layout("Commands") == sizes(command_codec._HEAD)
     assert layout("Snapshots") == sizes(image._HEAD)
     assert re.findall(r"\| end - (\d+) \| (\d+) \|", PAGE) == [("20", "8"), ("12", "4"), ("8", "8")]
     assert sizes(image._TAIL) == [(0, 8), (8, 4), (12, 8)]
@@ -213,11 +213,11 @@ def test_every_kind_of_frame_and_its_number_is_on_the_page() -> None:
 def test_every_command_its_number_and_how_many_fields_it_has_is_on_the_page() -> None:
     listed = [each for each in rows("Commands", 4) if each[0].isdigit() and each[1][:1].isupper()]
     assert [(int(number), name) for number, name, *_ in listed] == [
-        (number, kind.__name__) for number, kind in sorted(commands._KINDS.items())
+        (number, kind.__name__) for number, kind in sorted(command_codec._KINDS.items())
     ]
     for number, name, fields, _ in listed:
         plain = re.sub(r"\(.*?\)|\[.*?\]", "", fields)
-        expected = commands._KINDS[int(number)]._fields  # type: ignore[attr-defined]
+        expected = command_codec._KINDS[int(number)]._fields  # type: ignore[attr-defined]
         assert len(plain.split(",")) == len(expected), name
 
 
@@ -278,7 +278,7 @@ def test_the_versions_are_those_of_the_code() -> None:
     assert listed == {
         "lakebed.json": folder.FORMAT_VERSION,
         "WAL file": frame.FILE_VERSION,
-        "command": commands.VERSION,
+        "command": command_codec.VERSION,
         "snapshot": image.VERSION,
         "segment": segment_index.FORMAT_VERSION,
         "backup": backup_files.FORMAT,

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from lakebed.api.acks import Ack, Acks
     from lakebed.api.consumer import Consumer
     from lakebed.api.log import Log
-    from lakebed.api.producer import Producer, Sent
+    from lakebed.api.producer import Producer
+    from lakebed.api.producer_batch import Sent
     from lakebed.api.table import Table
     from lakebed.api.transaction import Transaction
 
@@ -60,7 +61,7 @@ _LATE = {
     "Consumer": "lakebed.api.consumer",
     "Log": "lakebed.api.log",
     "Producer": "lakebed.api.producer",
-    "Sent": "lakebed.api.producer",
+    "Sent": "lakebed.api.producer_batch",
     "Table": "lakebed.api.table",
     "Transaction": "lakebed.api.transaction",
 }

@@ -21,7 +21,7 @@ from lakebed.errors import (
 )
 from lakebed.host import ManualClock, SimDisk
 from lakebed.state.commands import ProducerWrite, RegisterProducer
-from lakebed.state.machine import Written
+from lakebed.state.decision import Written
 from tests.engine.support import PRICE, armed, everything, in_threads, quiet, rows, state_of
 from tests.waiting import until
 

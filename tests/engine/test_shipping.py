@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -137,6 +138,44 @@ def test_a_stale_owner_is_refused(machines: Machines) -> None:
         assert values(stale) == [b"first"]  # its readers see what was acknowledged
         stale.close()
         assert values(fresh) == [b"first", b"second"]
+
+
+def test_a_stale_owner_removes_nothing_from_the_store(machines: Machines) -> None:
+    """It may not know which segments the new owner has."""
+    stale = machines.open("a")
+    stale.create_topic("orders")
+    stale.append("orders", b"first")
+    shipping = stale.parts.shipping
+    assert shipping is not None
+    shipping._hold.renew = _nothing  # type: ignore[method-assign]
+    with machines.open("b") as fresh:
+        del shipping._hold.renew  # type: ignore[method-assign]  # it continues
+        fresh.append("orders", b"second")
+        fresh.checkpoint()
+        (segment,) = machines.store.glob("*/segments/*/*.parquet")
+        store = stale.parts.lake._parts.store
+        assert store is not None
+        with pytest.raises(NotOwnerError):
+            store.remove(segment.relative_to(machines.store).as_posix())
+        assert segment.exists()
+        stale.close()
+
+
+def test_a_forked_child_does_not_release_the_lease(machines: Machines) -> None:
+    with machines.open("a", lease_ms=600_000) as log:
+        log.create_topic("orders")
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                log.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        lease = (next(machines.store.glob("*/lease"))).read_bytes()
+        assert b"serving" in lease
+        log.append("orders", b"undisturbed")
 
 
 def stop_lease(log: object) -> None:

@@ -16,7 +16,7 @@ from crc32c import crc32c
 from lakebed.errors import LakebedError
 from lakebed.lake.segment_index import Chunk, RowGroup, SegmentIndex
 from lakebed.lake.segment_index import decode as decode_index
-from lakebed.state.commands import decode, encode
+from lakebed.state.command_codec import decode, encode
 from lakebed.state.image import MAGIC, State, decode_state, encode_state
 from lakebed.state.values import Partition, Segment, Topic
 from tests.engine.support import inner

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.errors import CorruptionError, FormatTooNewError
-from lakebed.state import commands, image
-from lakebed.state.commands import Command, decode, encode, parts_of
+from lakebed.state import command_codec, commands, image
+from lakebed.state.command_codec import decode, encode
+from lakebed.state.commands import Command, parts_of
 from lakebed.state.image import State, decode_state, encode_state
 from lakebed.state.machine import carry_out, decide
 from lakebed.state.owned import Markers
@@ -59,7 +60,7 @@ def payload(made: Command) -> bytes:
 
 
 def test_there_is_an_example_of_every_command() -> None:
-    assert set(commands._KINDS.values()) == KINDS
+    assert set(command_codec._KINDS.values()) == KINDS
 
 
 @pytest.mark.parametrize("made", EXAMPLES, ids=lambda each: type(each).__name__)
@@ -109,7 +110,7 @@ def test_rubbish_is_a_typed_error(data: bytes) -> None:
 
 def test_a_command_of_a_newer_version_says_so() -> None:
     data = bytearray(payload(EXAMPLES[0]))
-    data[0] = commands.VERSION + 1
+    data[0] = command_codec.VERSION + 1
     with pytest.raises(FormatTooNewError):
         decode(memoryview(bytes(data)))
 
@@ -205,7 +206,7 @@ def test_a_value_of_another_shape_is_a_typed_error(name: str, value: object) -> 
 def test_an_entry_about_access_of_another_shape_is_a_typed_error(number: int) -> None:
     for fields in (("t", "alice", b"short", 5, 0), ("clerk", "read", "*", 2), ("a", "b", True), ()):
         envelope = msgpack.packb(fields)
-        head = commands._HEAD.pack(commands.VERSION, number, 0, len(envelope))
+        head = command_codec._HEAD.pack(command_codec.VERSION, number, 0, len(envelope))
         with pytest.raises(CorruptionError):
             decode(memoryview(head + envelope))
 
@@ -224,7 +225,7 @@ def test_an_entry_about_access_of_another_shape_is_a_typed_error(number: int) ->
 )
 def test_a_commit_together_of_another_shape_is_a_typed_error(fields: tuple[object, ...]) -> None:
     envelope = msgpack.packb(fields)
-    head = commands._HEAD.pack(commands.VERSION, 26, 0, len(envelope))
+    head = command_codec._HEAD.pack(command_codec.VERSION, 26, 0, len(envelope))
     with pytest.raises(CorruptionError):
         decode(memoryview(head + envelope))
 

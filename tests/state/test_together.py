@@ -17,8 +17,9 @@ from lakebed.errors import (
 )
 from lakebed.state import commands
 from lakebed.state.commands import CommitTogether
+from lakebed.state.decision import TIMED_OUT, Written
 from lakebed.state.image import State, encode_state
-from lakebed.state.machine import TIMED_OUT, Written, carry_out, decide
+from lakebed.state.machine import carry_out, decide
 from lakebed.state.values import Committed, Marker
 from tests.state.machines import part_with
 

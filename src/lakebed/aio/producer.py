@@ -14,7 +14,8 @@ from typing import Any
 
 from lakebed.aio.opening import AsyncClosing
 from lakebed.api.acks import Ack
-from lakebed.api.producer import Producer, Sent
+from lakebed.api.producer import Producer
+from lakebed.api.producer_batch import Sent
 from lakebed.bridge.completions import CompletionQueue
 from lakebed.bridge.threads import Threads
 from lakebed.errors import ClosedError

@@ -30,7 +30,8 @@ from lakebed.api.acks import Ack, Acks
 from lakebed.api.arguments import checked_wait
 from lakebed.api.consumer import Consumer
 from lakebed.api.encoding import Rows
-from lakebed.api.producer import Producer, Sent
+from lakebed.api.producer import Producer
+from lakebed.api.producer_batch import Sent
 from lakebed.api.reads import checked_bounds
 from lakebed.api.transaction import Transaction
 from lakebed.bridge.completions import FutureReply

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from lakebed.state.machine import Placed
+from lakebed.state.decision import Placed
 
 
 class Ack(NamedTuple):

@@ -19,7 +19,8 @@ from lakebed.api.lookup import check_partition
 from lakebed.config import TopicConfig, stored_config
 from lakebed.errors import EntryTooLargeError, RecordTooLargeError
 from lakebed.host.clock import Clock
-from lakebed.state.commands import ProducerWrite, encode
+from lakebed.state.command_codec import encode
+from lakebed.state.commands import ProducerWrite
 from lakebed.state.values import Part, Topic
 from lakebed.topic.memtable import Body
 from lakebed.topic.records import from_columns, normalize

@@ -8,195 +8,37 @@ the log recognises a repeat; whoever opens a producer of the same name later fen
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import time_ns
 from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.api.acks import Ack, Acks
+from lakebed.api.acks import Acks
 from lakebed.api.backend import Backend
 from lakebed.api.encoding import RECORD_BYTES, Encoded, Target
+from lakebed.api.producer_batch import ProducerBatch, Sent, _Extra, microseconds_of
 from lakebed.api.writing import Identity
 from lakebed.errors import ClosedError, InvalidArgumentError, LakebedError
 from lakebed.state.commands import ForgetProducer, ProducerWrite
-from lakebed.state.machine import Written
+from lakebed.state.decision import Written
 from lakebed.topic.records import from_columns, normalize
 from lakebed.topic.routing import Routed, partitions_of, split
 from lakebed.types import Closing
 
 _log = logging.getLogger("lakebed.engine")
 
-_ITEMS: Final = 4
-"""Items of a batch's list that make one record."""
 _LARGE_BYTES: Final = 256 * 1024
 """A record above this gets a separate batch, so that a batch always fits into an entry.
 
 In a log of small entries the limit is lower: what `Writing` gathers into an entry.
 """
-
-
-class Sent:
-    """A record that was sent: `result` gives its place once it is on disk."""
-
-    __slots__ = ("_batch", "_ticket")
-    _batch: _Batch
-    _ticket: int
-
-    def done(self) -> bool:
-        """Return whether the outcome is known."""
-        return self._batch.settled
-
-    def result(self, timeout: float | None = None) -> Ack:
-        """Wait for the record to be on disk and return its place, or raise why it is not."""
-        return self._batch.wait(timeout)[self._batch.row_of(self._ticket)]
-
-    def exception(self, timeout: float | None = None) -> LakebedError | None:
-        """Wait for the outcome and return the error, if it is one."""
-        try:
-            self._batch.wait(timeout)
-        except LakebedError as error:
-            return error
-        return None
-
-    def add_done_callback(self, callback: Callable[[Sent], None]) -> None:
-        """Have `callback` called with this once the outcome is known, or at once if it is."""
-        self._batch.call_when_settled(lambda: callback(self))
-
-
-class _Extra(NamedTuple):
-    """What only some records have."""
-
-    headers: Mapping[str, Any] | None
-    partition: int | None
-
-
-class _Batch:
-    """Records of one topic on their way.
-
-    A record is four items of one list (value, key, time in nanoseconds, ticket), added in one step:
-    any thread may add without a lock. Whoever closes the batch first says so (`closing`), then
-    counts what is in it. Whoever adds a record looks at `closing` afterwards, and if it is set
-    finds out under the lock whether the record was counted. A `Sent` knows its ticket; that the
-    batch does not know the `Sent` lets those that nobody keeps vanish at once, which spares the
-    garbage collector most of its work.
-    """
-
-    __slots__ = (
-        "_acks",
-        "_callbacks",
-        "_error",
-        "_guard",
-        "_rows",
-        "_settled",
-        "closing",
-        "extend",
-        "extras",
-        "items",
-        "opened_at",
-        "record_bytes_max",
-        "settled",
-        "size",
-        "taken",
-        "target",
-        "ticket",
-        "tickets",
-    )
-
-    def __init__(self, target: Target, opened_at: float, large_bytes: int) -> None:
-        self.target = target
-        self.opened_at = opened_at
-        self.record_bytes_max = (
-            min(target.config.record_bytes_max, large_bytes) if target.raw else -1
-        )
-        """The largest record that may be added without a further look."""
-        self.items: list[Any] = []
-        self.extend = self.items.extend
-        self.extras: dict[int, _Extra] = {}
-        self.size = 0
-        """About how many bytes; threads that add at once may each miss the other's."""
-        self.closing = False
-        self.taken = 0
-        """How many records it has; known once it is closed."""
-        self.ticket = itertools.count().__next__
-        self.tickets: list[int] = []
-        """The ticket of each row; known once it is closed."""
-        self.settled = False
-        self._rows: dict[int, int] | None = None
-        self._acks: Acks | None = None
-        self._error: LakebedError | None = None
-        self._guard = threading.Lock()
-        self._settled = threading.Condition(self._guard)
-        self._callbacks: list[Callable[[], None]] = []
-
-    def close(self) -> None:
-        """Take no further records."""
-        self.closing = True
-        self.taken = len(self.items) // _ITEMS
-        self.tickets = self.items[3 : self.taken * _ITEMS : _ITEMS]
-
-    def columns(self) -> tuple[list[Any], list[bytes | None], list[int]]:
-        """Return values, keys and times in nanoseconds, and keep nothing but the tickets."""
-        items, count = self.items, self.taken * _ITEMS
-        columns = items[0:count:_ITEMS], items[1:count:_ITEMS], items[2:count:_ITEMS]
-        items.clear()
-        return columns
-
-    def row_of(self, ticket: int) -> int:
-        """Return the row of a record: its ticket's number, unless threads overtook each other."""
-        if self.tickets[ticket : ticket + 1] == [ticket]:
-            return ticket
-        if self._rows is None:
-            self._rows = {each: row for row, each in enumerate(self.tickets)}
-        return self._rows[ticket]
-
-    def settle(self, acks: Acks | None, error: LakebedError | None) -> None:
-        """Return what became of it."""
-        with self._guard:
-            self._acks, self._error = acks, error
-            self.settled = True
-            callbacks, self._callbacks = self._callbacks, []
-            self._settled.notify_all()
-        for callback in callbacks:
-            try:
-                callback()
-            except Exception:  # the caller's own; others still have to be told
-                _log.exception("a callback of a sent record failed")
-
-    def abandon(self, error: LakebedError) -> None:
-        """Settle it in a forked process, where no thread can; callbacks are the parent's."""
-        self._guard = threading.Lock()
-        self._settled = threading.Condition(self._guard)
-        if not self.settled:
-            self._error, self.settled = error, True
-
-    def wait(self, timeout: float | None) -> Acks:
-        """Wait for the outcome."""
-        if not self.settled:
-            with self._guard:
-                if not self._settled.wait_for(lambda: self.settled, timeout):
-                    raise TimeoutError("the record is not on disk yet")
-        if self._error is not None:
-            raise self._error
-        if self._acks is None:
-            raise AssertionError("a settled batch has acks or an error")
-        return self._acks
-
-    def call_when_settled(self, callback: Callable[[], None]) -> None:
-        """Call back once the outcome is known."""
-        with self._guard:
-            if not self.settled:
-                self._callbacks.append(callback)
-                return
-        callback()
 
 
 class Producer(Closing):
@@ -222,9 +64,9 @@ class Producer(Closing):
         self._memory_bytes = memory_bytes
         self._guard = threading.Lock()
         self._changed = threading.Condition(self._guard)
-        self._open: dict[str, _Batch] = {}
-        self._ready: deque[_Batch] = deque()
-        self._unsettled: dict[int, _Batch] = {}
+        self._open: dict[str, ProducerBatch] = {}
+        self._ready: deque[ProducerBatch] = deque()
+        self._unsettled: dict[int, ProducerBatch] = {}
         self._held_bytes = 0
         self._sequences: dict[tuple[int, int], int] = {}
         self._turn = 0
@@ -278,7 +120,7 @@ class Producer(Closing):
                     return sent
         return self._send_checked(topic, value, key, headers, partition, timestamp)
 
-    def _settle_in(self, batch: _Batch, ticket: int) -> bool:
+    def _settle_in(self, batch: ProducerBatch, ticket: int) -> bool:
         """Close a batch that is full; return whether a record is in it, if it was closed before."""
         with self._guard:
             if not batch.closing:
@@ -316,13 +158,13 @@ class Producer(Closing):
                 self._close_batch(batch)
         return sent
 
-    def _open_batch(self, topic: str, target: Target) -> _Batch:
+    def _open_batch(self, topic: str, target: Target) -> ProducerBatch:
         batch = self._open.get(topic)
         if batch is not None and batch.target is not target:
             self._close_batch(batch)  # the topic was changed or made anew
             batch = None
         if batch is None:
-            batch = self._open[topic] = _Batch(target, time.monotonic(), self._large_bytes)
+            batch = self._open[topic] = ProducerBatch(target, time.monotonic(), self._large_bytes)
             self._unsettled[id(batch)] = batch
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -332,7 +174,7 @@ class Producer(Closing):
             self._changed.notify_all()
         return batch
 
-    def _close_batch(self, batch: _Batch) -> None:
+    def _close_batch(self, batch: ProducerBatch) -> None:
         batch.close()
         self._open.pop(batch.target.topic.name, None)
         self._ready.append(batch)
@@ -356,7 +198,7 @@ class Producer(Closing):
             except Exception as error:  # a defect must not leave anyone waiting
                 self._fail(batch, InvalidArgumentError("a batch could not be written", cause=error))
 
-    def _next(self) -> _Batch | None:
+    def _next(self) -> ProducerBatch | None:
         """Wait for a batch that is full, old enough or asked for; None when closed."""
         with self._guard:
             while not self._ready:
@@ -375,7 +217,7 @@ class Producer(Closing):
                 self._changed.wait(wait)
             return self._ready.popleft()
 
-    def _write(self, batch: _Batch) -> None:
+    def _write(self, batch: ProducerBatch) -> None:
         if self._error is not None:
             raise self._error
         encoded = self._encode(batch)
@@ -404,7 +246,7 @@ class Producer(Closing):
 
         future.add_done_callback(settled)
 
-    def _encode(self, batch: _Batch) -> Encoded:
+    def _encode(self, batch: ProducerBatch) -> Encoded:
         target, count = batch.target, batch.target.topic.partitions
         values, keys, times = batch.columns()
         extras = [batch.extras.get(ticket) for ticket in batch.tickets] if batch.extras else []
@@ -413,7 +255,7 @@ class Producer(Closing):
                 values,
                 None if keys.count(None) == len(keys) else keys,
                 [each and each.headers for each in extras] if extras else None,
-                _micros(times),
+                microseconds_of(times),
                 target.value_type,
                 target.config.record_bytes_max,
             )
@@ -435,14 +277,14 @@ class Producer(Closing):
                 partitions[row] = each.partition
         return self._writing.encode_routed(target, Routed(*split(data, partitions)))
 
-    def _fail(self, batch: _Batch, error: LakebedError) -> None:
+    def _fail(self, batch: ProducerBatch, error: LakebedError) -> None:
         """Stop at the first batch that is refused: what follows it would leave a gap."""
         with self._guard:
             if self._error is None:
                 self._error = error
         self._settle(batch, None, error)
 
-    def _settle(self, batch: _Batch, acks: Acks | None, error: LakebedError | None) -> None:
+    def _settle(self, batch: ProducerBatch, acks: Acks | None, error: LakebedError | None) -> None:
         batch.settle(acks, error)
         with self._guard:
             self._unsettled.pop(id(batch), None)
@@ -518,11 +360,3 @@ class Producer(Closing):
 
     def __repr__(self) -> str:
         return f"<Producer {self.name!r}: id {self.id}, epoch {self.epoch}>"
-
-
-def _micros(times_ns: list[int]) -> npt.NDArray[np.int64]:
-    """Return times in nanoseconds as microseconds; those after 2262 exceed 64 bits before that."""
-    try:
-        return np.array(times_ns, np.int64) // 1000
-    except OverflowError:
-        return np.array([time_ns // 1000 for time_ns in times_ns], np.int64)

@@ -10,7 +10,7 @@ from lakebed import limits
 from lakebed.api.offsets import Offsets
 from lakebed.errors import InvalidArgumentError, RejectedError
 from lakebed.state.commands import CommitTogether
-from lakebed.state.machine import Written
+from lakebed.state.decision import Written
 from lakebed.types import GroupName, ProducerName
 
 KEEP_MS: Final = 400 * 86_400_000

@@ -28,8 +28,9 @@ from lakebed.errors import (
     RejectedError,
     TransactionClosedError,
 )
-from lakebed.state.commands import AbortTransaction, CommitTransaction, TransactionWrite, encode
-from lakebed.state.machine import Written
+from lakebed.state.command_codec import encode
+from lakebed.state.commands import AbortTransaction, CommitTransaction, TransactionWrite
+from lakebed.state.decision import Written
 from lakebed.types import Closing, GroupName
 
 _WRITE_BYTES: Final = 4 * 1024 * 1024

@@ -126,7 +126,7 @@ def encode_fence(
     """Build the fence of an owner, whose term is the fence's number."""
     kind = SlotKind.FENCE
     slot = Slot(number, number, kind, nonce, next_index, previous, (), (), 0, b"", memoryview(b""))
-    return _encode(log_id, slot, b"")
+    return _encode(log_id, slot, [])
 
 
 def encode_data(
@@ -142,14 +142,16 @@ def encode_data(
 ) -> Encoded:
     """Build the slot of a group; the buffers of an entry are its payload."""
     pieces: list[Buffer] = []
+    body_bytes = 0
     for entry, buffers in entries:
         pieces += buffers
-        pieces.append(bytes(-entry.length % _ALIGNMENT))
-    body = b"".join(pieces)
+        padding = -entry.length % _ALIGNMENT
+        pieces.append(bytes(padding))
+        body_bytes += entry.length + padding
     parts: tuple[Part, ...] = ()
     cuts: list[bytes] = []
-    if len(body) > part_bytes:
-        cuts = [body[start : start + part_bytes] for start in range(0, len(body), part_bytes)]
+    if body_bytes > part_bytes:
+        cuts = list(_cut(pieces, part_bytes))
         parts = tuple(Part(len(cut), crc32c(cut)) for cut in cuts)
     slot = Slot(
         number=number,
@@ -160,16 +162,33 @@ def encode_data(
         previous=previous,
         entries=tuple(entry for entry, _ in entries),
         parts=parts,
-        body_bytes=len(body),
+        body_bytes=body_bytes,
         digest=b"",
         body=memoryview(b""),
     )
-    encoded = _encode(log_id, slot, b"" if parts else body)
+    encoded = _encode(log_id, slot, [] if parts else pieces)
     names = [part_name(slot, position) for position in range(len(parts))]
     return encoded._replace(parts=tuple(zip(names, cuts, strict=True)))
 
 
-def _encode(log_id: uuid.UUID, slot: Slot, body: bytes) -> Encoded:
+def _cut(pieces: Sequence[Buffer], part_bytes: int) -> Iterator[bytes]:
+    """Copy buffers together, once, into parts of a size; the last one may be shorter."""
+    waiting: list[memoryview] = []
+    size = 0
+    for piece in pieces:
+        view = memoryview(piece).cast("B")
+        while size + len(view) >= part_bytes:
+            taken = part_bytes - size
+            yield b"".join((*waiting, view[:taken]))
+            view, waiting, size = view[taken:], [], 0
+        if view:
+            waiting.append(view)
+            size += len(view)
+    if waiting:
+        yield b"".join(waiting)
+
+
+def _encode(log_id: uuid.UUID, slot: Slot, body: Sequence[Buffer]) -> Encoded:
     tables = b"".join(
         [
             *(
@@ -182,7 +201,8 @@ def _encode(log_id: uuid.UUID, slot: Slot, body: bytes) -> Encoded:
     checksum = crc32c(tables, crc32c(_head(log_id, slot, 0)))
     top = _head(log_id, slot, checksum) + tables
     digest = hashlib.sha256(top).digest()[:DIGEST_BYTES]
-    data = b"".join((top, bytes(-len(top) % _ALIGNMENT), body)) if body else top
+    inline = slot.body_bytes and not slot.parts
+    data = b"".join((top, bytes(-len(top) % _ALIGNMENT), *body)) if inline else top
     return Encoded(data, digest, (), slot)
 
 

@@ -25,7 +25,7 @@ from lakebed.iceberg.derived_folder import NAME as DERIVED_NAME
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.locations import TABLES_NAME
 from lakebed.lake.segment_reader import SegmentReader
-from lakebed.state.commands import decode
+from lakebed.state.command_codec import decode
 from lakebed.state.image import State, decode_state
 from lakebed.state.machine import carry_out
 from lakebed.state.machine import decide as decide_command

@@ -17,7 +17,7 @@ from lakebed.api.backend import FetchRequest
 from lakebed.api.cursor import Cursor, Fetched
 from lakebed.client.connection import Connection
 from lakebed.client.groups import RemoteGroups
-from lakebed.client.puts import check_may_wait
+from lakebed.client.put_items import check_may_wait
 from lakebed.client.reading import WAIT_MS_MAX, RemoteReading
 from lakebed.client.topics import RemoteTopics
 from lakebed.client.writing import RemoteWriting

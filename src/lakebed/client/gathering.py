@@ -11,9 +11,9 @@ from typing import Protocol
 
 from lakebed.api.acks import Ack, Acks
 from lakebed.api.encoding import GATHERED_RECORDS_MAX, RECORD_BYTES, Encoded, Record
-from lakebed.client.puts import Item, Runs
+from lakebed.client.put_items import Item, Runs
 from lakebed.errors import InvalidArgumentError, LakebedError
-from lakebed.state.machine import Placed
+from lakebed.state.decision import Placed
 
 
 class GatheringWriter(Protocol):

@@ -22,7 +22,7 @@ from lakebed.client.connection import Connection
 from lakebed.client.derived import RemoteDerived
 from lakebed.client.groups import RemoteGroups
 from lakebed.client.lake import RemoteLake
-from lakebed.client.puts import check_may_wait
+from lakebed.client.put_items import check_may_wait
 from lakebed.client.reading import RemoteReading, check_named
 from lakebed.client.table import RemoteTable
 from lakebed.client.topics import RemoteTopics

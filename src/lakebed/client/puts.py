@@ -21,23 +21,28 @@ one: the lane then takes a new producer.
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
 from lakebed import limits
 from lakebed.client.connection import PAUSE_SECONDS, PAUSE_SECONDS_MAX, Connection, is_unsent
+from lakebed.client.put_items import (
+    Item,
+    NoRecords,
+    RecordSource,
+    mark_settling_thread,
+    unknown_outcome,
+)
+from lakebed.client.sequences import Sequences
 from lakebed.errors import (
     ClosedError,
     FencedError,
-    InvalidArgumentError,
     LakebedError,
     NotOwnerError,
     ProtocolError,
@@ -52,86 +57,12 @@ from lakebed.host.forks import keep_forever, watch_forks
 from lakebed.host.retry import Backoff
 from lakebed.wire.protocol import STREAM_REQUESTS_MAX, pack, unpack
 
-_lanes: Final = threading.local()
-"""Tells a lane's own thread, which runs the callbacks of those that wait for it."""
 _UNANSWERED_SECONDS: Final = 2.0
 """After so long without an answer it is asked whether another server owns the log."""
 _SILENT_SECONDS: Final = 1.0
 """How long beyond its deadline a batch waits for a server that is there and says nothing."""
 _QUEUED_MAX: Final = 64
 """Batches that wait for their turn; whoever comes with more waits too."""
-
-Runs = Sequence[tuple[int, int, int, int, int]]
-"""Where rows are: topic, partition, base offset, records, first row."""
-
-
-class Item:
-    """A batch on its way: whoever waits for it is told by `settle`."""
-
-    def __init__(
-        self,
-        batch: pa.RecordBatch,
-        runs: Sequence[tuple[int, int]],
-        settle: Callable[[Runs | None, LakebedError | None], None],
-        sequences: tuple[int, ...] | None = None,
-    ) -> None:
-        self.batch = batch
-        self.runs = runs
-        """(partition, records)."""
-        self.settle = settle
-        self.sequences = sequences
-        """The first sequence number of each run; None: the lane gives it."""
-        self.deadline = 0.0
-        self.sent_at = 0.0
-        self.sent = False
-        """It is on its way on the stream that is open now."""
-        self.doubtful = False
-        """It was under way on a stream that broke: it may have been written."""
-        self.moved = False
-        """It was sent again under another producer once, because the first was not known."""
-
-    def give_up(self, error: LakebedError, url: str) -> None:
-        """Return whoever waits that nothing more will be tried."""
-        self.settle(None, _unknown(url) if self.doubtful else error)
-
-
-class Source(Protocol):
-    """Single records that gather while batches are under way."""
-
-    def waiting(self) -> bool:
-        """Return whether there are some."""
-        ...
-
-    def take(self) -> Item | None:
-        """Make a batch of them."""
-        ...
-
-    def since(self) -> float:
-        """Report since when the oldest of them waits, by the monotonic clock."""
-        ...
-
-    def refuse(self, error: LakebedError) -> None:
-        """Return whoever waits for them that they will not be written."""
-        ...
-
-
-class _Nothing:
-    """Gathers nothing."""
-
-    def waiting(self) -> bool:
-        """Report no."""
-        return False
-
-    def take(self) -> Item | None:
-        """Return nothing."""
-        return None
-
-    def since(self) -> float:
-        """Return the end of time."""
-        return math.inf
-
-    def refuse(self, error: LakebedError) -> None:
-        """Report nobody."""
 
 
 class Lane:
@@ -148,7 +79,7 @@ class Lane:
         register: Callable[[], tuple[int, int]],
         kind: str,
         numbered: bool,
-        gathered: Source | None = None,
+        gathered: RecordSource | None = None,
     ) -> None:
         self._connection = connection
         self._topic = self.topic = topic
@@ -159,7 +90,7 @@ class Lane:
         self._kind = kind
         self._numbered = numbered
         """Whether the lane gives sequence numbers itself."""
-        self._gathered: Source = _Nothing() if gathered is None else gathered
+        self._gathered: RecordSource = NoRecords() if gathered is None else gathered
         self._window = limits.SEQUENCES_KEPT if kind == "producer" else STREAM_REQUESTS_MAX // 2
         self._guard = threading.Lock()
         self._changed = threading.Condition(self._guard)
@@ -175,8 +106,7 @@ class Lane:
         """Counts the threads: one that was given up ends when it notices."""
         self._ended = False
         """Its thread is gone, and there will be no other."""
-        self._next: dict[int, int] = {}
-        self._acked: dict[int, int] = {}
+        self._sequences = Sequences()
         self._number = 0
         self._over_quota: QuotaExceededError | None = None
         """Why the server refuses the stream for now; None once it has answered something."""
@@ -275,9 +205,7 @@ class Lane:
             if not item.deadline:
                 item.deadline = time.monotonic() + self._connection.config.retry_ms / 1000
             if item.sequences is None and self._numbered:
-                item.sequences = tuple(self._next.get(each, 0) for each, _ in item.runs)
-                for each, records in item.runs:
-                    self._next[each] = self._next.get(each, 0) + records
+                self._sequences.assign(item)
             self._number += 1
             self._flying[self._number] = item
             return self._writer, self._number, item
@@ -309,7 +237,7 @@ class Lane:
     # The lane's thread
 
     def _run(self, generation: int) -> None:
-        _lanes.here = True
+        mark_settling_thread()
         backoff = Backoff(PAUSE_SECONDS, PAUSE_SECONDS_MAX)
         while self._wait_for_work():
             if generation != self._generation:
@@ -358,7 +286,7 @@ class Lane:
     def _begin_anew(self) -> None:
         """Take another producer: what the last one's numbers stand for is not known."""
         self._known = None
-        self._next, self._acked = {}, {}
+        self._sequences.forget()
 
     def _begin(self) -> tuple[Any, Any]:
         """Open a stream and send again what was not acknowledged on the last one."""
@@ -418,9 +346,8 @@ class Lane:
             if failed and self._numbered and self._comes_again(item, answer):
                 self._again.append(item)
                 return
-            if not failed and item.sequences is not None:
-                for (each, records), at in zip(item.runs, item.sequences, strict=True):
-                    self._acked[each] = at + records
+            if not failed:
+                self._sequences.acknowledge(item)
         if failed:
             item.give_up(answer, self._connection.url)
         else:
@@ -466,17 +393,16 @@ class Lane:
                 again = [item for item in again if not item.doubtful]
                 self._begin_anew()
                 self._renew = False
-            self._next = dict(self._acked)
+            self._sequences.rewind()
             self._queue.extendleft(reversed(again))
             for item in self._queue if self._numbered else ():
                 if item.doubtful and item.sequences is not None:
-                    for (each, records), at in zip(item.runs, item.sequences, strict=True):
-                        self._next[each] = at + records
+                    self._sequences.keep(item)
                 else:
                     item.sequences = None
             waits = any(item.doubtful for item in again)
         for item in lost:
-            item.settle(None, _unknown(self._connection.url))
+            item.settle(None, unknown_outcome(self._connection.url))
         if waits:
             time.sleep(PAUSE_SECONDS_MAX / 10)  # it was refused for now
 
@@ -534,7 +460,7 @@ class Lane:
         items = [*self._flying.values(), *self._again, *self._queue]
         if self._numbered and (self._renew or any(item.doubtful for item in items)):
             self._begin_anew()
-        self._next = dict(self._acked)
+        self._sequences.rewind()
         self._flying, self._again = {}, []
         self._queue.clear()
         self._gap = self._renew = False
@@ -615,42 +541,3 @@ class Lane:
             self._hang_up()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
-
-
-def in_callback() -> bool:
-    """Return whether this is the thread of a lane, running a callback."""
-    return getattr(_lanes, "here", False)
-
-
-def check_may_wait() -> None:
-    """Refuse to wait for an acknowledgement in the thread that would bring it."""
-    if in_callback():
-        raise InvalidArgumentError(
-            "a future's callback cannot wait for the log; use append_async there"
-        )
-
-
-def _unknown(url: str) -> UnknownOutcomeError:
-    return UnknownOutcomeError("the connection broke under way", url=url)
-
-
-def future_item(
-    batch: pa.RecordBatch,
-    runs: Sequence[tuple[int, int]],
-    answer: Callable[[Runs], Any],
-    sequences: tuple[int, ...] | None = None,
-) -> tuple[Item, Future[Any]]:
-    """Return a batch whose outcome a future tells."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-
-    def settle(runs: Runs | None, error: LakebedError | None) -> None:
-        try:
-            if error is not None:
-                future.set_exception(error)
-            elif runs is not None:
-                future.set_result(answer(runs))
-        except LakebedError as refused:
-            future.set_exception(refused)
-
-    return Item(batch, runs, settle, sequences), future

@@ -25,7 +25,8 @@ from lakebed.api.encoding import (
 from lakebed.api.writing import Identity, Writer
 from lakebed.client.connection import Connection
 from lakebed.client.gathering import GatheredRecords, placements
-from lakebed.client.puts import Item, Lane, Runs, check_may_wait, future_item, in_callback
+from lakebed.client.put_items import Item, Runs, check_may_wait, future_item, in_callback
+from lakebed.client.puts import Lane
 from lakebed.client.topics import RemoteTopics
 from lakebed.errors import (
     InvalidArgumentError,
@@ -49,7 +50,7 @@ from lakebed.state.commands import (
     RegisterProducer,
     TransactionWrite,
 )
-from lakebed.state.machine import Written
+from lakebed.state.decision import Written
 from lakebed.state.values import Part, Run
 from lakebed.topic.memtable import Body
 from lakebed.topic.routing import Routed

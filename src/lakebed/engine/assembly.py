@@ -215,7 +215,7 @@ def _assemble(
 ) -> Parts:
     """Construct the parts that need the recovered state, and start their threads."""
     lifecycle, commands = Lifecycle(files.folder), Commands(wal)
-    tables = _open_tables(files, config, core, wal, commands)
+    tables = _open_tables(files, config, core, wal, commands, shipping)
     recovered.files_removed += tables.lake.delete_segments(recovered.dropped)
     reading = Reading(core, tables.reader)
     groups = Groups(core, reading, commands.submit)
@@ -279,7 +279,12 @@ def _assemble(
 
 
 def _open_tables(
-    files: _Files, config: LogConfig, core: Core, wal: Wal, commands: Commands
+    files: _Files,
+    config: LogConfig,
+    core: Core,
+    wal: Wal,
+    commands: Commands,
+    shipping: Shipping | None,
 ) -> _Tables:
     """Construct what reads segments, here and in the object store, and their Iceberg tables."""
     lake_config = _lake_config(config, files.disk)
@@ -287,6 +292,8 @@ def _open_tables(
     store = open_store(lake_config)
     cache, remote = None, None
     if store is not None:
+        if shipping is not None:
+            store.before_remove = shipping.confirm
         cache = RemoteCache(
             disk=files.disk,
             folder=files.folder / "fetched",

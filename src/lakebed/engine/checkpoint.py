@@ -33,8 +33,9 @@ from lakebed.lake.folder import LakeFolder
 from lakebed.lake.segment_writer import write_segment
 from lakebed.reports.maintenance import CheckpointReport
 from lakebed.state.commands import Command, Flush, StagedFile
+from lakebed.state.decision import Dropped
 from lakebed.state.image import State, encode_state
-from lakebed.state.machine import Dropped, carry_out, decide
+from lakebed.state.machine import carry_out, decide
 from lakebed.state.snapshot_files import SnapshotFolder
 from lakebed.state.values import Segment, Topic
 from lakebed.topic.memtable import Chunk, decode_chunks

@@ -8,7 +8,8 @@ from typing import Any
 
 from lakebed.engine.core import Prepared
 from lakebed.errors import LakebedError
-from lakebed.state.commands import Command, encode
+from lakebed.state.command_codec import encode
+from lakebed.state.commands import Command
 from lakebed.topic.memtable import Body
 from lakebed.wal import Wal
 from lakebed.wal.request import Request

@@ -26,16 +26,9 @@ from lakebed.host import Clock
 from lakebed.lake.schema import numbered_schema
 from lakebed.state import commands
 from lakebed.state.commands import Command
+from lakebed.state.decision import GONE, Change, Decision, Dropped, Written
 from lakebed.state.image import State
-from lakebed.state.machine import (
-    GONE,
-    Change,
-    Decision,
-    Dropped,
-    Written,
-    carry_out,
-    decide,
-)
+from lakebed.state.machine import carry_out, decide
 from lakebed.state.values import Part, Partition, Pending, Topic
 from lakebed.topic.memtable import Body, Chunk, Memtable
 from lakebed.topic.storage_schemas import StorageSchemas

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lakebed.errors import RejectedError
-from lakebed.state.machine import GONE, Change, Placed, Written
+from lakebed.state.decision import GONE, Change, Placed, Written
 from lakebed.topic.memtable import Body, Chunk, Memtable
 
 if TYPE_CHECKING:

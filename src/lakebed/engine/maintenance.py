@@ -23,8 +23,8 @@ from lakebed.engine.idleness import Idleness
 from lakebed.errors import ClosedError, LakebedError
 from lakebed.reports.maintenance import CleanupReport
 from lakebed.state.commands import AbortTransaction, Command, ExpireProducers
+from lakebed.state.decision import TIMED_OUT
 from lakebed.state.image import State
-from lakebed.state.machine import TIMED_OUT
 from lakebed.state.values import Topic
 
 _log = logging.getLogger("lakebed.engine")

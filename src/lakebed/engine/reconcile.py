@@ -30,7 +30,8 @@ from lakebed.errors import LakebedError, translated
 from lakebed.host import Disk, failpoints
 from lakebed.host.atomic import write_atomically
 from lakebed.host.disk import write_all
-from lakebed.state.commands import decode, parts_of
+from lakebed.state.command_codec import decode
+from lakebed.state.commands import parts_of
 from lakebed.state.snapshot_files import SnapshotFolder
 from lakebed.types import Entry, EntryKind
 from lakebed.wal import Wal

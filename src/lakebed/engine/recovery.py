@@ -28,9 +28,10 @@ from lakebed.errors import (
     from_os_error,
 )
 from lakebed.lake.folder import LakeFolder, SegmentName
-from lakebed.state.commands import TOPIC_COMMANDS, decode, parts_of
+from lakebed.state.command_codec import decode
+from lakebed.state.commands import TOPIC_COMMANDS, parts_of
+from lakebed.state.decision import Dropped
 from lakebed.state.image import State, decode_state
-from lakebed.state.machine import Dropped
 from lakebed.state.values import LOCAL, STORE
 from lakebed.wal import Wal
 

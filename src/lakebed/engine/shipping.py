@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -106,6 +107,7 @@ class Shipping:
         self._samples: deque[_Sample] = deque(maxlen=_SAMPLES_MAX)
         self._base = _Sample(owner.next_index - 1, 0, 0, core.clock.monotonic())
         self._threads: list[threading.Thread] = []
+        self._process = os.getpid()
 
     @property
     def shipped_index(self) -> int:
@@ -119,7 +121,9 @@ class Shipping:
         """
         if self._in_store:
             self._ship_available(patience_seconds=_CHECKPOINT_SECONDS)
-        self._wal.replicate_with(self._replicate if self._in_store else self._check_lease)
+        self._wal.replicate_with(
+            self._replicate if self._in_store else self._check_lease, slow=self._in_store
+        )
         work = [("lakebed-lease", self._renew_all)]
         if not self._in_store:
             work.append(("lakebed-shipping", self._ship_all))
@@ -257,6 +261,15 @@ class Shipping:
                     self._changed.wait(0.05)
         _hit(_BARRIER)
 
+    def confirm(self) -> None:
+        """Return if this process owns the log and all it decided is in the store; else raise.
+
+        Precedes the removal of an object: an owner that was taken over may not know what the next
+        one needs.
+        """
+        self.flush()
+        self._check_lease([])
+
     def checkpoint(self, index: int, data: bytes) -> None:
         """Make a snapshot of everything up to `index` the base of the chain."""
         self.flush(index)
@@ -335,6 +348,8 @@ class Shipping:
 
     def prepare_close(self) -> None:
         """Ship what is acknowledged; from here on closing does not wait long for the store."""
+        if self._process != os.getpid():
+            return  # the log is that of the process that forked this one
         if not self._in_store:
             with contextlib.suppress(LakebedError):
                 self.flush(timeout=_CLOSING_SECONDS)
@@ -347,6 +362,8 @@ class Shipping:
 
     def finish_close(self, last_index: int) -> None:
         """Release the lease, if everything is in the store, so that another takes over at once."""
+        if self._process != os.getpid():
+            return
         whole = self.shipped_index >= last_index
         try:
             if self.lost is None and whole and self._driver.failing_since is None:

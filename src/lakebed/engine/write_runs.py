@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from lakebed.engine.ledger import Ledger
-from lakebed.state import commands
-from lakebed.state.machine import Change, carry_out
+from lakebed.state import command_codec, commands
+from lakebed.state.decision import Change
+from lakebed.state.machine import carry_out
 from lakebed.topic.memtable import ONE_PASS_MAX, ONE_PASS_MIN, SMALL_BYTES, Body, Chunk, chunk_of
 from lakebed.topic.messages import Unusual, decode_messages
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from lakebed.types import Entry
 
 _HEAD: Final = struct.Struct("<HHIBB")
-_WRITE: Final = commands.VERSION | commands.NUMBERS[commands.Write] << 8
+_WRITE: Final = command_codec.VERSION | command_codec.NUMBERS[commands.Write] << 8
 _PAIR: Final = 0x92
 """How msgpack begins an array of two."""
 _LONG: Final = 0xCF
@@ -121,7 +122,7 @@ class WriteRuns:
 
     def _plan(self, encoded: bytes, payload: memoryview, length: int) -> _Plan | None:
         """Decide once for all entries with the same parts; None if they are applied alone."""
-        command, _ = commands.decode(payload)
+        command, _ = command_codec.decode(payload)
         parts = commands.parts_of(command)
         plan = None
         if len(parts) == 1 and len(parts[0].runs) == 1 and parts[0].body_bytes <= SMALL_BYTES:

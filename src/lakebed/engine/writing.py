@@ -27,8 +27,9 @@ from lakebed.engine.admission import Admission
 from lakebed.engine.commands import Commands, outcome, running_future
 from lakebed.engine.core import Core, Prepared
 from lakebed.errors import LakebedError, RejectedError
-from lakebed.state.commands import Command, Write, encode
-from lakebed.state.machine import Written
+from lakebed.state.command_codec import encode
+from lakebed.state.commands import Command, Write
+from lakebed.state.decision import Written
 from lakebed.state.values import Part, Run
 from lakebed.topic.memtable import Body
 from lakebed.topic.records import serialize

@@ -99,6 +99,8 @@ class ObjectStore:
         self._pause_seconds = pause_seconds
         self._guard = threading.Lock()
         self._closed = threading.Event()
+        self.before_remove: Callable[[], None] | None = None
+        """Called before an object is removed; raises if this process may not remove it."""
         self._counts: dict[str, int] = dict.fromkeys(StoreStats._fields, 0)
 
     def __repr__(self) -> str:
@@ -162,6 +164,8 @@ class ObjectStore:
     def remove(self, name: str) -> None:
         """Remove an object; one that is not there is removed already."""
         _checked(name)
+        if self.before_remove is not None:
+            self.before_remove()
         if self._repeat(lambda: self._objects.remove(name)):
             self._count(removals=1)
 

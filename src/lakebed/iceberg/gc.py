@@ -28,7 +28,7 @@ from lakebed.iceberg.topic_table import TopicTables
 from lakebed.iceberg.worker import Worker
 from lakebed.lake.locations import HINT_NAME
 from lakebed.reports.lake import RemovalReport
-from lakebed.state.machine import Dropped
+from lakebed.state.decision import Dropped
 from lakebed.state.values import Topic
 
 _log = logging.getLogger("lakebed.lake")

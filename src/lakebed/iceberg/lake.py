@@ -24,7 +24,7 @@ from lakebed.iceberg.tiering import Tiering
 from lakebed.iceberg.topic_table import TopicTables
 from lakebed.iceberg.worker import Worker
 from lakebed.reports.lake import LakeStats, RemovalReport, SnapshotInfo, SyncReport, TableInfo
-from lakebed.state.machine import Dropped
+from lakebed.state.decision import Dropped
 from lakebed.state.values import LOCAL, Segment, Topic
 from lakebed.types import Progress
 

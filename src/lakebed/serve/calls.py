@@ -32,7 +32,7 @@ from lakebed.state.commands import (
     ForgetProducer,
     RegisterProducer,
 )
-from lakebed.state.machine import Written
+from lakebed.state.decision import Written
 from lakebed.types import ANONYMOUS, BackupName, GroupName, ProducerName, TopicPartition
 from lakebed.version import __version__
 from lakebed.wire.protocol import VERSION

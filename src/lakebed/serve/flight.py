@@ -58,7 +58,7 @@ from lakebed.wire.received import batch_bytes
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig
-    from lakebed.engine.log import EmbeddedLog as Log
+    from lakebed.engine.log import EmbeddedLog
     from lakebed.serve.guard import Guard, Principal
     from lakebed.serve.meters import Meters
     from lakebed.serve.quotas import Quotas
@@ -83,7 +83,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        log: Log,
+        log: EmbeddedLog,
         guard: Guard,
         quotas: Quotas,
         meters: Meters,

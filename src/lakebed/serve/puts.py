@@ -44,7 +44,7 @@ from lakebed.errors import (
 )
 from lakebed.serve.calls import check_owner, placed
 from lakebed.state.commands import ProducerWrite, TransactionWrite
-from lakebed.state.machine import Written
+from lakebed.state.decision import Written
 from lakebed.topic.records import normalize
 from lakebed.topic.routing import Routed
 from lakebed.wire.protocol import STREAM_REQUESTS_MAX, pack, unpack_request

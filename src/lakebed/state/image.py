@@ -19,7 +19,7 @@ import msgpack
 from crc32c import crc32c
 
 from lakebed.errors import CorruptionError, FormatTooNewError
-from lakebed.state.commands import marker, segment, texts, token
+from lakebed.state.command_codec import marker, segment, texts, token
 from lakebed.state.owned import Markers, Producers
 from lakebed.state.values import (
     Committed,

@@ -77,6 +77,8 @@ class GroupCommit:
         self._arrived.acquire()
         self._stopping = False
         self._refusal: Callable[[], Exception] | None = None
+        self.gather_pause_seconds = _GATHER_PAUSE_SECONDS
+        self.gather_seconds_max = _GATHER_SECONDS_MAX
         self._thread: threading.Thread | None = None
 
     def call(self, *requests: Request) -> int:
@@ -276,9 +278,9 @@ class GroupCommit:
         if self._pass > 0:
             self._pass -= 1
             return
-        deadline = time.monotonic() + _GATHER_SECONDS_MAX
+        deadline = time.monotonic() + self.gather_seconds_max
         while (count := self._callers) < self._crowd:
-            self._arrived.acquire(timeout=_GATHER_PAUSE_SECONDS)
+            self._arrived.acquire(timeout=self.gather_pause_seconds)
             if self._callers == count or time.monotonic() > deadline:
                 self._passed = min(2 * self._passed + 1, _GATHER_PASS_MAX)
                 self._pass = self._passed

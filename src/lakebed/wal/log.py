@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from lakebed import limits
 from lakebed.config import WalConfig
@@ -28,6 +28,7 @@ from lakebed.host import Clock, Disk, OsDisk, SystemClock, failpoints
 from lakebed.reports.wal import WalStats
 from lakebed.types import Closing, Entry, EntryKind, HardState
 from lakebed.wal.appender import Tail, hard_state_request, mark_request, release_request
+from lakebed.wal.arguments import check_index, check_number
 from lakebed.wal.folder import owner_text
 from lakebed.wal.frame import FLAG_CONFIGURATION, FrameKind, salt_of
 from lakebed.wal.group_commit import Applied, GroupCommit
@@ -40,6 +41,10 @@ from lakebed.wal.writer import Replicate, Writer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+_SLOW_PAUSE_SECONDS: Final = 0.002
+_SLOW_SECONDS_MAX: Final = 0.010
+"""How long a leader waits for callers where each group takes tens of milliseconds."""
 
 _open_logs: weakref.WeakSet[Wal] = weakref.WeakSet()
 
@@ -151,8 +156,14 @@ class Wal(Closing):
             raise
         return log
 
-    def replicate_with(self, replicate: Replicate) -> None:
-        """Acknowledge groups from now on only after `replicate` has returned for them."""
+    def replicate_with(self, replicate: Replicate, *, slow: bool) -> None:
+        """Acknowledge groups from now on only after `replicate` has returned for them.
+
+        If it is `slow`, a leader waits longer for callers that may share its group.
+        """
+        if slow:
+            self.commits.gather_pause_seconds = _SLOW_PAUSE_SECONDS
+            self.commits.gather_seconds_max = _SLOW_SECONDS_MAX
         self._writer.replicate = replicate
 
     # Writing
@@ -255,14 +266,14 @@ class Wal(Closing):
         self._check_usable()
         if not isinstance(state, HardState):
             raise InvalidArgumentError("a hard state is needed", got=type(state).__name__)
-        _check_number("term", state.term)
-        _check_number("vote", state.vote or 0)
+        check_number("term", state.term)
+        check_number("vote", state.vote or 0)
         self.commits.call(hard_state_request(state))
 
     def truncate(self, last: int) -> None:
         """Void every entry above `last`; durable when this returns."""
         self._check_usable()
-        _checked_index(last)
+        check_index(last)
         with self._marking:
             self.commits.flush()
             if not self.mark.index <= last <= self.last_index:
@@ -282,8 +293,8 @@ class Wal(Closing):
         is durable before a file is freed; a file that cannot be freed is tried again next time.
         """
         self._check_usable()
-        _check_number("index", index, limits.INDEX_MAX // 2)
-        _check_number("term", term or 0)
+        check_number("index", index, limits.INDEX_MAX // 2)
+        check_number("term", term or 0)
         if not isinstance(note, bytes):
             raise InvalidArgumentError("a note is bytes", got=type(note).__name__)
         if len(note) > limits.MARK_BYTES_MAX:
@@ -355,9 +366,9 @@ class Wal(Closing):
         An empty list at the end of the log.
         """
         self._check_usable()
-        _checked_index(index)
-        _check_number("max_entries", max_entries)
-        _check_number("max_bytes", max_bytes)
+        check_index(index)
+        check_number("max_entries", max_entries)
+        check_number("max_bytes", max_bytes)
         if max_entries < 1 or max_bytes < 1:
             raise InvalidArgumentError(
                 "a read takes at least one entry and one byte",
@@ -376,8 +387,8 @@ class Wal(Closing):
 
         A hole in a salvaged log raises `EntryLostError`, or is passed over with `skip_lost`.
         """
-        index = self.first_index if first is None else _checked_index(first)
-        end = self.last_index if last is None else min(_checked_index(last), self.last_index)
+        index = self.first_index if first is None else check_index(first)
+        end = self.last_index if last is None else min(check_index(last), self.last_index)
         while index <= end:
             try:
                 batch = self.read(index, max_entries=min(1000, end - index + 1))
@@ -402,7 +413,7 @@ class Wal(Closing):
         End when the log is closed or none came for `timeout` seconds.
         """
         self._check_usable()
-        index = self.first_index if first is None else _checked_index(first)
+        index = self.first_index if first is None else check_index(first)
         while self.commits.wait_for(index, timeout):
             try:
                 batch = self.read(index)
@@ -417,7 +428,7 @@ class Wal(Closing):
     def wait(self, index: int, timeout: float | None = None) -> bool:
         """Wait until `index` can be read; False if it could not in time or the log was closed."""
         self._check_usable()
-        return self.commits.wait_for(_checked_index(index), timeout)
+        return self.commits.wait_for(check_index(index), timeout)
 
     # Life
 
@@ -480,7 +491,7 @@ class Wal(Closing):
         if term is None:
             term = self.commits.tail.hard_state.term
         elif not isinstance(term, int) or term < 0 or term >> 64:
-            _check_number("term", term)
+            check_number("term", term)
         if not isinstance(kind, EntryKind):
             raise InvalidArgumentError("kind is an EntryKind", got=repr(kind))
         flags = FLAG_CONFIGURATION if kind is EntryKind.CONFIGURATION else 0
@@ -519,19 +530,6 @@ class Wal(Closing):
         """
         self._forked = True
         self._opened.lock.release()
-
-
-def _check_number(name: str, value: int, highest: int = 2**64 - 1) -> None:
-    if not isinstance(value, int) or not 0 <= value <= highest:
-        raise InvalidArgumentError(
-            f"{name} must be a whole number from 0 to {highest}", value=repr(value)
-        )
-
-
-def _checked_index(index: int) -> int:
-    if not isinstance(index, int):
-        raise InvalidArgumentError("index must be a whole number", value=repr(index))
-    return index
 
 
 def _after_fork() -> None:

@@ -114,7 +114,7 @@ MUTANTS = (
     Mutant(
         name="no-epoch-check",
         breaks="one who was fenced cannot write",
-        at="lakebed.state.machine:_producer",
+        at="lakebed.state.decide_producers:find_producer",
         changes=(replace("$X.epoch != epoch", "$X.epoch < epoch"),),
         tests=(ENGINE_MODEL,),
         seconds=15,
@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         name="repeat-not-recognised",
         breaks="a producer's batch is written once",
-        at="lakebed.state.machine:_producer_write",
+        at="lakebed.state.decide_writes:producer_write",
         changes=(replace("known is not None", "known == ()"),),
         tests=(
             "tests/engine/test_producers.py"
@@ -199,7 +199,7 @@ changes = [
     Mutant(
         name="marker-not-checked",
         breaks="transactions that are committed together count once for each number",
-        at="lakebed.state.machine:_commit_together",
+        at="lakebed.state.decide_transactions:commit_together",
         changes=(replace("$X.number >= $Y", "$X.number > $Y"),),
         tests=(f"{TOGETHER}::test_a_number_counts_once_however_often_and_late_it_is_committed",),
         seconds=5,

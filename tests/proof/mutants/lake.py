@@ -110,7 +110,7 @@ MUTANTS = (
     Mutant(
         name="place-goes-back",
         breaks="a segment that is in the store alone is not asked of the local disk",
-        at="lakebed.state.machine:_place",
+        at="lakebed.state.decide_segments:place_segments",
         changes=(replace("$X > $Y.place", "$X != $Y.place"),),
         tests=(f"{TIERING}::test_a_place_never_goes_back",),
         seconds=5,

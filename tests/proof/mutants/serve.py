@@ -216,7 +216,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
     Mutant(
         name="revoked-tokens-forgotten",
         breaks="revoking the last token does not open the log to everybody",
-        at="lakebed.state.machine:_revoke_token",
+        at="lakebed.state.decide_access:revoke_token",
         changes=(replace("($S.tokens, $ID, $X)", "($S.tokens, $ID, GONE)"),),
         tests=(f"{ACCESS}::test_a_revoked_token_is_valid_no_more_and_the_log_stays_closed",),
         seconds=5,
@@ -240,7 +240,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
     Mutant(
         name="somebody-elses-transaction-committed",
         breaks="a transaction is committed by its owner alone",
-        at="lakebed.state.machine:_named",
+        at="lakebed.state.decide_transactions:_named",
         changes=(replace("$X.owner != $Y", "$X.owner is None"),),
         tests=(f"{PROCESSES}::test_a_transaction_of_another_principal_is_not_committed",),
         seconds=5,
