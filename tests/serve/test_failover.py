@@ -7,7 +7,11 @@ the offset of its acknowledgement, and in the order in which it was sent.
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +25,7 @@ import lakebed
 from lakebed import ClientConfig
 from lakebed.errors import LakebedError
 from tests.proof.scale import Rounds, rng
-from tests.serve.pair import StoreServer
+from tests.serve.pair import LEASE_MS, StoreServer
 from tests.waiting import until
 
 _TEST = "tests/serve/test_failover.py::test_faults_of_any_kind_in_any_order"
@@ -205,3 +209,43 @@ def test_a_consumer_and_transactions_continue_at_the_standby(servers: Servers) -
         assert values == [b"%d" % number for number in range(11)]
         assert log.read("b").column("value").to_pylist() == [b"first", b"second"]
         assert log.describe_group("g").lag == 0
+
+
+# The commands of an operator
+
+
+def _owner(root: Path, *words: str) -> dict[str, Any]:
+    """Run `lakebed owner` and return what it prints."""
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "lakebed.cli", "owner", *words),
+            *("--data", f"file://{root / 'store'}", "--json"),
+        ],
+        env={**os.environ, "LAKEBED_WAL_LEASE_MS": str(LEASE_MS)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    shown: dict[str, Any] = json.loads(run.stdout)
+    return shown.get("owner", shown) if isinstance(shown.get("owner"), dict) else shown
+
+
+@pytest.mark.parametrize("how", ["hand-over", "take"])
+def test_an_operator_moves_a_log_to_the_standby(servers: Servers, tmp_path: Path, how: str) -> None:
+    with lakebed.open(servers.url, ClientConfig(retry_ms=120_000)) as log:
+        log.create_topic("a", 1)
+        writer = Writer(log)
+        writer.continues()
+        first, second = servers.owner(), servers.standby()
+        before = _owner(tmp_path, "status")
+        assert before["address"] == f"lakebed://{first.place}"
+        assert (before["state"], before["alive"]) == ("serving", True)
+        assert list(before["fences_missing"]) == []
+        after = _owner(tmp_path, how, *(["--yes"] if how == "take" else []))
+        assert after["term"] > before["term"]
+        if how == "hand-over":
+            assert after["address"] == f"lakebed://{second.place}"
+        writer.continues()
+        until(lambda: first.is_owner != second.is_owner, "one of them owns the log")
+        _check(log, writer.end())

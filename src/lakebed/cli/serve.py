@@ -40,7 +40,7 @@ _LOOK_SECONDS: Final = 0.2
 """How long a signal may be on record before it is looked at."""
 
 
-class _Place(Folder):
+class StorePlace(Folder):
     """A folder, or the URL of a store."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -58,7 +58,7 @@ class _Place(Folder):
     envvar="LAKEBED_DATA",
     show_envvar=True,
     required=True,
-    type=_Place(),
+    type=StorePlace(),
     help="The log's folder, or the URL of its store; it is created if there is none.",
 )
 @click.option(
@@ -109,7 +109,7 @@ def serve(
 
     A log in a store is handed over: the store has everything, and a standby continues.
     """
-    place, config_of_log = _located(folder, copy)
+    place, config_of_log = locate_log(folder, copy)
     if config_of_log.ships:
         _serve_roles(place, config_of_log, _config(config_of_log.serve, flags, given), standby)
         return
@@ -118,7 +118,7 @@ def serve(
     _serve_folder(place, flags, given)
 
 
-def _located(folder: Path | str, copy: Path | None) -> tuple[Path, LogConfig]:
+def locate_log(folder: Path | str, copy: Path | None) -> tuple[Path, LogConfig]:
     """Return the folder of a log on this machine, and its settings."""
     from lakebed.engine.by_url import with_store
     from lakebed.engine.ownership import default_folder

@@ -31,6 +31,7 @@ from lakebed.chain.owner import Owner
 from lakebed.chain.slot import Encoded, SlotEntry
 from lakebed.config import AckMode, LogConfig
 from lakebed.engine.core import Core
+from lakebed.engine.hand_over import is_asked
 from lakebed.errors import (
     ClosedError,
     CorruptionError,
@@ -290,6 +291,10 @@ class Shipping:
             raise NotOwnerError(self.lost.message, **self.lost.facts)
         if not self._hold.valid(self._core.clock.monotonic()):
             raise NotOwnerError("the lease of this server has run out", owner=self.owner)
+
+    def is_asked_to_hand_over(self) -> bool:
+        """Return True if an operator asks for it: see `engine/owner_status.py`."""
+        return is_asked(self._driver, self._owner.term)
 
     @property
     def owner(self) -> str:

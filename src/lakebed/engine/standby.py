@@ -55,7 +55,16 @@ class StandbyView:
 class Standby(Closing):
     """Follows a log in a store. One thread follows; any thread may close it and look at `view`."""
 
-    def __init__(self, folder: Path, config: LogConfig, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: LogConfig,
+        *,
+        clock: Clock | None = None,
+        yield_seconds: float = 0.0,
+    ) -> None:
+        """Follow the log of a store; let others take it over first for `yield_seconds`."""
+        self._yield_seconds = yield_seconds
         self.view = StandbyView()
         self._folder = folder
         self._config = config
@@ -89,6 +98,7 @@ class Standby(Closing):
         driver = self._start(chain.driver(wal.log_id))
         follower = _Follower(wal, self._folder, driver)
         watch, read_at = Watch(self._ttl_seconds), self._clock.monotonic()
+        yields_until = read_at + self._yield_seconds
         try:
             while not self._closing.is_set():
                 with contextlib.suppress(MissingFileError):  # its first owner is creating it
@@ -100,7 +110,7 @@ class Standby(Closing):
                 read_at = now
                 watch.note(stored, now)
                 self.view = StandbyView(watch.lease, wal.last_index, follower.slot, now)
-                if watch.may_take_over(now):
+                if watch.may_take_over(now) and now >= yields_until:
                     return watch
                 self._closing.wait(self.poll_seconds)
         except ClosedError:

@@ -30,6 +30,8 @@ from lakebed.serve.standby_listener import StandbyListener
 _log = logging.getLogger("lakebed.serve")
 
 _LOOK_SECONDS: Final = 0.05
+_ASK_SECONDS: Final = 1.0
+"""How often an owner asks the store whether it is to hand over."""
 _PORT_SECONDS: Final = 30.0
 """How long a port is waited for that this process has used a moment ago."""
 
@@ -56,6 +58,8 @@ class Roles:
         self._config = serve
         self._report = report or (lambda _role, _url: None)
         self._stopping = threading.Event()
+        self._yield_seconds = 0.0
+        """How long the next standby lets another one take over first."""
         self._standby: Standby | None = None
         self._guard = threading.Lock()
         self.server: Server | None = None
@@ -89,7 +93,8 @@ class Roles:
 
     def _follow(self) -> EmbeddedLog | None:
         """Return the log once this process owns it; None if it is to stop."""
-        standby = Standby(self._folder, self._log_config)
+        standby = Standby(self._folder, self._log_config, yield_seconds=self._yield_seconds)
+        self._yield_seconds = 0.0
         with self._guard:
             self._standby = standby
         if self._stopping.is_set():
@@ -153,10 +158,16 @@ class Roles:
             raise
         self.server = server
         self._report("owner", server.url)
+        ask_at = time.monotonic()
         while not self._stopping.wait(_LOOK_SECONDS) and not _is_over(log):
-            pass
+            if self._waits and time.monotonic() >= ask_at:
+                if _is_asked(log):
+                    self._yield_seconds = self._log_config.wal.lease_ms / 1000
+                    _log.info("an operator asks this server to hand over")
+                    break
+                ask_at = time.monotonic() + _ASK_SECONDS
         if not self._stopping.is_set():
-            _log.error("this server no longer owns the log; it is a standby from now on")
+            _log.warning("this server does not own the log any more; it becomes a standby")
         self.server = None
         server.hand_over()
         self.abandoned = server.abandoned
@@ -190,6 +201,16 @@ def _is_over(log: EmbeddedLog) -> bool:
     shipping = log.parts.shipping
     lost = shipping is not None and shipping.lost is not None
     return lost or log.parts.core.broken is not None or bool(log.parts.wal.stats().poisoned)
+
+
+def _is_asked(log: EmbeddedLog) -> bool:
+    """Return True if an operator asks for a hand-over; False as well while the store is away."""
+    shipping = log.parts.shipping
+    try:
+        return shipping is not None and shipping.is_asked_to_hand_over()
+    except LakebedError as error:
+        _log.debug("the store does not say whether to hand over: %s", error)
+        return False
 
 
 def _age_ms(read_at: float) -> int:
