@@ -160,7 +160,7 @@ def _show(results: Results) -> None:
     for found in results.workloads:
         table = Table(*headings(found), title=found.title)
         for line in found.lines:
-            table.add_row(*(each.replace("*", "") for each in cells(found, line)))
+            table.add_row(*(each.replace("*", "") for each in cells(found, line, set())))
         console.print(table)
 
 

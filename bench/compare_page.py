@@ -32,8 +32,9 @@ def render(text: str, results: Results) -> str:
     """Return the page with what the results say between its marks."""
     text = placed(text, "run", _run(results))
     text = placed(text, "behind", _behind(results))
+    told: set[tuple[str, str]] = set()
     for found in results.workloads:
-        text = placed(text, found.name, table(found) + f"\n{_image(found)}\n")
+        text = placed(text, found.name, table(found, told) + f"\n{_image(found)}\n")
     return text
 
 
@@ -83,9 +84,13 @@ def _ratios(found: Found, measure: Measure, ours: str) -> list[str]:
 # Tables
 
 
-def table(found: Found) -> str:
-    """Return a workload as a table: a line for each peer, and why some have no figures."""
-    return grid([headings(found), *(cells(found, line) for line in found.lines)])
+def table(found: Found, told: set[tuple[str, str]] | None = None) -> str:
+    """Return a workload as a table: a line for each peer, and why some have no figures.
+
+    How a peer is run is told once: `told` has what earlier tables have said, and gains the rest.
+    """
+    told = set() if told is None else told
+    return grid([headings(found), *(cells(found, line, told) for line in found.lines)])
 
 
 def headings(found: Found) -> list[str]:
@@ -94,13 +99,16 @@ def headings(found: Found) -> list[str]:
     for measure in found.measures:
         names.append(measure.name)
         if measure.compared:
-            names.append("Lakebed is x times as fast")
+            names.append("ratio")
     return [*names, f"of {found.reference}"] if found.reference else names
 
 
-def cells(found: Found, line: Line) -> list[str]:
+def cells(found: Found, line: Line, told: set[tuple[str, str]]) -> list[str]:
     """Return a peer's row."""
-    how = line.how if line.synced else f"{line.how}; **not synced**"
+    known = (line.peer, line.how) in told
+    told.add((line.peer, line.how))
+    how = "" if known else line.how
+    how = how if line.synced else f"{how}; **not synced**".removeprefix("; ")
     row = [f"**{line.peer}**" if line.ours else line.peer, line.reason or how]
     for measure in found.measures:
         row.append(_figure(line, measure))
@@ -149,10 +157,13 @@ def _behind(results: Results) -> str:
     """List every figure in which another system is ahead."""
     lines = []
     for found in results.workloads:
-        for measure in found.measures:
-            for ours, ahead in _ahead(found, measure).items():
-                served = ", served" if "served" in ours else ""
-                lines.append(f"* {found.title}{served}, **{measure.name}**: {', '.join(ahead)}.\n")
+        parts = [
+            f"**{measure.name}**{', served' if 'served' in ours else ''}: {', '.join(ahead)}"
+            for measure in found.measures
+            for ours, ahead in _ahead(found, measure).items()
+        ]
+        if parts:
+            lines.append(f"* {found.title}. {'; '.join(parts)}.\n")
     return "".join(lines) or "In this run no other system was ahead of Lakebed.\n"
 
 

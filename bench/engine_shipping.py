@@ -101,7 +101,7 @@ def _log(folder: Path, **wal: object) -> Iterator[lakebed.Log]:
 def shipping(options: argparse.Namespace, rows: Rows) -> None:
     """Append batches and single records: on this disk, shipped behind, and acknowledged by slot."""
     given, value = table(), values(1)[0]
-    modes = {
+    modes: dict[str, dict[str, object]] = {
         "disk": {},
         "local": {"ship_ms": 1000},
         "store": {"acks": AckMode.STORE},

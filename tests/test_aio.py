@@ -941,7 +941,7 @@ def test_a_served_log_is_looked_after(tmp_path: Path) -> None:
 def test_access_is_looked_after(tmp_path: Path) -> None:
     async def body(log: AsyncLog) -> None:
         access = log.access
-        with pytest.raises(errors.InvalidArgumentError, match="make an administrator first"):
+        with pytest.raises(errors.InvalidArgumentError, match="create an administrator first"):
             await access.allow("clerk", "read", "orders")
         await access.allow("clerk", "read", "orders", force=True)
         await access.grant("ann", "clerk")

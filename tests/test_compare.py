@@ -162,7 +162,7 @@ def test_a_ratio_says_how_many_times_as_fast_lakebed_is() -> None:
         for name in ("run", "behind", "work")
     )
     text = compare_page.render(marks, results)
-    assert "* Work, **ms**: Other\\* 4.00.\n" in text
+    assert "* Work. **ms**: Other\\* 4.00.\n" in text
     assert text.count("Other") == 2  # in the table, and where another is ahead
 
 

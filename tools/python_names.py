@@ -60,12 +60,36 @@ def first_sentence(thing: Any) -> str:
 def entry(name: str, signature: str, thing: Any) -> str:
     """Return an item for a function: its signature, and its docstring below."""
     head = wrapped(f"* `{name}{signature}`", indent="  ")
-    text = "\n\n".join(_paragraphs(inspect.getdoc(thing) or ""))
+    text = "\n\n".join(_paragraphs(_without_headings(inspect.getdoc(thing) or "")))
     return f"{head}\n\n{textwrap.indent(text, '  ')}\n"
 
 
+_SECTION: Final = re.compile(r"^(Args|Returns|Raises):\n((?:    .*\n?)+)", re.M)
+_ITEM: Final = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.M)
+_OBVIOUS: Final = (
+    *("name of ", "number of ", "names of ", "the topic.", "for tests", "called with the "),
+    *("as in ", "action of ", "pattern of ", "maximum number of ", "seconds; default"),
+)
+"""How the text of an argument begins that its name says already."""
+
+
+def _without_headings(text: str) -> str:
+    """Return a docstring whose sections are sentences: arguments with text, errors by name."""
+    return _SECTION.sub(lambda section: _sentence(section[1], section[2]), text).strip()
+
+
+def _sentence(heading: str, body: str) -> str:
+    items = [(item[1], " ".join(item[2].split()).rstrip(".")) for item in _ITEM.finditer(body)]
+    if heading == "Raises":
+        return f"Raises {', '.join(f'`{name}`' for name, _ in items)}.\n"
+    if heading == "Args":
+        told = [f"`{name}`: {text}" for name, text in items if not f"{text}.".startswith(_OBVIOUS)]
+        return ". ".join(told) + ".\n" if told else ""
+    return f"Returns {' '.join(body.split())}\n"
+
+
 def signature_of(function: Any) -> str:
-    """Return a signature without `self`, its types as they are written."""
+    """Return a signature without `self`, the types of arguments, and a result that is None."""
     found = inspect.signature(function)
     shown: list[str] = []
     starred = False
@@ -78,16 +102,14 @@ def signature_of(function: Any) -> str:
         starred = starred or each.kind is each.VAR_POSITIONAL
         shown.append(_parameter(each))
     gives = found.return_annotation
-    result = "" if gives is found.empty else f" -> {_type(gives)}"
+    result = "" if gives in (found.empty, None, "None") else f" -> {_type(gives)}"
     return f"({', '.join(shown)}){result}"
 
 
 def _parameter(each: inspect.Parameter) -> str:
     stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
     text = stars.get(each.kind.name, "") + each.name
-    if each.annotation is not each.empty:
-        text += f": {_type(each.annotation)}"
-    return text if each.default is each.empty else f"{text} = {_literal(each.default)}"
+    return text if each.default is each.empty else f"{text}={_literal(each.default)}"
 
 
 def _type(annotation: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -31,45 +32,34 @@ from tools.python_names import (
 __all__ = ["python_page"]
 
 _HEAD: Final = (
-    "Every public name, with its signature and what it promises. This page is written from the code"
-    " by `python -m tools.reference`; a test fails when they differ. [Settings](settings.md) has"
-    " the bounds of every setting. [tables](tables.md), [Spark](spark.md), [jobs](jobs.md) and"
-    " [pipelines](pipelines.md) explain what belongs together; [protocol](protocol.md) and"
-    " [HTTP](http.md) are for other languages.",
-    "What is not on this page is not public, and may change in any version. Every error is one of"
-    " [`lakebed.errors`](#lakebederrors).",
+    "Every public name, written from the code by `python -m tools.reference`. What is not on this"
+    " page may change in any version. Types of arguments are in the code, for editors and mypy.",
 )
 _URL: Final = (
-    "With a URL, `open` gives a log with the same methods, whose work is done by the server; what"
-    " differs says [server](server.md). `lakebed.__version__` is the version, a text;"
-    " `LakebedError` the root of all [errors](#lakebederrors)."
+    "With a URL, `open` returns a log with the same methods; [server](server.md) lists the"
+    " differences. `lakebed.__version__` is the version; `LakebedError` the root of all"
+    " [errors](#lakebederrors)."
 )
 _GIVEN: Final = (
-    "The others never change, and are made by the log alone. Fields may be added in a later"
-    " version; those there are stay."
+    "Results are immutable. A field without a type is a number, a text or a flag; the docstrings of"
+    " the classes explain each. Later versions may add fields."
 )
-_TWIN: Final = (
-    "The classes have the methods of their twins, with the same arguments and results; each is"
-    " awaited, or entered with `async with`. `log.lake` is an `AsyncLake`, `log.access` an"
-    " `AsyncAccess`, `log.derived` an `AsyncDerived`."
-)
+_TWIN: Final = "The classes have the methods, arguments and results of their synchronous twins."
 _WAL: Final = (
-    "The write-ahead log by itself, for whoever builds a log of their own; Lakebed's topics are"
-    " entries of it. [formats](formats.md#the-write-ahead-log) has its bytes. `lakebed.raft` keeps"
-    " the contract of a Raft node's log on it."
+    "The write-ahead log alone, for other uses; Lakebed's topics are entries of it."
+    " [formats](formats.md#the-write-ahead-log) describes its bytes."
 )
 _TREE: Final = (
-    "One tree. Its three branches are the three things that a caller can do: correct and repeat,"
-    " look before repeating, stop. Each error has `message` and `facts` (a dictionary), and of its"
-    " class `code` (stable), `retriable` (the same call may succeed later) and `advice`. Over HTTP"
-    " and on the command line errors have the same codes."
+    "Its three branches are what a caller can do: correct and repeat (`RejectedError`), check"
+    " before repeating (`UnknownOutcomeError`), stop (`StopError`). Each error has `message` and"
+    " `facts` (a dictionary), and its class `code` (stable, also over HTTP and in commands),"
+    " `retriable` (the same call may succeed later) and `advice`, here in italics."
 )
 _ALIASES: Final = (
     (
         "Rows",
-        "what a batch may be: an Arrow table or record batch, or a list of rows. A row is a"
-        " dictionary with `value` and, if wanted, `key`, `headers` and `timestamp`; of a raw topic"
-        " also plain bytes or text",
+        "an Arrow table, a record batch or a list of rows. A row is a dictionary with `value` and"
+        " optionally `key`, `headers` and `timestamp`; for a raw topic also bytes or text",
     ),
     (
         "Offsets",
@@ -78,12 +68,12 @@ _ALIASES: Final = (
     ),
     ("Points", "an offset for every partition, or `{partition: offset}`"),
     ("Callback", "called with a list of `TopicPartition`"),
-    ("Positions", "`{topic: {partition: offset}}`: what of topics is in a table"),
+    ("Positions", "`{topic: {partition: offset}}`: the part of topics that is in a table"),
     ("AnyLog", "an open log, its folder, or the URL of a served one"),
-    ("Time", "a datetime (UTC if it does not say), or microseconds since 1970"),
-    ("Expect", "by name: a condition, or one and what becomes of a row that does not meet it"),
-    ("Watch", "called with a list of `FlowStatus` now and then"),
-    ("Progress", "called with what is being done, how much of it is done, and how much there is"),
+    ("Time", "a datetime (naive means UTC), or microseconds since 1970"),
+    ("Expect", "by name: a condition, or a condition and what happens to rows that fail it"),
+    ("Watch", "called with a list of `FlowStatus` at intervals"),
+    ("Progress", "called with a description of the work, the amount done and the total"),
 )
 
 _SYNC: Final = ("Log", "Producer", "Sent", "Transaction", "Consumer", "Table", "Ack", "Acks")
@@ -171,17 +161,24 @@ def _shown(attribute: Attribute) -> str:
     return wrapped(f"{text}: {attribute.text}" if attribute.text else text, indent="  ")
 
 
+def _field(attribute: Attribute) -> str:
+    """Return a field of a value, with its type if it is not a number, a text or a flag."""
+    declared = attribute.declared.partition(" = ")[0]
+    plain = re.fullmatch(r": (?:int|str|float|bool)", declared)
+    return f"`{attribute.name}`" if plain else f"`{attribute.name}{declared}`"
+
+
 def _values() -> Iterator[str]:
-    yield "## Values that methods take and give\n"
+    yield "## Arguments and results\n"
     for name, text in _ALIASES:
         yield wrapped(f"* `{name}`: {text}.", indent="  ")
     yield ""
     yield prose(_GIVEN)
     known = {getattr(lakebed, name) for name in lakebed.__all__}
     for kind in values_given(_functions(), known):
-        yield f"### `{kind.__name__}`\n"
-        yield paragraphs(kind)
-        yield "\n".join(_shown(attribute) for attribute in attributes_of(kind)) + "\n"
+        fields = ", ".join(map(_field, attributes_of(kind)))
+        yield wrapped(f"* `{kind.__name__}`: {fields}.", indent="  ")
+    yield ""
 
 
 def _functions() -> Iterator[Any]:
@@ -259,7 +256,8 @@ def _spark() -> Iterator[str]:
             yield from _class(f"lakebed.spark.{name}", thing)
             yield "### Jobs and tables\n"
         else:
-            yield entry(f"lakebed.spark.{name}", signature_of(thing), thing)
+            call = f"lakebed.spark.{name}{signature_of(thing)}"
+            yield wrapped(f"* `{call}`: {first_sentence(thing)}", indent="  ") + "\n"
 
 
 def _wal() -> Iterator[str]:
@@ -292,8 +290,13 @@ def _error(kind: type[errors.LakebedError], depth: int) -> Iterator[str]:
     text = f"* `{kind.__name__}` (`{kind.code}`{retriable}): {first_sentence(kind)}"
     inherited = kind.__mro__[1]
     if "advice" in vars(kind) and getattr(inherited, "advice", None) != kind.advice:
-        text += f" *Do:* {kind.advice}."
+        text += f" *{_capital(kind.advice)}.*"
     yield wrapped("  " * depth + text, indent="  " * (depth + 1))
     for below in vars(errors).values():
         if inspect.isclass(below) and issubclass(below, kind) and kind in below.__bases__:
             yield from _error(below, depth + 1)
+
+
+def _capital(text: str) -> str:
+    """Return a text as a sentence; names in code keep their case."""
+    return text[:1].upper() + text[1:]

@@ -78,15 +78,22 @@ def open(  # noqa: A001  # lakebed.open is what it does
     progress: Progress | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> Log:
-    """Open the log in a folder or in an object store, creating it, or connect to a server.
+    """Open the log in a folder or an object store, creating it if new, or connect to a server.
 
-    This process owns the folder until the log is closed; if another process serves it, that one is
-    connected to. `progress` is told how far recovery has come: what is being done, how much of it
-    is done, and how much there is. The URL of a server is `lakebed://HOST:PORT` or
-    `lakebed+tls://HOST:PORT`; its token comes from a `ClientConfig`, or from `LAKEBED_TOKEN`. The
-    URL of a store is `s3://BUCKET/PREFIX`, `gs://…`, `abfs://…` or `file:///FOLDER`: this process
-    takes the log over, and keeps a copy of it in `folder`, or else in the user's cache. Records
-    are then acknowledged once they are in the store, unless the settings say otherwise.
+    This process owns the folder until the log is closed. If another process serves the folder, the
+    result is connected to that server. A log in a store is taken over by this process; records are
+    acknowledged once they are in the store, unless the settings say otherwise.
+
+    Args:
+        target: a folder; the URL of a server, `lakebed://HOST:PORT` or `lakebed+tls://HOST:PORT`;
+            or that of a store, `s3://BUCKET/PREFIX`, `gs://…`, `abfs://…`, `file:///FOLDER`.
+        config: settings of the log, or of the client; default: the file or the environment.
+        progress: called with the progress of recovery.
+        folder: the local copy of a log in a store; default: in the user's cache.
+
+    Raises:
+        LockedError: another process owns the folder, and does not serve it.
+        ServerUnavailableError: no server answers at the URL.
     """
     if isinstance(target, str) and target.partition("://")[0] in STORE_SCHEMES:
         return _in_store(target, config, folder, progress)
@@ -95,7 +102,7 @@ def open(  # noqa: A001  # lakebed.open is what it does
     if isinstance(target, str) and "://" in target:
         return _connected(target, config)
     if isinstance(config, ClientConfig):
-        raise InvalidArgumentError("a folder is opened with a LogConfig", got="ClientConfig")
+        raise InvalidArgumentError("config must be a LogConfig for a folder", got="ClientConfig")
     if isinstance(target, str):
         check_no_address(target)
     from lakebed.engine.log import EmbeddedLog  # a client does not need the engine

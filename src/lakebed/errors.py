@@ -71,7 +71,8 @@
 
 The three branches are the three things a caller can do: correct and repeat, look before repeating,
 stop. Each class has a stable `code`, says whether the same call may succeed later (`retriable`) and
-what to do (`advice`). Messages are lower case, with the facts last as `key=value`.
+what to do (`advice`). Messages are lower case, with the facts last as `key=value`, but for those
+that the message quotes.
 """
 
 from __future__ import annotations
@@ -96,8 +97,12 @@ class LakebedError(Exception):
         self.add_note(f"advice: {self.advice}")
 
     def __str__(self) -> str:
-        facts = " ".join(f"{name}={value}" for name, value in self.facts.items())
-        return f"{self.message} {facts}" if facts else self.message
+        shown = [
+            f"{name}={value}"
+            for name, value in self.facts.items()
+            if not (isinstance(value, str) and repr(value) in self.message)
+        ]
+        return " ".join([self.message, *shown])
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.message, self.facts))

@@ -72,7 +72,7 @@ class PrincipalName(Name):
     def __new__(cls, text: str) -> Self:
         """Take the text as a name, or refuse it."""
         if text == ANONYMOUS:
-            raise InvalidNameError("this name stands for callers without one", got=repr(text))
+            raise InvalidNameError("this name is reserved for anonymous callers", got=repr(text))
         return super().__new__(cls, text)
 
 

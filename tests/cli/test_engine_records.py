@@ -201,11 +201,11 @@ def test_typed_values_have_keys_and_tombstones_too(shell: Shell, tmp_path: Path)
 BAD = [
     ("--json-lines", '{"value": 1}\n{"value": 2}\n\nnonsense\n{"value": 3}\n', "not JSON"),
     ("--json-lines", '{"value": 1}\n{"value": 2}\n\n[1]\n', "not a JSON object"),
-    ("--json-lines", '{"value": 1}\n{"value": 2}\n\n{"key": "k"}\n', "there is no value"),
+    ("--json-lines", '{"value": 1}\n{"value": 2}\n\n{"key": "k"}\n', "value is missing"),
     ("--json-lines", '{"value": 1}\n{"value": 2}\n\n{"value": 1, "time": 2}\n', "'time'"),
     ("--json-lines", '{"value": 1}\n{"value": 2}\n\n{"value": 1, "timestamp": "now"}', "now"),
     ("--json-lines", '{"value": 1}\n{"value": 2}\n\n{"value": 1, "headers": [1]}\n', "headers"),
-    ("--json-lines", '{"value": 1}\n{"value": 2}\n\n{"value": 1, "partition": "0"}', "whole"),
+    ("--json-lines", '{"value": 1}\n{"value": 2}\n\n{"value": 1, "partition": "0"}', "integer"),
     ("--json-lines", '{"value": 1}\n{"value": 2}\n\n{"value": {"base64": "?"}}\n', "base64"),
     ("--json-lines", '{"value": 1}\n{"value": 2}\n\n{"value": "\\ud800"}\n', "surrogates"),
     ("--json-lines", '{"value": 1}\n{"value": 2}\n\n' + "[" * 100_000, "deep"),
@@ -281,7 +281,9 @@ def test_producing_what_cannot_be_is_an_error_or_a_wrong_call(shell: Shell, tmp_
     assert shell.error("produce", "t", "--partition", 9, given="x")["code"] == "partition_not_found"
     assert "exist" in shell.usage("produce", "t", tmp_path / "gone")
     assert "directory" in shell.usage("produce", "t", tmp_path)
-    assert "exclude" in shell.usage("produce", "t", "--json-lines", "--key-separator", ":")
+    assert "mutually exclusive" in shell.usage(
+        "produce", "t", "--json-lines", "--key-separator", ":"
+    )
     assert "needs files" in shell.usage("produce", "t", "--whole-files")
     assert "empty" in shell.usage("produce", "t", "--key-separator", "")
     assert "NAME=VALUE" in shell.usage("produce", "t", "--header", "name")

@@ -166,11 +166,11 @@ def test_what_cannot_be_is_a_typed_error(shell: Shell, arguments: list[Any], cod
 
 def test_wrong_calls_are_exit_code_2(shell: Shell) -> None:
     shell.run("topic", "create", "a")
-    assert "say what to change" in shell.usage("topic", "alter", "a")
+    assert "nothing to change" in shell.usage("topic", "alter", "a")
     assert "NAME=VALUE" in shell.usage("topic", "create", "b", "--config", "cleanup")
     assert "--partitions" in shell.usage("topic", "create", "b", "--partitions", "none")
-    assert "say --yes" in shell.usage("topic", "delete", "a")
-    assert "say --yes" in shell.usage("topic", "purge", "a")
+    assert "use --yes" in shell.usage("topic", "delete", "a")
+    assert "use --yes" in shell.usage("topic", "purge", "a")
     assert "--to" in shell.usage("group", "reset", "g", "--topic", "a")
     assert "2026" in shell.usage("group", "reset", "g", "--topic", "a", "--to", "yesterday")
     assert len(shell.json("topic", "list")) == 1
@@ -346,7 +346,7 @@ def test_one_offset_for_two_partitions_must_be_meant(shell: Shell) -> None:
 
 def test_a_deleted_group_is_forgotten_and_the_records_stay(shell: Shell) -> None:
     grouped(shell)
-    assert "say --yes" in shell.usage("group", "delete", "g")
+    assert "use --yes" in shell.usage("group", "delete", "g")
     shell.run("group", "delete", "g", "--yes")
     assert shell.text("group", "list") == "no groups\n"
     assert len(shell.values("a", "--group", "g")) == 8

@@ -39,7 +39,7 @@ def test_without_java_a_job_says_so_before_it_opens_the_log(
     error = shell.error("job", *command)
     assert error["code"] == "java_missing"
     text = shell.run("job", *command, code=1).stderr
-    assert text.startswith("error: JAVA_HOME leads to no Java")
+    assert text.startswith("error: JAVA_HOME does not contain Java")
 
 
 def test_bounds_that_are_none_are_wrong_calls(shell: Shell) -> None:

@@ -321,7 +321,7 @@ def append_foreign(shell: Shell) -> None:
 def test_a_table_that_somebody_changed_is_refused_and_taken_over_on_demand(shell: Shell) -> None:
     append_foreign(shell)
     assert [each["ours"] for each in shell.json("lake", "history", "orders")] == [True, False]
-    assert "somebody else" in shell.text("lake", "history", "orders")
+    assert "another program" in shell.text("lake", "history", "orders")
     assert shell.error("lake", "sync", "orders")["code"] == "foreign_table"
     assert one(shell)["records"] == 4
     (report,) = shell.json("lake", "sync", "orders", "--take-over", "--yes")
@@ -347,7 +347,7 @@ def test_one_table_that_fails_holds_up_no_other_and_is_exit_code_1(shell: Shell)
 
 def test_taking_over_asks_first(shell: Shell) -> None:
     append_foreign(shell)
-    assert "say --yes" in shell.usage("lake", "sync", "orders", "--take-over")
+    assert "use --yes" in shell.usage("lake", "sync", "orders", "--take-over")
     assert one(shell)["records"] == 4
     assert "needs the name of a topic" in shell.usage("lake", "sync", "--take-over", "--yes")
 
@@ -362,7 +362,7 @@ def test_files_wait_for_their_readers_unless_told_otherwise(shell: Shell) -> Non
     (report,) = shell.json("lake", "gc")
     assert (report["type"], report["now"], report["segments_removed"]) == ("gc", False, 0)
     assert report["waiting"] >= 2
-    assert "say --yes" in shell.usage("lake", "gc", "--now")
+    assert "use --yes" in shell.usage("lake", "gc", "--now")
     assert all(path.exists() for path in segments)
     shown = shell.text("lake", "gc", "--now", "--yes").splitlines()
     assert shown[0] == "segments     2 removed"
@@ -428,7 +428,7 @@ def test_mistakes_in_the_file_of_settings_are_told(shell: Shell) -> None:
     assert (found["facts"]["setting"], found["facts"]["section"]) == ("icebreg", "lake")
     (shell.folder / "lakebed.toml").write_text("[lake]\ngrace_ms = -1\n")
     shown = shell.run("stats", code=1).stderr
-    assert "grace_ms must be a whole number from 0 to" in shown
+    assert "grace_ms must be an integer from 0 to" in shown
     assert f"file={shell.folder}/lakebed.toml section=lake" in shown
     assert "advice: correct the named file" in shown
 

@@ -66,15 +66,15 @@ def test_a_derived_table_that_cannot_be_read_does_not_hide_the_others(
 
     def describe(derived: Derived, name: str) -> object:
         if name == "totals":
-            raise ForeignTableError("somebody else has changed the table", table=name)
+            raise ForeignTableError("another program has changed the table", table=name)
         return real(derived, name)
 
     monkeypatch.setattr(Derived, "describe", describe)
     said = shell.text("lake", "tables")
-    assert "problem of totals: somebody else has changed the table table=totals\n" in said
+    assert "problem of totals: another program has changed the table table=totals\n" in said
     assert "users_now" in said
     _, _, totals, users = shell.json("lake", "tables")
-    assert "somebody else" in totals["problem"]
+    assert "another program" in totals["problem"]
     assert (users["problem"], "kind" in totals) == ("", False)
 
 

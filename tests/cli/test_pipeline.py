@@ -42,8 +42,8 @@ def change(shell: Shell, line: str, instead: str) -> None:
 def test_a_file_without_mistakes_is_told_to_be_so(shell: Shell) -> None:
     said = shell.text("pipeline", "validate", file_of(shell))
     assert said == (
-        "orders: 1 source, 2 steps, 3 flows; nothing is wrong in the file; "
-        "--plan has Spark check the queries\n"
+        "orders: 1 source, 2 steps, 3 flows; no mistakes in the file; "
+        "--plan also checks the queries\n"
     )
     (found,) = shell.json("pipeline", "validate", file_of(shell))
     assert found == {
@@ -71,7 +71,7 @@ def test_what_the_log_knows_is_checked_too(shell: Shell) -> None:
     found = shell.run("pipeline", "validate", file_of(shell), "--json", code=1).stdout
     problems = [json.loads(line) for line in found.splitlines()]
     said = {each["line"]: each["message"] for each in problems if each["type"] == "problem"}
-    assert said[6] == "there is no such topic; make it: lakebed topic create payments"
+    assert said[6] == "topic 'payments' does not exist; create it: lakebed topic create payments"
     assert said[12].startswith("nowhere:nothing cannot be imported: ModuleNotFoundError")
     assert said[22] == "the topic is raw: say encode = 'json' or 'raw'"
     assert problems[-1]["valid"] is False
@@ -90,13 +90,13 @@ def test_a_mistake_in_the_file_does_not_hide_what_the_log_and_functions_say(shel
     found = [line.removeprefix(f"{file_of(shell)}:") for line in said.splitlines()]
     assert found[:3] == [
         "1: name = 'or ders' must be letters, digits, '_' or '-'",
-        "6: there is no such topic; make it: lakebed topic create payments",
+        "6: topic 'payments' does not exist; create it: lakebed topic create payments",
         "7: decode must be one of json, avro, csv, raw, not 'jsn'",
     ]
     assert found[3].startswith("12: nowhere:nothing cannot be imported: ModuleNotFoundError")
     assert found[4:] == [
         "24: encode must be one of typed, json, raw, not 'tped'",
-        "27: there is no source or step 'total'; there are orders, paid, totals",
+        "27: unknown source or step 'total'; known are orders, paid, totals",
     ]
 
 

@@ -150,7 +150,9 @@ def test_a_start_that_fails_leaves_no_log_behind(
 def test_a_setting_that_does_not_exist_is_answered_with_those_that_do(tmp_path: Path) -> None:
     log = shell(tmp_path / "log")
     said = " ".join(log.usage("serve", "--set", "prot=5").split())
-    assert "no setting 'prot', but host, port, http_port" in said
+    assert "unknown setting 'prot'; did you mean 'port'?" in said
+    unknown = " ".join(log.usage("serve", "--set", "xyz=5").split())
+    assert "unknown setting 'xyz'; known are host, port, http_port" in unknown
     assert "Invalid value for '--set': 'backups' is not NAME=VALUE" in log.usage(
         "serve", "--set", "backups"
     )
@@ -161,8 +163,8 @@ def test_a_setting_that_does_not_exist_is_answered_with_those_that_do(tmp_path: 
     ("pair", "text"),
     [
         ("log_format=jsn", "log_format must be one of text | json option=--set log_format"),
-        ("port=many", "port must be a whole number option=--set port value='many'"),
-        ("port=99999", "port must be a whole number from 0 to 65535 option=--set port"),
+        ("port=many", "port must be an integer option=--set port value='many'"),
+        ("port=99999", "port must be an integer from 0 to 65535 option=--set port"),
         ("audit=yes", "audit must be true or false option=--set audit"),
     ],
 )
@@ -190,7 +192,7 @@ def test_the_first_token_of_an_open_server_is_printed(
     with served(tmp_path / "log") as server:
         remote = shell(server.url)
         for call in (("allow", "clerk", "read"), ("grant", "bob", "clerk")):
-            assert "make an administrator first" in remote.error("access", *call)["message"]
+            assert "create an administrator first" in remote.error("access", *call)["message"]
         (made,) = remote.json("token", "create", "root", "--role", "admin", "--expires", "1d")
         assert remote.error("topic", "list")["code"] == "unauthenticated"
         assert made["expires_us"] - made["created_us"] == 86_400_000_000
@@ -206,8 +208,8 @@ def test_the_first_token_without_an_administrator_is_printed_with_a_hint(
     with served(tmp_path / "log") as server:
         remote = shell(server.url)
         said = remote.run("token", "create", "ann", "--role", "reader", "--expires", "never")
-        assert "hint: nobody administers this log over the network yet" in said.stderr
-        assert "of ann, valid for ever" in said.stderr
+        assert "hint: the log has no administrator yet" in said.stderr
+        assert "of ann, valid without end" in said.stderr
         client_environment(monkeypatch, token=said.stdout.strip())
         remote.text("topic", "list")
 

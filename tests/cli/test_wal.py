@@ -254,8 +254,8 @@ def test_inspect_says_that_a_living_process_owns_the_log(tmp_path: Path) -> None
         (whole,) = of_type("log", run("wal", "inspect", tmp_path / "log", "--json"))
         assert wal.append(b"two") == 2
     assert result.exit_code == 0
-    assert f"by a living process (pid={os.getpid()}" in result.stdout
-    assert "may be moving" in result.stdout
+    assert f"by a running process (pid={os.getpid()}" in result.stdout
+    assert "may change" in result.stdout
     assert whole["owner"]["pid"] == os.getpid()
     assert whole["last_index"] == 1
     assert "in use" not in run("wal", "inspect", tmp_path / "log").stdout

@@ -87,13 +87,6 @@ _COMMAND_LINE = [
         Claim("docs/cli.md", chapter, "console", f"{_CLI}::test_the_examples_show_what_happens")
         for chapter in _live_chapters()
     ),
-    Claim(
-        "docs/cli.md",
-        "*",
-        "console",
-        f"{_CLI}::test_the_page_shows_the_help_of_each_command",
-        containing=" --help\n",
-    ),
     *(
         Claim("docs/cli.md", "`lakebed wal`", language, f"{_WAL}::test_the_page_shows_what_happens")
         for language in ("console", "python")
@@ -256,13 +249,6 @@ _CONCEPTS = [
         "text",
         "tests/documents/test_concepts.py::test_a_compaction_leaves_what_is_drawn",
     ),
-    Claim(
-        "docs/concepts.md",
-        "The folder",
-        "text",
-        "tests/documents/test_concepts.py"
-        "::test_the_folder_that_is_drawn_is_the_one_of_the_architecture",
-    ),
 ]
 
 CLAIMS = [*_CONCEPTS, *_README, *_COMMAND_LINE, *_SERVERS, *_SPARK_PAGES, *_TABLES, *_SETTINGS]
@@ -282,7 +268,6 @@ SHOWN = [
             "Groups",
             "Transactions",
             "Embedded or served",
-            "Spark",
         )
     ),
     Shown(

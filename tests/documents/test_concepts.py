@@ -1,4 +1,4 @@
-"""Drawings that can be tried: a compaction, and the folder of a log."""
+"""A drawing that can be tried: a compaction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import lakebed
 from lakebed import LogConfig
-from tests.documents.pages import ROOT, blocks_of
+from tests.documents.pages import blocks_of
 
 
 def drawing(section: str) -> str:
@@ -42,17 +42,3 @@ def test_a_compaction_leaves_what_is_drawn(tmp_path: Path) -> None:
         rows = log.read("t").select(["offset", "key", "value"]).to_pylist()
     first = given[0][0]
     assert [(row["offset"] + first, row["key"], row["value"]) for row in rows] == left
-
-
-def test_the_folder_that_is_drawn_is_the_one_of_the_architecture() -> None:
-    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf8")
-    _, _, below = page.partition("\n## The folder of a log\n")
-    table = below.partition("\n## ")[0]
-    cells = re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)
-    listed = {
-        re.split(r"[/{]", each)[0] for cell in cells for each in re.findall(r"`([^`]+)`", cell)
-    }
-    drawn = {
-        re.split(r"/", each)[0] for each in re.findall(r"[├└]── ([\w./]+)", drawing("The folder"))
-    }
-    assert drawn == listed

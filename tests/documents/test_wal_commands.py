@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,26 +15,17 @@ from tests.cli.logs import Builder, flip, overwrite
 from tests.documents.pages import Block, blocks_of
 from tests.documents.terminal import check
 
-WHOLE, DAMAGED, MISSING, BOTH, TORN, USED = "whole", "damaged", "missing", "both", "torn", "used"
+WHOLE, DAMAGED, BOTH, TORN = "whole", "damaged", "both", "torn"
 
-STATES = [
-    *(WHOLE, WHOLE, WHOLE, WHOLE),
-    *(DAMAGED, DAMAGED, USED),
-    *(WHOLE, DAMAGED, DAMAGED, MISSING, TORN),
-    *(BOTH, BOTH, BOTH, BOTH, USED),
-]
+STATES = [WHOLE, DAMAGED, DAMAGED, TORN, BOTH, BOTH]
 """In which state the log of each block is, in the order of the page."""
 
 SMALL = WalConfig(file_bytes=8192, spare_files=0)
 
 
 def shown() -> list[Block]:
-    """Return the blocks of the chapter but for the help texts."""
-    return [
-        block
-        for block in blocks_of("docs/cli.md")
-        if block.chapter == "`lakebed wal`" and " --help\n" not in block.text
-    ]
+    """Return the blocks of the chapter."""
+    return [block for block in blocks_of("docs/cli.md") if block.chapter == "`lakebed wal`"]
 
 
 def whole(folder: Path) -> None:
@@ -48,11 +37,6 @@ def whole(folder: Path) -> None:
 def damaged(folder: Path) -> None:
     whole(folder)
     flip(folder / "wal" / f"{1:020d}.wal", 2752 + 100)
-
-
-def missing(folder: Path) -> None:
-    whole(folder)
-    (folder / "wal" / f"{2:020d}.wal").unlink()
 
 
 def both(folder: Path) -> None:
@@ -79,17 +63,9 @@ def torn(folder: Path) -> None:
     overwrite(path, start, after[start : start + 64])
 
 
-@contextmanager
-def used(folder: Path) -> Iterator[None]:
-    whole(folder)
-    with Wal.open(folder, SMALL):
-        yield
-
-
 MAKERS: dict[str, Callable[[Path], None]] = {
     WHOLE: whole,
     DAMAGED: damaged,
-    MISSING: missing,
     BOTH: both,
     TORN: torn,
 }
@@ -104,26 +80,13 @@ def test_every_block_of_the_chapter_has_its_state() -> None:
 def test_the_page_shows_what_happens(tmp_path: Path, state: str) -> None:
     mine = [block for block, its in zip(shown(), STATES, strict=True) if its == state]
     data = tmp_path / "data"
-    commands = [
-        replace(block, text=_again(block.text)) for block in mine if block.language == "console"
-    ]
+    commands = [block for block in mine if block.language == "console"]
     before = [f"cp -r {data} data"]
-    if state == USED:
-        with used(data):
-            check(commands, tmp_path, before=[f"ln -s {data} data"])
-        return
     MAKERS[state](data)
     check(commands, tmp_path, before=before)
     for block in mine:
         if block.language == "python":
             _check_reading(block.text, tmp_path / "here" / "saved")
-
-
-def _again(text: str) -> str:
-    """Let a copy be made a second time, as the page shows it in two ways."""
-    return text.replace("--to saved --json", "--to saved2 --json").replace(
-        '"target": "saved"', '"target": "saved2"'
-    )
 
 
 def _check_reading(code: str, saved: Path) -> None:

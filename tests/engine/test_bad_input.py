@@ -143,6 +143,6 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_an_offset_beyond_64_bits_is_refused_as_bad_input() -> None:
     log = quiet()
     log.create_topic("t", 1)
-    with pytest.raises(InvalidArgumentError, match=r"whole number|no form on the wire"):
+    with pytest.raises(InvalidArgumentError, match=r"integer|no form on the wire"):
         log.commit_offsets("g", {("t", 0): 2**70})
     assert log.groups() == []

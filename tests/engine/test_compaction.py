@@ -549,7 +549,7 @@ def test_a_purge_meanwhile_makes_the_plan_stale(monkeypatch: pytest.MonkeyPatch)
     with filled(quiet(disk=disk)) as log:
         part = part_of(log)
         monkeypatch.setattr(Rewriting, "write", purge)
-        with pytest.raises(StalePlanError, match="went meanwhile"):
+        with pytest.raises(StalePlanError, match="removed in the meantime"):
             log.rewrite_segments("t", 0, part.segments, packed(part, [2, 3, 5, 6, 7]))
         assert rows(log, "t") == []
         assert disk.names(Path("/log/lake/1")) == []

@@ -328,10 +328,10 @@ namespace = "a.b"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("memtable = 1", "setting=memtable"),
-        ("[lake]\nicebreg = true", "setting=icebreg"),
+        ("memtable = 1", "unknown setting 'memtable'; did you mean 'memtable_bytes'?"),
+        ("[lake]\nicebreg = true", "unknown setting 'icebreg'; did you mean 'iceberg'?"),
         ("[wal]\nfsync = true", "section=wal"),
-        ("[lakes]\n", "setting=lakes"),
+        ("[lakes]\n", "unknown setting 'lakes'"),
         ("lake = 1", "must be a table of settings"),
         ("wal = [1]", "must be a table of settings"),
         ("[lake]\ngrace_ms = '1'", "grace_ms must be"),
@@ -395,7 +395,7 @@ def test_a_value_in_a_file_that_is_refused_is_told_with_its_section(
     ],
 )
 def test_a_name_with_a_dot_outside_quotes_is_told(text: str, section: str, name: str) -> None:
-    with pytest.raises(SettingsFileError, match="put names with a dot in quotes") as caught:
+    with pytest.raises(SettingsFileError, match="names with a dot must be quoted") as caught:
         parse_config(text, "lakebed.toml")
     assert caught.value.facts == {"file": "lakebed.toml", "section": section, "name": name}
 

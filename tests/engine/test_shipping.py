@@ -147,9 +147,9 @@ def test_a_stale_owner_removes_nothing_from_the_store(machines: Machines) -> Non
     stale.append("orders", b"first")
     shipping = stale.parts.shipping
     assert shipping is not None
-    shipping._hold.renew = _nothing  # type: ignore[method-assign]
+    shipping._hold.renew = _nothing  # type: ignore[method-assign, assignment]
     with machines.open("b") as fresh:
-        del shipping._hold.renew  # type: ignore[method-assign]  # it continues
+        del shipping._hold.renew  # it continues
         fresh.append("orders", b"second")
         fresh.checkpoint()
         (segment,) = machines.store.glob("*/segments/*/*.parquet")

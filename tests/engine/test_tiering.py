@@ -790,7 +790,7 @@ def test_the_lake_thread_tells_of_a_store_that_is_missing_and_catches_up(tmp_pat
     config = lake(f"file://{tmp_path}/store", sync_interval_ms=100)
     with Log.open(tmp_path / "log", config) as log:
         values = fill(log)
-        until(lambda: "no such folder" in (log.lake.stats().last_failure or ""))
+        until(lambda: "the folder does not exist" in (log.lake.stats().last_failure or ""))
         assert rows(log, "t") == values
         (tmp_path / "store").mkdir()
         until(lambda: log.lake.stats().lag_records == 0 and places(log) == [BOTH] * 3)

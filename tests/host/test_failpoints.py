@@ -76,4 +76,4 @@ def test_a_misspelt_name_in_the_environment_is_refused(tmp_path: object) -> None
         check=False,
     )
     assert done.returncode == 1
-    assert "no such failpoint name=wal.group.writen" in done.stderr
+    assert "unknown failpoint name=wal.group.writen" in done.stderr

@@ -555,7 +555,7 @@ def test_a_folder_that_is_missing_is_not_made(tmp_path: Path) -> None:
         lambda: store.remove(NAME),
         lambda: fetched(store, NAME),
     ):
-        with pytest.raises(StoreNotFoundError, match="no such folder"):
+        with pytest.raises(StoreNotFoundError, match="the folder does not exist"):
             call()
     assert not (tmp_path / "unmounted").exists()
 

@@ -68,7 +68,7 @@ def test_columns_come_in_their_fixed_order_whatever_order_they_are_asked_in() ->
 @pytest.mark.parametrize("columns", [[], ["nonsense"], ["value", "x"]])
 def test_unknown_columns_are_refused(columns: list[str]) -> None:
     folder, segment, _ = dense()
-    with pytest.raises(InvalidArgumentError, match="columns are some of"):
+    with pytest.raises(InvalidArgumentError, match="columns must be some of"):
         read(SegmentReader(folder, MUCH), segment, columns=columns)
 
 

@@ -75,11 +75,11 @@ def test_denials_survive_by_snapshot_and_by_replay(tmp_path: Path, checkpoints: 
 
 def test_denials_that_lock_out_or_open_a_log_need_force(tmp_path: Path) -> None:
     with Log.open(tmp_path / "log") as log:
-        with pytest.raises(InvalidArgumentError, match="make an administrator first"):
+        with pytest.raises(InvalidArgumentError, match="create an administrator first"):
             log.access.deny("clerk", "read")
         log.access.deny("clerk", "read", force=True)
         assert not log.access.open
-        with pytest.raises(InvalidArgumentError, match="open to everybody"):
+        with pytest.raises(InvalidArgumentError, match="open the log to every client"):
             log.access.lift("clerk", "read")
         log.access.create_token("root", roles=["admin", "ops"])
         with pytest.raises(InvalidArgumentError, match="no administrator"):
@@ -87,7 +87,7 @@ def test_denials_that_lock_out_or_open_a_log_need_force(tmp_path: Path) -> None:
         log.access.deny("ops", "admin", force=True)
         assert not log.access.permissions().administrators()
         log.access.lift("ops", "admin")
-        with pytest.raises(InvalidArgumentError, match="there is no such denial"):
+        with pytest.raises(InvalidArgumentError, match="the denial does not exist"):
             log.access.lift("ops", "admin")
 
 

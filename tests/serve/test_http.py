@@ -354,7 +354,7 @@ def test_an_open_log_is_served_under_its_own_names_only(here: Served) -> None:
         ):
             answer = here.send(method, path, headers={"Host": host})
             assert (answer.status, answer.code) == (400, "invalid_argument"), host
-            assert "own host" in answer.json["message"]
+            assert "names of its host" in answer.json["message"]
         assert here.send("GET", "/health/live", headers={"Host": host}).status == 200
     here.token = here.log.access.create_token("root", roles=["admin"])
     assert here.send("GET", "/v1/topics", headers={"Host": "lake.example"}).status == 200

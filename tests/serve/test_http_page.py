@@ -100,11 +100,10 @@ def test_the_page_lists_every_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "shown",
     [
-        f"{limits.JSON_BYTES_MAX // limits.MIB} MiB, or `request_bytes_max`",
-        f"| {limits.JSON_RECORDS_MAX:,} |",
-        f"| {limits.HTTP_REQUESTS_MAX:,} |",
-        f"| {limits.JSON_VALUES_MAX:,} |",
-        f"| {limits.HTTP_WAITS_MAX:,} |",
+        f"bodies of {limits.JSON_BYTES_MAX // limits.MIB} MiB for records",
+        f"{limits.JSON_RECORDS_MAX:,} records and {limits.JSON_VALUES_MAX:,} values in a body",
+        f"{limits.HTTP_REQUESTS_MAX:,} requests in progress",
+        f"{limits.HTTP_WAITS_MAX:,} of them waiting",
     ],
 )
 def test_the_page_tells_the_limits(shown: str) -> None:

@@ -157,7 +157,7 @@ def test_a_key_verifies_by_its_own_algorithm_alone(issuer: Issuer) -> None:
     issuer.keys["named-ps"] = ("PS256", issuer.keys["rsa"][1])
     with verifying(issuer.url, oidc_algorithms="RS256,PS256,ES256") as verifier:
         crossed = issuer.token("ann", "named-ps", headers={"kid": "rsa"})
-        assert refused(verifier, crossed) == "the issuer has no such key for this algorithm"
+        assert refused(verifier, crossed) == "the issuer does not have this key for the algorithm"
 
 
 def test_a_signature_of_another_key_is_refused(issuer: Issuer) -> None:

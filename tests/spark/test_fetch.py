@@ -108,7 +108,7 @@ def test_what_was_removed_meanwhile_is_told_or_left_out(
     log.delete_topic("in")
     log.create_topic("in", 1)
     log.append_batch("in", values(90, 99))
-    with pytest.raises(DataLossError, match="another one now"):
+    with pytest.raises(DataLossError, match="created again"):
         numbers(fetch(url_of(log)).batches(whole))
     assert numbers(fetch(url_of(log), fail=False).batches(whole)) == []
 

@@ -31,7 +31,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_no_java_is_told_before_spark_is_started(path: Path) -> None:
-    with pytest.raises(JavaMissingError, match="there is none") as caught:
+    with pytest.raises(JavaMissingError, match="was not found") as caught:
         check_java()
     assert "install" in caught.value.advice
 
@@ -65,7 +65,7 @@ def test_java_home_goes_before_the_path(path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("JAVA_HOME", str(path / "home"))
     assert check_java() == 17
     monkeypatch.setenv("JAVA_HOME", str(path / "nowhere"))
-    with pytest.raises(JavaMissingError, match="JAVA_HOME leads to no Java"):
+    with pytest.raises(JavaMissingError, match="JAVA_HOME does not contain Java"):
         check_java()
 
 

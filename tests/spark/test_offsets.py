@@ -48,5 +48,5 @@ def test_a_position_of_a_newer_version_is_refused_as_such() -> None:
     ],
 )
 def test_a_checkpoint_of_something_else_is_refused(document: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="a checkpoint of its own"):
+    with pytest.raises(InvalidArgumentError, match="a separate checkpoint"):
         position(document)

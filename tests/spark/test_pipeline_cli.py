@@ -117,7 +117,7 @@ def test_a_reset_writes_again_and_a_row_that_must_not_be_stops_the_pipeline(
 
     write(log, "orders", {"id": 2, "amount": -1.0})
     again = ("--reset", "copy", "--yes", "--json")
-    assert "say --yes" in work("--reset", "copy", code=2).stderr
+    assert "use --yes" in work("--reset", "copy", code=2).stderr
     with held(read_pipeline(file).checked()):
         assert json.loads(work(*again, code=1).stderr)["code"] == "pipeline_running"
 
@@ -154,8 +154,8 @@ def test_with_a_plan_spark_names_what_is_wrong_in_every_flow(
     assert [each.split(": ", 1)[0] for each in found] == ["16", "18", "33", "35"]
     assert "`nothing`" in found[0]
     assert "`nowhere`" in found[1]
-    assert found[2] == "33: there is no column 'number'; there are id, amount"
-    assert found[3].startswith("35: there is no source or step 'f'")
+    assert found[2] == "33: unknown column 'number'; known are id, amount"
+    assert found[3].startswith("35: unknown source or step 'f'")
 
     file.write_text(SHOP.replace("DOUBLE", "DUOBLE"))
     (found_schema,) = command("validate", "--plan", code=1).stdout.splitlines()
@@ -165,7 +165,7 @@ def test_with_a_plan_spark_names_what_is_wrong_in_every_flow(
 
     file.write_text(SHOP)
     assert command("validate", "--plan").stdout == (
-        "shop: 1 source, 0 steps, 1 flow; nothing is wrong\n"
+        "shop: 1 source, 0 steps, 1 flow; no mistakes\n"
     )
     assert log.topics() == ["orders"]
 

@@ -194,11 +194,11 @@ def test_avro_is_decoded_without_a_jar(spark: SparkSession) -> None:
         ('{"type": "record", "name": "a", "fields": [{"name": "b", "type": "c"}]}', "not an Avro"),
         (
             '{"type": "record", "name": "a", "fields": [{"name": "b", "type": ["int", "string"]}]}',
-            "Spark has no other unions field=value.b",
+            "a union of one type and null field=value.b",
         ),
         (
             '{"type": "record", "name": "a", "fields": [{"name": "b", "type": ["null", "a"]}]}',
-            "a record within itself has no end in Spark",
+            "Spark does not support recursive records",
         ),
     ],
 )
@@ -218,7 +218,7 @@ def test_a_raw_topic_is_not_decoded_and_a_typed_one_needs_no_decoding(spark: Spa
     assert rows(accepted(typed, Source("orders", topic="t"))) == [(1,)]
     with pytest.raises(InvalidArgumentError, match="the topic is typed and needs no decoding"):
         accepted(typed, raw)
-    with pytest.raises(InvalidArgumentError, match="the topic is raw: say how"):
+    with pytest.raises(InvalidArgumentError, match="the topic is raw: set decode"):
         accepted(records(spark, b"x"), Source("orders", topic="t"))
     clash = Source("orders", topic="t", decode=Decoder.CSV, schema="key LONG", include=("key",))
     with pytest.raises(InvalidArgumentError, match="a column of the same name"):
@@ -229,9 +229,9 @@ def test_a_raw_topic_is_not_decoded_and_a_typed_one_needs_no_decoding(spark: Spa
     ("said", "code", "message"),
     [
         (
-            "x\nlakebed.errors.TopicNotFoundError: there is no such topic topic=a\nadvice: ...",
+            "x\nlakebed.errors.TopicNotFoundError: topic 'a' does not exist\nadvice: ...",
             "topic_not_found",
-            "there is no such topic topic=a",
+            "topic 'a' does not exist",
         ),
         (
             "[STREAM_FAILED] Query [id = 1] terminated with exception: no space left\n\tat java...",

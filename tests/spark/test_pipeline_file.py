@@ -99,7 +99,7 @@ def test_without_a_topic_for_dead_letters_a_bad_record_is_fatal(tmp_path: Path) 
 
 
 MISTAKES = [
-    ('name = "orders"', "nam = 'orders'", "1: there is no key nam in the file; did you mean name?"),
+    ('name = "orders"', "nam = 'orders'", "1: unknown key 'nam' in the file; did you mean 'name'?"),
     ('log = "data"', "log = 7", "2: log must be a text that is not empty, not 7"),
     ('topic = "orders"', 'topic = "a/b"', "6: topic = 'a/b' is not the name of a topic"),
     ('topic = "orders"', "", "5: source.orders needs either topic or table"),
@@ -116,8 +116,8 @@ MISTAKES = [
         'otherwise = "no"',
         "13: otherwise must be one of count, drop, dead-lett",
     ),
-    ("FROM paid", "FROM payed", "16: the query reads payed, which is no source and no step"),
-    ('from = "totals"', 'from = "total"', "24: there is no source or step 'total'"),
+    ("FROM paid", "FROM payed", "16: the query reads payed, which is neither a source nor a step"),
+    ('from = "totals"', 'from = "total"', "24: unknown source or step 'total'"),
     ('key = ["customer"]\n', "", "26: mode = 'current' needs key: the columns that name a row"),
     ('mode = "current"', 'mode = "update"', "27: mode = 'update' is for topics"),
     ('mode = "current"', 'mode = "history"', "27: mode = 'history' needs order"),
@@ -126,7 +126,7 @@ MISTAKES = [
     (
         'key = "id"',
         "partitions = 0",
-        "21: partitions must be a whole number from 1 to 10000, not 0",
+        "21: partitions must be an integer from 1 to 10000, not 0",
     ),
     ('topic = "paid-orders"', 'topic = "orders"', "20: the pipeline reads topic orders and would"),
     ('topic = "paid-orders"', 'topic = "orders-dead"', "20: this is the dead-letter topic already"),
@@ -166,7 +166,7 @@ def test_what_is_not_toml_is_told_with_its_line(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PipelineFileError, match="there is no such file"):
+    with pytest.raises(PipelineFileError, match="the file does not exist"):
         read_pipeline(tmp_path / "none.toml")
 
 
@@ -244,14 +244,14 @@ def test_restarts_have_settings_and_each_acts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("attempts_max = -1", "29: attempts_max must be a whole number from 0 to 1000000, not -1"),
+        ("attempts_max = -1", "29: attempts_max must be an integer from 0 to 1000000, not -1"),
         ('backoff = "soon"', "29: backoff must be a time such as '10 seconds', not 'soon'"),
         ("backoff_max = 5", "29: backoff_max must be a text that is not empty, not 5"),
         (
             'backoff_max = "10 milliseconds"',
             "29: backoff_max must not be shorter than backoff: 10 ms, 1000 ms",
         ),
-        ("attempts = 5", "29: there is no key attempts in restart; did you mean attempts_max?"),
+        ("attempts = 5", "29: unknown key 'attempts' in restart; did you mean 'attempts_max'?"),
     ],
 )
 def test_a_mistake_in_the_settings_of_restarts_is_named(
@@ -360,10 +360,10 @@ def test_mistakes_of_a_pipeline_in_python_are_named_with_their_part() -> None:
     with pytest.raises(PipelineFileError) as caught:
         _ = pipeline.spec
     assert str(caught.value).splitlines() == [
-        "step.f.from: there is no source or step 'nobody'; there are f, orders, paid, totals",
-        "sink.more.from: there is no source or step 'nothing'; there are f, orders, paid, totals",
+        "step.f.from: unknown source or step 'nobody'; known are f, orders, paid, totals",
+        "sink.more.from: unknown source or step 'nothing'; known are f, orders, paid, totals",
     ]
-    with pytest.raises(PipelineFileError, match="there is a sink of this name already"):
+    with pytest.raises(PipelineFileError, match="a sink of this name exists already"):
         pipeline.sink("more", "paid", topic="u")
 
 
@@ -444,7 +444,7 @@ def known(folder: Path, part: str) -> set[str]:
         "expect": "[source.zzzzzz]\ntopic = 't'\nexpect.e = { check = 'true', zzzzzz = 1 }\n",
     }[part]
     text = ORDERS + lines if part else lines + ORDERS
-    (said,) = [each for each in complaints(folder, text) if "there is no key zzzzzz" in each]
+    (said,) = [each for each in complaints(folder, text) if "unknown key 'zzzzzz'" in each]
     return set(said.partition("known are ")[2].split(", "))
 
 

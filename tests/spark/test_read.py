@@ -172,7 +172,7 @@ def test_a_log_is_read_in_a_folder_of_any_name(spark: SparkSession, tmp_path: Pa
 def test_what_cannot_be_read_is_told_in_one_sentence(spark: SparkSession, raw: lakebed.Log) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"topic": "gone"}, "TopicNotFoundError"),
-        ({"topc": "raw"}, "did you mean topic"),
+        ({"topc": "raw"}, "did you mean 'topic'"),
         ({"topic": "raw", "log": "lakebed://127.0.0.1:1", "retryMs": 0}, "ServerUnavailable"),
     ]
     for options, said in wrong:
@@ -182,9 +182,9 @@ def test_what_cannot_be_read_is_told_in_one_sentence(spark: SparkSession, raw: l
         assert ours is not None, "the log's own error is found in Spark's"
         assert "Traceback" not in str(ours)
     reader = spark.read.format("lakebed").options(log=url_of(raw), topic="raw")
-    with pytest.raises(PySparkException, match="the schema names a column that there is not"):
+    with pytest.raises(PySparkException, match="the schema names an unknown column"):
         reader.schema("nothing int").load().count()
-    with pytest.raises(InvalidArgumentError, match="columns are some of"):
+    with pytest.raises(InvalidArgumentError, match="columns must be some of"):
         lakebed.spark.read(spark, "raw", log=raw, columns=["nothing"])
 
 
@@ -202,5 +202,5 @@ def test_the_log_of_the_session_is_read_when_none_is_named(
         finally:
             spark.conf.unset("spark.lakebed.log")
             naming.name("")
-    with pytest.raises(InvalidArgumentError, match="which log"):
+    with pytest.raises(InvalidArgumentError, match="no log given"):
         lakebed.spark.read(spark, "raw")

@@ -74,8 +74,8 @@ def test_what_cannot_be_written_is_told_and_leaves_nothing(
     for frame, options, said in [
         (rows, {"topic": "raw", "mode": "overwrite"}, "a topic cannot be overwritten"),
         (rows, {"topic": "gone"}, "TopicNotFoundError"),
-        (rows, {"topic": "raw", "keyColum": "x"}, "did you mean keyColumn"),
-        (rows.selectExpr("value as v"), {"topic": "raw"}, "the topic is raw: give a column value"),
+        (rows, {"topic": "raw", "keyColum": "x"}, "did you mean 'keyColumn'"),
+        (rows.selectExpr("value as v"), {"topic": "raw"}, "the topic is raw: add a column value"),
     ]:
         with pytest.raises(PySparkException, match=said):
             write(frame, log, **options)

@@ -114,9 +114,9 @@ def numbered(text: str, folder: Path) -> str:
 
 
 def commands(chapter: str) -> Iterator[tuple[str, str]]:
-    """Return the commands of a chapter with what the page shows, but for the help texts."""
+    """Return the commands of a chapter with what the page shows."""
     for block in blocks_of("docs/cli.md"):
-        if block.chapter == chapter and " --help\n" not in block.text:
+        if block.chapter == chapter:
             for step in steps_of(block, Path()):
                 yield step.command, step.shown
 

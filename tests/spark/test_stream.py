@@ -182,7 +182,9 @@ def test_records_that_are_gone_stop_a_stream_unless_that_is_allowed(
 
     log.purge_topic("in")
     fill(log, "in", 3, prefix="kept")
-    with pytest.raises(StreamingQueryException, match="records that are to be read are gone") as e:
+    with pytest.raises(
+        StreamingQueryException, match="records were removed before they were read"
+    ) as e:
         seen(fail=True).run()
     ours = error_in(str(e.value))
     assert isinstance(ours, DataLossError)

@@ -151,7 +151,7 @@ def test_a_topic_that_is_gone_refuses_all_of_them() -> None:
 def test_somebody_elses_transaction_is_neither_committed_nor_dropped() -> None:
     machine = Machine()
     anns, bobs = machine.written((0, 1), name="ann/"), machine.written((0, 1), name="bob/")
-    assert "somebody else" in refused(machine, FencedError, 1, anns, bobs, name="ann/job")
+    assert "another client" in refused(machine, FencedError, 1, anns, bobs, name="ann/job")
     refused(machine, FencedError, 1, anns)
     machine.together(1, anns, name="ann/job")
     assert machine.together(1, bobs, name="ann/job").duplicate

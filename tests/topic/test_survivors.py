@@ -73,12 +73,12 @@ def test_what_would_unpack_to_much_more_is_not_unpacked() -> None:
 
 @pytest.mark.parametrize("packed", [b"", b"\x00\x00", zstd(bytes(2))[:-1], zstd(bytes(2)) + b"x"])
 def test_what_is_not_compressed_is_refused(packed: bytes) -> None:
-    with pytest.raises(InvalidArgumentError, match="survivors are"):
+    with pytest.raises(InvalidArgumentError, match="survivors"):
         Survivors.unpack(packed, base=0, end=16)
 
 
 def test_what_is_not_bytes_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="survivors are bytes"):
+    with pytest.raises(InvalidArgumentError, match="survivors must be bytes"):
         Survivors.unpack("no", base=0, end=16)  # type: ignore[arg-type]
 
 

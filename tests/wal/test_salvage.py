@@ -169,7 +169,7 @@ def test_nothing_is_guessed_if_no_file_says_which_log_it_is(log: Built, tmp_path
     overwrite(log.folder / "lakebed.json", 3, b"xxxx")
     for path in log.files():
         flip(path, 2)
-    with pytest.raises(CorruptionError, match="nothing says which log this is"):
+    with pytest.raises(CorruptionError, match="the log cannot be identified"):
         salvage(log.folder, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

@@ -3,15 +3,14 @@
     async with lakebed.aio.open("data") as log:  # or "lakebed://127.0.0.1:4747"
         await log.append("orders", b"...")
 
-Nothing here blocks the event loop. Appends of thousands of tasks gather into few entries without a
-thread for any of them. A task that waits for records, or for room to write, holds no thread either.
-What reads files or writes single commands runs in a few threads of the log. Of a served log, a
-`read` or `poll` that waits has a thread of its own for that time.
+Nothing blocks the event loop. Appends of many tasks are gathered into few entries. A task that
+waits for records, or for room to write, holds no thread, except for a waiting `read` or `poll` of a
+served log. A log belongs to the event loop in which it was opened.
 
-`open`, `consumer`, `producer` and `transaction` give something to be awaited, or to be entered with
-`async with`. A call that is cancelled may still take effect: a cancelled append may be written, a
-cancelled commit may have happened. Records that a cancelled `read` or `poll` was about to give are
-not lost: the next call gives them. A log belongs to the event loop it was opened in.
+`open`, `consumer`, `producer` and `transaction` return an object to be awaited, or to be entered
+with `async with`. A cancelled call may still take effect: a cancelled append may be written, a
+cancelled commit may have happened. Records of a cancelled `read` or `poll` are returned by the next
+call.
 """
 
 from lakebed.aio.access import AsyncAccess

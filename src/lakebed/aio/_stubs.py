@@ -40,15 +40,18 @@ class AsyncAccessStub(Delegate):
     _access: AccessApi
 
     async def tokens(self) -> list[TokenInfo]:
-        """List the tokens, the oldest first; those that ended are listed for 90 more days."""
+        """List the tokens, oldest first; ended ones are listed for 90 more days."""
         return await self._run(self._access.tokens)
 
     async def create_token(
         self, principal: str, *, expires_ms: int | None = EXPIRES_MS, roles: Collection[str] = ()
     ) -> Secret:
-        """Make a token for a principal, which gets the roles too; return its text.
+        """Create a token for a principal; return its text, which the log does not keep.
 
-        The text is given this once: the log keeps no copy. `None` lets it be valid forever.
+        Args:
+            principal: name of the caller.
+            expires_ms: lifetime; None for no end.
+            roles: roles to grant to the principal.
         """
         return await self._run(
             self._access.create_token, principal, expires_ms=expires_ms, roles=roles
@@ -57,7 +60,9 @@ class AsyncAccessStub(Delegate):
     async def revoke_token(self, token_id: str, *, force: bool = False) -> None:
         """Revoke a token, effective at once.
 
-        Revoking the last token of an administrator requires `force`.
+        Args:
+            token_id: the id that `tokens` lists.
+            force: also revoke the last token of an administrator.
         """
         await self._run(self._access.revoke_token, token_id, force=force)
 
@@ -68,10 +73,15 @@ class AsyncAccessStub(Delegate):
     async def allow(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Allow a role an action on the topics or groups whose names match the pattern.
+        """Allow a role an action on the topics or groups whose names match a pattern.
 
-        The first rule or grant closes a log that is open to all callers. Without an administrator
-        that requires `force`.
+        The first rule or grant closes a log that is open to all callers.
+
+        Args:
+            role: name of the role.
+            action: `read`, `write`, `group`, `manage` or `admin`.
+            pattern: `*` matches any characters, `?` one.
+            force: also if that closes the log without an administrator.
         """
         await self._run(self._access.allow, role, action, pattern, force=force)
 
@@ -80,8 +90,11 @@ class AsyncAccessStub(Delegate):
     ) -> None:
         """Remove a rule that `allow` created.
 
-        Removing the last rule that makes administrators, or that keeps the log closed, requires
-        `force`.
+        Args:
+            role: name of the role.
+            action: action of the rule.
+            pattern: pattern of the rule.
+            force: also if that leaves no administrator, or opens the log.
         """
         await self._run(self._access.forbid, role, action, pattern, force=force)
 
@@ -92,41 +105,55 @@ class AsyncAccessStub(Delegate):
     async def deny(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Refuse those that have a role an action on names that the pattern fits.
+        """Deny a role an action on names that match a pattern.
 
-        A denial wins over every rule and role that allows the action, also over `admin` if its
-        holder has the denied role too. One that leaves the log without administrators, or that
-        closes an open log, needs `force`. The role `admin` itself cannot be denied anything.
+        A denial overrides every rule, also for holders of `admin`; the role `admin` itself cannot
+        be denied anything.
+
+        Args:
+            role: name of the role.
+            action: as in `allow`.
+            pattern: as in `allow`.
+            force: also if that closes an open log, or leaves no administrator.
         """
         await self._run(self._access.deny, role, action, pattern, force=force)
 
     async def lift(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Remove a denial that `deny` made; rules then decide alone.
+        """Remove a denial that `deny` created; rules then apply again.
 
-        The last denial of a log that has no token, rule or grant is removed only with `force`: the
-        log would be open.
+        Args:
+            role: name of the role.
+            action: action of the denial.
+            pattern: pattern of the denial.
+            force: also if that opens the log.
         """
         await self._run(self._access.lift, role, action, pattern, force=force)
 
     async def grants(self) -> list[GrantInfo]:
-        """List who has which role, sorted."""
+        """List the roles of principals, sorted."""
         return await self._run(self._access.grants)
 
     async def grant(self, principal: str, role: str, *, force: bool = False) -> None:
         """Grant a role to a principal. A role without rules allows nothing.
 
-        The first rule or grant closes a log that is open to all callers. Without an administrator
-        that requires `force`.
+        The first rule or grant closes a log that is open to all callers.
+
+        Args:
+            principal: name of the caller.
+            role: name of the role.
+            force: also if that closes the log without an administrator.
         """
         await self._run(self._access.grant, principal, role, force=force)
 
     async def revoke(self, principal: str, role: str, *, force: bool = False) -> None:
-        """Take a role from a principal.
+        """Revoke a role of a principal.
 
-        Revoking the last grant that makes administrators, or that keeps the log closed, requires
-        `force`.
+        Args:
+            principal: name of the caller.
+            role: name of the role.
+            force: also if that leaves no administrator, or opens the log.
         """
         await self._run(self._access.revoke, principal, role, force=force)
 
@@ -139,8 +166,8 @@ class AsyncLakeStub(Delegate):
     async def gc(self, *, now: bool = False) -> RemovalReport:
         """Remove files that nothing refers to and whose grace period is over.
 
-        With `now`, older snapshots are expired first and no file is granted a grace period: readers
-        that have begun may fail.
+        Args:
+            now: expire older snapshots first, and ignore the grace period; active readers may fail.
         """
         return await self._run_slowly(self._lake.gc, now=now)
 
@@ -153,11 +180,11 @@ class AsyncLakeStub(Delegate):
         return await self._run_slowly(self._lake.describe, topic)
 
     async def history(self, topic: str) -> list[SnapshotInfo]:
-        """Return the snapshots of a topic's table, the oldest first."""
+        """Return the snapshots of a topic's table, oldest first."""
         return await self._run_slowly(self._lake.history, topic)
 
     async def stats(self) -> LakeStats:
-        """Return counters, and how far the tables are behind."""
+        """Return counters, and the lag of the tables."""
         return await self._run(self._lake.stats)
 
 
@@ -171,11 +198,15 @@ class AsyncDerivedStub(Delegate):
         return await self._run_slowly(self._derived.tables)
 
     async def describe(self, name: str) -> DerivedTable:
-        """Describe a table: columns, version, how far its writers have come."""
+        """Describe a table: columns, version, positions of its writers.
+
+        Raises:
+            TableNotFoundError: the table does not exist.
+        """
         return await self._run_slowly(self._derived.describe, name)
 
     async def files(self, name: str, buckets: Sequence[int] | None = None) -> DerivedFiles:
-        """Return a table with its files, or with those of some buckets, all of one version."""
+        """Return a table with its files, or those of some buckets, all of one version."""
         return await self._run_slowly(self._derived.files, name, buckets)
 
     async def create(
@@ -187,25 +218,32 @@ class AsyncDerivedStub(Delegate):
         key: Sequence[str] = (),
         buckets: int = 16,
     ) -> DerivedTable:
-        """Make a table, or give the one there is if it is made the same way.
+        """Create a table, or return the existing one if it has the same definition.
 
-        A `current` table has one row for each key, a `history` every version of a key, an `append`
-        table rows without a key. Files are divided into `buckets` by the key.
+        Args:
+            name: name of the table.
+            schema: Arrow schema of its rows.
+            kind: `current` (one row per key), `history` (every version of a key) or `append`.
+            key: names of the key columns.
+            buckets: number of parts into which the key divides the files.
+
+        Raises:
+            TableExistsError: the table exists with another definition.
         """
         return await self._run_slowly(
             self._derived.create, name, schema, kind=kind, key=key, buckets=buckets
         )
 
     async def evolve(self, name: str, schema: pa.Schema) -> DerivedTable:
-        """Add the columns of `schema` that a table lacks; rows of before have nulls there."""
+        """Add the columns of `schema` that a table lacks; existing rows have nulls there."""
         return await self._run_slowly(self._derived.evolve, name, schema)
 
     async def restore(self, name: str) -> DerivedTable:
-        """Bring a table back that somebody else has dropped, or that a lost catalog knew."""
+        """Restore a table that another program has dropped, or that a lost catalog knew."""
         return await self._run_slowly(self._derived.restore, name)
 
     async def drop(self, name: str) -> bool:
-        """Drop a table; return whether there was one. Its files go after the grace period."""
+        """Drop a table; return False if there was none. Its files go after the grace period."""
         return await self._run_slowly(self._derived.drop, name)
 
     async def commit(
@@ -219,10 +257,19 @@ class AsyncDerivedStub(Delegate):
         positions: Positions | None = None,
         expected: int,
     ) -> Committed:
-        """Put files into a table and take others out, in one swap, once for `writer` and `number`.
+        """Add and remove files of a table atomically, once for `writer` and `number`.
 
-        A number that the writer has reached is a duplicate: nothing is done. `expected` is the
-        version that the work is based on; `positions` say what of which topics is in the table now.
+        Args:
+            name: name of the table.
+            writer: name of the writer.
+            number: sequence number; one that the writer has reached is a duplicate, and ignored.
+            added: new files, written below `place`.
+            removed: locations of files to remove.
+            positions: what of which topics is in the table now.
+            expected: version of the table that the work is based on.
+
+        Raises:
+            TableChangedError: the table has another version.
         """
         return await self._run_slowly(
             self._derived.commit,
@@ -248,25 +295,25 @@ class AsyncTableStub(Delegate):
         start: Points | None = None,
         until: Points | None = None,
     ) -> ScanPlan:
-        """Return which files hold the records of a range, and what of it is in no file yet.
+        """Return the files that hold the records of a range, and the offsets in no file yet.
 
-        For readers that get at the files by themselves; the bounds are those of `scan`.
+        For readers of the files; the arguments are those of `scan`.
         """
         return await self._run(self._table.plan, partitions=partitions, start=start, until=until)
 
     async def record(self, key: bytes | str) -> dict[str, Any] | None:
-        """Return the latest record of a key with all its columns, also if it is a tombstone."""
+        """Return the latest record of a key with all columns, tombstones included, or None."""
         return await self._run(self._table.record, key)
 
     async def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the current record of each key, in the order of partitions and offsets.
 
-        Keys that were deleted and records without a key are not in it. If partitions hold a key in
-        common, the record of the latest timestamp is current. Values that were replaced are read
-        only where they stand in a row group with a current one.
+        Deleted keys and records without a key are not included. If several partitions hold a key,
+        the latest timestamp wins. If records are removed while it reads, it starts again; after
+        several attempts it returns what is left, with a warning in the log file.
 
-        If records are removed while it reads, it begins again; after several times it gives those
-        that are left, which the log file tells.
+        Args:
+            columns: names of columns; default: all.
         """
         return await self._run_slowly(self._table.latest, columns)
 
@@ -279,13 +326,16 @@ class AsyncTableStub(Delegate):
     ) -> pa.Table:
         """Return the records that the table had at an earlier point.
 
-        The point is either an `offset`, when the next record of a partition was to be that one (a
-        number for every partition, or a dictionary; partitions not named are whole), or a `time`:
-        records with a timestamp up to and including it. An offset above the end, or a point before
-        everything that retention has left, is an `OffsetOutOfRangeError`.
+        In a compacted topic, a record that was current then and replaced since may be gone.
 
-        Of a compacted topic it shows what is left: a record that was current then and replaced
-        since may be gone.
+        Args:
+            offset: end of the records, for every partition or by partition; others are whole.
+            time: last timestamp, instead of `offset`.
+            columns: names of columns; default: all.
+            where: a filter, as in `scan`.
+
+        Raises:
+            OffsetOutOfRangeError: the offset is above the end, or the point before all records.
         """
         return await self._run_slowly(self._table.as_of, offset, time, columns, where)
 
@@ -296,7 +346,7 @@ class AsyncLogStub(Delegate):
     _log: Log
 
     async def topics(self) -> list[str]:
-        """List the names of the topics, without those of the log's own."""
+        """List the names of the topics, without internal ones."""
         return await self._run(self._log.topics)
 
     async def create_topic(
@@ -306,11 +356,17 @@ class AsyncLogStub(Delegate):
         schema: pa.Schema | None = None,
         config: Mapping[str, object] | TopicConfig | None = None,
     ) -> TopicInfo:
-        """Create a topic: raw without a schema (values are bytes), typed with one.
+        """Create a topic.
 
-        `partitions` defaults to the setting `default_partitions` of the log. `config` are the
-        settings that differ from their defaults. Raises `TopicExistsError` if a topic has the
-        name, `InvalidNameError` if it cannot be one.
+        Args:
+            name: 1 to 128 letters, digits, `.`, `_` or `-`.
+            partitions: default: the log's setting `default_partitions`.
+            schema: Arrow schema of the values; None makes a raw topic, whose values are bytes.
+            config: topic settings that differ from their defaults.
+
+        Raises:
+            TopicExistsError: a topic has this name.
+            InvalidNameError: the name is not allowed.
         """
         return await self._run(self._log.create_topic, name, partitions, schema, config)
 
@@ -321,16 +377,17 @@ class AsyncLogStub(Delegate):
         schema: pa.Schema | None = None,
         config: Mapping[str, object] | TopicConfig | None = None,
     ) -> TopicInfo:
-        """Return a topic as it is, or create it if it does not exist.
+        """Return a topic, created as by `create_topic` if it does not exist.
 
-        Partitions, schema and settings of an existing topic stay what they are.
+        Partitions, schema and settings of an existing topic do not change.
         """
         return await self._run(self._log.get_or_create_topic, name, partitions, schema, config)
 
     async def describe_topic(self, name: str) -> TopicInfo:
         """Return partitions, schema and settings of a topic.
 
-        Raises `TopicNotFoundError` if it does not exist.
+        Raises:
+            TopicNotFoundError: the topic does not exist.
         """
         return await self._run(self._log.describe_topic, name)
 
@@ -343,15 +400,25 @@ class AsyncLogStub(Delegate):
     ) -> TopicInfo:
         """Change settings, add nullable fields to the schema, add partitions.
 
-        What is None stays as it is. Raises `SchemaChangeError` if the schema differs in more than
-        added nullable fields.
+        Args:
+            name: the topic.
+            config: settings to change; None changes none.
+            schema: the schema with the new fields at its end; None keeps it.
+            partitions: as in `add_partitions`.
+
+        Raises:
+            SchemaChangeError: the schema differs in more than added nullable fields.
         """
         return await self._run(self._log.alter_topic, name, config, schema, partitions)
 
     async def add_partitions(self, name: str, partitions: int) -> TopicInfo:
-        """Set the number of partitions of a topic, which can only grow.
+        """Raise the number of partitions of a topic.
 
-        Records written from now on may go to another partition than earlier ones of the same key.
+        From then on a key may go to another partition than before.
+
+        Args:
+            name: the topic.
+            partitions: the new total, not less than the current one.
         """
         return await self._run(self._log.add_partitions, name, partitions)
 
@@ -360,26 +427,34 @@ class AsyncLogStub(Delegate):
         await self._run(self._log.purge_topic, name)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with everything in it; one created later under its name is empty."""
+        """Delete a topic and its records; one created later under the name is empty."""
         await self._run(self._log.delete_topic, name)
 
     async def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Return earliest offset and end of each partition; the end is exclusive."""
+        """Return earliest offset and end (exclusive) of each partition."""
         return await self._run(self._log.offsets, topic)
 
     async def offset_for_time(self, topic: str, partition: int = 0, *, timestamp: Any) -> int:
-        """Return the first offset whose record is of that time or later; the end if there is none.
+        """Return the first offset with this timestamp or a later one, or the end.
 
-        `timestamp` is a datetime (naive means UTC) or microseconds since 1970.
+        Args:
+            topic: name of the topic.
+            partition: number of the partition.
+            timestamp: a datetime (naive means UTC) or microseconds since 1970.
         """
         return await self._run(self._log.offset_for_time, topic, partition, timestamp=timestamp)
 
     async def committed_number(self, name: str) -> int | None:
-        """Return the last number that was committed under a name; None if there is none."""
+        """Return the last number committed under a name, or None."""
         return await self._run(self._log.committed_number, name)
 
     async def commit_offsets(self, group: str, offsets: Offsets) -> None:
-        """Commit offsets for a group, whether or not it has members."""
+        """Commit offsets for a group, whether or not it has members.
+
+        Args:
+            group: name of the group.
+            offsets: the next offset to read, by topic and partition.
+        """
         await self._run(self._log.commit_offsets, group, offsets)
 
     async def committed(self, group: str) -> dict[TopicPartition, int]:
@@ -393,33 +468,49 @@ class AsyncLogStub(Delegate):
     async def describe_group(self, name: str) -> GroupInfo:
         """Return members, committed offsets and lag of a group.
 
-        Raises `GroupNotFoundError` if it does not exist.
+        Raises:
+            GroupNotFoundError: the group does not exist.
         """
         return await self._run(self._log.describe_group, name)
 
     async def reset_group(self, name: str, offsets: Offsets) -> None:
-        """Set the offsets of a group without members; `GroupNotEmptyError` if it has some."""
+        """Set the offsets of a group without members; a new group is created.
+
+        Raises:
+            GroupNotEmptyError: the group has members.
+        """
         await self._run(self._log.reset_group, name, offsets)
 
     async def delete_group(self, name: str) -> None:
-        """Delete a group that has no members; `GroupNotEmptyError` if it has some."""
+        """Delete a group without members, with its offsets.
+
+        Raises:
+            GroupNotEmptyError: the group has members.
+            GroupNotFoundError: the group does not exist.
+        """
         await self._run(self._log.delete_group, name)
 
     async def checkpoint(self) -> CheckpointReport:
-        """Write what is in memory into segments, write a snapshot, free WAL files."""
+        """Write records in memory to segments, write a snapshot, free WAL files."""
         return await self._run_slowly(self._log.checkpoint)
 
     async def retain(self, topic: str | None = None) -> CleanupReport:
-        """Apply retention, compaction and merging now, to one topic or all."""
+        """Apply retention, compaction and merging now, to one topic or all.
+
+        Failures of topics are in `errors` of the result.
+        """
         return await self._run_slowly(self._log.retain, topic)
 
     async def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
-        """Return the segments of a topic that are due for a compaction by key, and their files.
+        """Return the segments of a topic that are due for a compaction by key.
 
-        For a job that decides elsewhere which records survive, and has them rewritten by
-        `rewrite_segments`. Changes nothing. `force` ignores `compact_dirty_percent`; what is too
-        young or held by a group is never part of it. The locations of a served log are those that
-        the server sees.
+        For a job that selects the surviving records, and has them rewritten by `rewrite_segments`.
+        Changes nothing. Segments that are too young or held by a group are never part of it.
+        Locations are as the process that owns the log sees them.
+
+        Args:
+            topic: name of the topic.
+            force: ignore `compact_dirty_percent`.
         """
         return await self._run(self._log.plan_compaction, topic, force=force)
 
@@ -428,35 +519,42 @@ class AsyncLogStub(Delegate):
     ) -> RewriteReport:
         """Replace consecutive segments by the survivors of a compaction.
 
-        `survivors` has a bit for each offset of the segments, compressed (`topic/survivors.py` says
-        how, and `pack_survivors` makes it). They are to be decided over everything from the
-        partition's first segment on: every record without a key survives, and the last of each key,
-        unless it is a tombstone that may go. A partition too large for one call is rewritten in
-        several, from its beginning on.
+        What is written is verified before it counts; writers do not wait. Of a partition, all
+        records without a key must survive, and the last of each key, unless it is a tombstone
+        that is due.
+        A large partition is rewritten in several calls, from its beginning on.
 
-        What is written is read again and compared before it counts; writers do not wait. Raises
-        `StalePlanError` if the segments are not there any more as they were, also when it is called
-        a second time; `SurvivorsError` if they cannot be right. Then nothing is changed.
+        Args:
+            topic: name of the topic.
+            partition: number of the partition.
+            segments: ids, as `plan_compaction` returns them.
+            survivors: a compressed bitmap with a bit for each offset (`topic/survivors.py`).
+
+        Raises:
+            StalePlanError: the segments have changed; nothing was changed.
+            SurvivorsError: the survivors cannot be right; nothing was changed.
         """
         return await self._run_slowly(
             self._log.rewrite_segments, topic, partition, segments, survivors
         )
 
     async def verify(self, topic: str | None = None) -> int:
-        """Read every byte of every segment; return how many. Raises at the first damage."""
+        """Read every byte of every segment; return their number.
+
+        Raises:
+            CorruptionError: the first damage found.
+        """
         return await self._run_slowly(self._log.verify, topic)
 
     async def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
-        """Describe each segment of a partition, and where its file is.
-
-        The locations of a served log are those that the server sees.
-        """
+        """Describe the segments of a partition, with the locations that the log's process sees."""
         return await self._run(self._log.segments, topic, partition)
 
     async def verify_segment(self, topic: str, partition: int, segment: int) -> bool:
-        """Read every byte of one segment, wherever it is; False if there is none of that id.
+        """Read every byte of a segment; return False if there is none of that id.
 
-        Raises `CorruptionError` if anything in it is not as it should be.
+        Raises:
+            CorruptionError: the segment is damaged.
         """
         return await self._run_slowly(self._log.verify_segment, topic, partition, segment)
 

@@ -63,9 +63,11 @@ class AsyncConsumer(AsyncClosing):
     # Reading
 
     async def poll(self, wait_ms: int | None = 0) -> pa.Table:
-        """Return the next records, waiting for them at most so long (None: forever).
+        """Return the next records; the table is empty if none arrive in time.
 
         The table is empty if none came. It is also what tells the group that this member lives.
+
+        Arguments and errors are those of `Consumer.poll`.
         """
         consumer = self._consumer
         consumer._check_open()
@@ -90,7 +92,7 @@ class AsyncConsumer(AsyncClosing):
             yield table
 
     def wake(self) -> None:
-        """End the iteration or the waiting of another task. Any thread."""
+        """End the iteration, or the wait, of another task. Any thread."""
         self._consumer.wake()
 
     async def _wait(self, left: float | None) -> None:
@@ -108,7 +110,7 @@ class AsyncConsumer(AsyncClosing):
     # The group
 
     async def heartbeat(self) -> None:
-        """Report the group that this member lives; take and give up partitions as it says."""
+        """Send a heartbeat to the group, and take or give up partitions as it decides."""
         if self.member:
             held = frozenset(self._consumer._positions)
             await self._take_over(held, await self._run(self._consumer._beat))
@@ -150,21 +152,26 @@ class AsyncConsumer(AsyncClosing):
         return self._consumer.positions()
 
     async def seek(self, topic: str, partition: int, offset: int | str) -> None:
-        """Go on elsewhere in a partition that this consumer reads."""
+        """Continue at another offset of a partition that this consumer reads.
+
+        Arguments and errors are those of `Consumer.seek`.
+        """
         self._consumer.seek(topic, partition, offset)
 
     async def rewind(self) -> None:
-        """Go back to what the group committed last, or else to where this consumer began."""
+        """Go back to the committed offsets, or to where this consumer began."""
         self._consumer.rewind()
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """Count the records of each partition that this consumer has not been given yet."""
+        """Count the records of each partition that this consumer has not returned yet."""
         return self._consumer.lag()
 
     async def commit(self, offsets: Offsets | None = None) -> None:
-        """Remember how far the group has come; durable when this returns.
+        """Commit offsets of the group; durable on return.
 
         Without `offsets`: everything given out so far.
+
+        Arguments and errors are those of `Consumer.commit`.
         """
         self._consumer._check_open()
         if offsets is None:
@@ -176,7 +183,7 @@ class AsyncConsumer(AsyncClosing):
         return self._consumer.given()
 
     async def close(self) -> None:
-        """Leave the group, so that its other members take over at once."""
+        """Leave the group, so that other members take over at once."""
         if not self._consumer._closed:
             await self._run(self._consumer.close)
 

@@ -25,7 +25,7 @@ class AsyncDerived(AsyncDerivedStub):
         return self._derived.store_options
 
     async def place(self, name: str) -> str:
-        """Return a URL below which the files of one attempt are written; new for each call."""
+        """Return a new URL below which the files of one attempt are written."""
         return await self._run_slowly(self._derived.place, name)
 
     async def iceberg(self, name: str) -> Any:

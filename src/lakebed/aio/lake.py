@@ -29,16 +29,18 @@ class AsyncLake(AsyncLakeStub):
         take_over: bool = False,
         progress: Progress | None = None,
     ) -> SyncReport:
-        """Bring tables, and the store, up to date now; of one topic, or of all.
+        """Update the tables, and the object store, now.
 
         A table that another writer has changed is refused, unless you `take_over`: then it shows
         exactly the log's records again. `progress` is called in the event loop.
+
+        Arguments and errors are those of `log.lake.sync`.
         """
         tell = None if progress is None else progress_in_loop(progress)
         return await self._run_slowly(self._lake.sync, topic, take_over=take_over, progress=tell)
 
     async def table(self, topic: str) -> Any:
-        """Return the pyiceberg table of a topic, showing everything that is in segments now.
+        """Return the pyiceberg table of a topic, with everything that is in segments now.
 
         Its own methods block: call them in a thread.
         """

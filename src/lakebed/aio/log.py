@@ -127,10 +127,12 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         partition: int | None = None,
         timestamp: Any = None,
     ) -> Ack:
-        """Append a record and return where it is, when it is durable.
+        """Append a record; return its position once it is durable.
 
         Tasks that append at the same time share entries and syncs. If the call is cancelled, the
         record may still be written.
+
+        Arguments and errors are those of `Log.append`.
         """
 
     @abc.abstractmethod
@@ -144,16 +146,18 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         partition: int | None = None,
         timestamp: Any = None,
     ) -> asyncio.Future[Ack]:
-        """Append a record; the future gives where it is, when it is durable.
+        """Append a record as `append` does; return a future of its position.
 
         It is appended whether or not the future is awaited.
         """
 
     @abc.abstractmethod
     async def append_batch(self, topic: str, rows: Rows, *, partition: int | None = None) -> Acks:
-        """Append a table, a record batch or a list of rows; all of it or nothing.
+        """Append records atomically; return their positions once they are durable.
 
         Returns when it is durable. If the call is cancelled, the batch may still be written.
+
+        Arguments and errors are those of `Log.append_batch`.
         """
 
     def producer(
@@ -164,7 +168,10 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         batch_bytes: int = 1 * limits.MIB,
         memory_bytes: int = 64 * limits.MIB,
     ) -> Opening[AsyncProducer]:
-        """Open a producer: it batches what is sent one by one, and writes each batch once."""
+        """Open a producer, which batches single records and writes each batch exactly once.
+
+        Arguments and errors are those of `Log.producer`.
+        """
 
         async def opening() -> AsyncProducer:
             self._log._check_open()
@@ -181,9 +188,11 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
     def transaction(
         self, name: str | None = None, *, timeout_ms: int = 60_000
     ) -> Opening[AsyncTransaction]:
-        """Begin a transaction: records and consumer offsets that become visible together.
+        """Begin a transaction: records and consumer offsets that become visible atomically.
 
         An open one of the same `name` is aborted and its owner fenced.
+
+        Arguments and errors are those of `Log.transaction`.
         """
 
         async def opening() -> AsyncTransaction:
@@ -205,10 +214,12 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         keep_ms: int = KEEP_MS,
         offsets: Mapping[str, Offsets] | None = None,
     ) -> CommittedTogether:
-        """Make prepared transactions, and offsets by group, visible at once; durable on return.
+        """Commit prepared transactions and group offsets atomically; durable on return.
 
         All of them or none, and once for a `number` of a `name`. If the call is cancelled, it may
         still happen.
+
+        Arguments and errors are those of `Log.commit_together`.
         """
         self._log._check_open()
         await self._admit()
@@ -235,10 +246,12 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         columns: Sequence[str] | None = None,
         wait_ms: int | None = 0,
     ) -> pa.Table:
-        """Return records of a partition from `offset` on, as one table; empty at the end.
+        """Return records of a partition as a table, which is empty at the end of the partition.
 
-        With `wait_ms` an empty answer waits that long for a record (None: forever), without
-        holding a thread.
+        With `wait_ms` an empty answer waits that long for a record (None: forever), without holding
+        a thread.
+
+        Arguments and errors are those of `Log.read`.
         """
 
     @abc.abstractmethod
@@ -263,6 +276,8 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
         """Open a consumer: a member of `group` that reads its share of `topics`.
 
         Callbacks run in the event loop, and may be coroutine functions.
+
+        Arguments and errors are those of `Log.consumer`.
         """
 
         async def opening() -> AsyncConsumer:
@@ -290,7 +305,10 @@ class AsyncLog(AsyncLogStub, AsyncClosing):
     async def backup(
         self, target: str | os.PathLike[str], *, progress: Progress | None = None
     ) -> BackupReport:
-        """Copy the log as it is at one point, verified, into a folder that is new or empty."""
+        """Copy the log as of one point in time, verified, into a new or empty folder.
+
+        Arguments and errors are those of `Log.backup`.
+        """
         tell = None if progress is None else progress_in_loop(progress)
         return await self._run_slowly(self._log.backup, target, progress=tell)
 

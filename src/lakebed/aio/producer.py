@@ -58,10 +58,12 @@ class AsyncProducer(AsyncClosing):
         partition: int | None = None,
         timestamp: Any = None,
     ) -> asyncio.Future[Ack]:
-        """Send a record; the future gives its place when it is on disk.
+        """Queue a record; the future receives its position when it is durable.
 
         It is sent whether or not the future is awaited. Awaiting some of them is what keeps a
         sender from running ahead of the disk.
+
+        Arguments and errors are those of `Producer.send`.
         """
         if self._closing:
             raise ClosedError("the producer is closed", name=self.name)
@@ -109,14 +111,17 @@ class AsyncProducer(AsyncClosing):
             self._pump = None
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Return when everything sent before is on disk; raise if some of it is not."""
+        """Wait until everything sent before is durable; raise the error if some of it is not.
+
+        Arguments and errors are those of `Producer.flush`.
+        """
         async with asyncio.timeout(timeout):
             if self._pump is not None:
                 await asyncio.shield(self._pump)
         await self._threads.run(self._producer.flush, timeout)
 
     async def close(self) -> None:
-        """Write what was sent, and end. Raise if some of it could not be written."""
+        """Write what was sent, and close; raise the error if some of it was not written."""
         if self._closing:
             return
         self._closing = True

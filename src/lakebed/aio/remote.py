@@ -99,9 +99,11 @@ class AsyncRemoteLog(AsyncLog):
         partition: int | None = None,
         timestamp: Any = None,
     ) -> Ack:
-        """Append a record and return where it is, when it is durable.
+        """Append a record; return its position once it is durable.
 
         If the call is cancelled, the record may still be written.
+
+        Arguments and errors are those of `Log.append`.
         """
 
         def post() -> asyncio.Future[Ack]:
@@ -126,7 +128,7 @@ class AsyncRemoteLog(AsyncLog):
         partition: int | None = None,
         timestamp: Any = None,
     ) -> asyncio.Future[Ack]:
-        """Append a record; the future gives where it is, or why it was refused.
+        """Append a record as `append` does; return a future of its position.
 
         It is appended whether or not the future is awaited.
         """
@@ -163,9 +165,11 @@ class AsyncRemoteLog(AsyncLog):
             lane.pump()
 
     async def append_batch(self, topic: str, rows: Rows, *, partition: int | None = None) -> Acks:
-        """Append a table, a record batch or a list of rows; all of it or nothing.
+        """Append records atomically; return their positions once they are durable.
 
         Returns when it is durable. If the call is cancelled, the batch may still be written.
+
+        Arguments and errors are those of `Log.append_batch`.
         """
 
         async def post() -> Acks:
@@ -198,9 +202,11 @@ class AsyncRemoteLog(AsyncLog):
         columns: Sequence[str] | None = None,
         wait_ms: int | None = 0,
     ) -> pa.Table:
-        """Return records of a partition from `offset` on, as one table; empty at the end.
+        """Return records of a partition as a table, which is empty at the end of the partition.
 
         With `wait_ms` an empty answer waits that long for a record (None: forever).
+
+        Arguments and errors are those of `Log.read`.
         """
         self._check_open()
         check_named(topic)
@@ -252,9 +258,11 @@ class AsyncRemoteLog(AsyncLog):
             self._threads.waiting(call, *args)
 
     def table(self, name: str) -> AsyncTable:
-        """Return a topic as a table; whether there is such a topic is told by its first use.
+        """Return a topic as a table: scans, lookups by key, the current record of each key.
 
         Its `schema` asks the server and holds up the loop for that long.
+
+        Arguments and errors are those of `Log.table`.
         """
         self._check_open()
         return AsyncTable(_LateTable(self._log._connection, name), self._threads)
@@ -333,12 +341,15 @@ class AsyncRemoteProducer(AsyncProducer):
     """Sends records to a served log; a thread checks them, as it may have to ask the server."""
 
     def send(self, topic: str, value: Any, key: Any = None, **more: Any) -> asyncio.Future[Ack]:
-        """Send a record; the future gives its place when it is on disk. See `AsyncProducer`."""
+        """Queue a record; the future receives its position when it is durable.
+
+        Arguments and errors are those of `Producer.send`.
+        """
         self._connection.check_process()
         return super().send(topic, value, key, **more)
 
     async def close(self) -> None:
-        """Write what was sent, and end; in a forked process this is left to the parent."""
+        """Write what was sent, and close; in a forked process this is left to the parent."""
         if not self._connection.forked:
             await super().close()
 
@@ -391,7 +402,7 @@ class AsyncRemoteTransaction(AsyncTransaction):
         partition: int | None = None,
         timestamp: Any = None,
     ) -> None:
-        """Add a record; it is visible when the transaction is committed."""
+        """Add a record, visible after the commit: see `Transaction.append`."""
         given = (topic, value, key, headers, partition, timestamp)
         record = self._checked_at_once(*given)
         if record is None or not self._transaction._add_at_once(topic, record):

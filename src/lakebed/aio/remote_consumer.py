@@ -57,9 +57,11 @@ class AsyncRemoteConsumer(AsyncConsumer):
     # Reading
 
     async def poll(self, wait_ms: int | None = 0) -> pa.Table:
-        """Return the next records, waiting for them at most so long (None: forever).
+        """Return the next records; the table is empty if none arrive in time.
 
         The table is empty if none came. It is also what tells the group that this member lives.
+
+        Arguments and errors are those of `Consumer.poll`.
         """
         consumer = self._remote
         consumer._check_open()
@@ -133,7 +135,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
         self._asked = None
 
     def wake(self) -> None:
-        """End the iteration or the waiting of another task. Any thread."""
+        """End the iteration, or the wait, of another task. Any thread."""
         self._remote._stopping = True
         self._event.set()
 
@@ -146,31 +148,36 @@ class AsyncRemoteConsumer(AsyncConsumer):
     # The group
 
     async def heartbeat(self) -> None:
-        """Report the group that this member lives; take and give up partitions as it says."""
+        """Send a heartbeat to the group, and take or give up partitions as it decides."""
         await self._settle()
         await super().heartbeat()
 
     # Positions
 
     async def seek(self, topic: str, partition: int, offset: int | str) -> None:
-        """Go on elsewhere in a partition that this consumer reads."""
+        """Continue at another offset of a partition that this consumer reads.
+
+        Arguments and errors are those of `Consumer.seek`.
+        """
         await self._settle()
         await self._run(self._remote.seek, topic, partition, offset)
 
     async def rewind(self) -> None:
-        """Go back to what the group committed last, or else to where this consumer began."""
+        """Go back to the committed offsets, or to where this consumer began."""
         await self._settle()
         await self._run(self._remote.rewind)
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """Count the records of each partition that this consumer has not been given yet."""
+        """Count the records of each partition that this consumer has not returned yet."""
         found: dict[TopicPartition, int] = await self._run(self._remote.lag)
         return found
 
     async def commit(self, offsets: Offsets | None = None) -> None:
-        """Remember how far the group has come; durable when this returns.
+        """Commit offsets of the group; durable on return.
 
         Without `offsets`: everything given out so far.
+
+        Arguments and errors are those of `Consumer.commit`.
         """
         self._remote._check_open()
         await self._run(self._remote.commit, await self.given() if offsets is None else offsets)
@@ -181,7 +188,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
         return found
 
     async def close(self) -> None:
-        """Leave the group, so that its other members take over at once."""
+        """Leave the group, so that other members take over at once."""
         if self._remote._closed:
             return
         with contextlib.suppress(ClosedError):  # a closed log has no members any more

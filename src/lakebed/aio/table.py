@@ -40,11 +40,13 @@ class AsyncTable(AsyncTableStub):
         start: Points | None = None,
         until: Points | None = None,
     ) -> AsyncIterator[pa.RecordBatch]:
-        """Read the records there are when the first batch is asked for, batch by batch.
+        """Read the current records, partition by partition, in the order of offsets.
 
         `async for batch in table.scan(): ...`. Bad arguments are told there too. For the rest see
         `Table.scan`. Whoever stops early holds what the scan has opened until it is collected, or
         until `aclose` is called.
+
+        Arguments and errors are those of `Table.scan`.
         """
         reader = await self._threads.run(
             partial(
@@ -56,14 +58,16 @@ class AsyncTable(AsyncTableStub):
             yield batch
 
     async def get(self, key: bytes | str, default: Any = None) -> Any:
-        """Return the current value of a key: bytes of a raw topic, a dictionary of a typed one.
+        """Return the current value of a key: bytes for a raw topic, a dictionary for a typed one.
 
         A key that was never written, or was deleted by a tombstone, has the value `default`.
+
+        Arguments and errors are those of `Table.get`.
         """
         return await self._threads.run(self._table.get, key, default)
 
     async def iceberg(self) -> Any:
-        """Return the topic's table for pyiceberg, showing everything that is in files now."""
+        """Return the pyiceberg table of the topic, with everything that is in files now."""
         return await self._threads.run_slowly(self._table.iceberg)
 
     def __repr__(self) -> str:

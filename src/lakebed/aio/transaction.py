@@ -57,7 +57,10 @@ class AsyncTransaction(AsyncClosing):
         partition: int | None = None,
         timestamp: Any = None,
     ) -> None:
-        """Add a record; it is visible when the transaction is committed."""
+        """Add a record, visible after the commit; the arguments are those of `Log.append`.
+
+        Arguments and errors are those of `Transaction.append`.
+        """
         transaction = self._transaction
         record = transaction._writing.record(topic, value, key, headers, partition, timestamp)
         if not transaction._add_at_once(topic, record):
@@ -65,17 +68,19 @@ class AsyncTransaction(AsyncClosing):
             await self._run(transaction._add_record, topic, record)
 
     async def append_batch(self, topic: str, rows: Any, *, partition: int | None = None) -> None:
-        """Add a batch; it is visible when the transaction is committed."""
+        """Add records, visible after the commit; the arguments are those of `Log.append_batch`."""
         await self._admit()
         await self._run(self._transaction.append_batch, topic, rows, partition=partition)
 
     async def commit_offsets(
         self, group: str | AsyncConsumer, offsets: Offsets | None = None
     ) -> None:
-        """Commit consumer offsets with the transaction: as far as the group has come.
+        """Commit consumer offsets with the transaction.
 
         Given a consumer, its partitions must still be its own when the transaction commits, and
         `offsets` may be left out: everything that the consumer gave out so far.
+
+        Arguments and errors are those of `Transaction.commit_offsets`.
         """
         if isinstance(group, AsyncConsumer):
             offsets = await group.given() if offsets is None else offsets
@@ -84,23 +89,26 @@ class AsyncTransaction(AsyncClosing):
             await self._run(self._transaction.commit_offsets, group, offsets)
 
     async def commit(self) -> list[Acks]:
-        """Make everything visible at once; return when that is durable."""
+        """Make everything visible atomically; return the positions once that is durable.
+
+        Arguments and errors are those of `Transaction.commit`.
+        """
         await self._admit()
         acks: list[Acks] = await self._run(self._transaction.commit)
         return acks
 
     async def prepare(self) -> tuple[int, int]:
-        """Write everything, unseen, and leave it to `commit_together`; give (id, epoch)."""
+        """Make everything durable but invisible, for `Log.commit_together`; return (id, epoch)."""
         await self._admit()
         identity: tuple[int, int] = await self._run(self._transaction.prepare)
         return identity
 
     async def abort(self) -> None:
-        """Drop everything. An aborted transaction leaves nothing behind."""
+        """Drop everything."""
         await self._run(self._transaction.abort)
 
     async def close(self) -> None:
-        """Abort it, unless it has ended before or is prepared."""
+        """Abort, unless it has ended, is prepared, or belongs to the parent process."""
         if self.outcome == "open":
             await self._run(self._transaction.close)
 

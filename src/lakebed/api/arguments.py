@@ -28,13 +28,13 @@ def check_wait(wait_ms: Any) -> None:
     if wait_ms is not None and (
         not isinstance(wait_ms, int | float) or isinstance(wait_ms, bool) or wait_ms < 0
     ):
-        raise InvalidArgumentError("wait_ms must be a number from 0, or None", got=repr(wait_ms))
+        raise InvalidArgumentError("wait_ms must be 0 or more, or None", got=repr(wait_ms))
 
 
 def checked_start(start: Any) -> str:
     """Check where a group begins that has committed nothing."""
     if start not in (EARLIEST, LATEST):
-        raise InvalidArgumentError("start is 'earliest' or 'latest'", got=repr(start))
+        raise InvalidArgumentError("start must be 'earliest' or 'latest'", got=repr(start))
     return str(start)
 
 
@@ -62,6 +62,7 @@ def checked_segments(segments: Sequence[int]) -> tuple[int, ...]:
     listed = isinstance(segments, list | tuple) and bool(segments)
     if not listed or any(type(each) is not int for each in segments):
         raise InvalidArgumentError(
-            "segments are a list of ids, as `plan_compaction` gives them", got=repr(segments)[:200]
+            "segments must be a list of ids, as `plan_compaction` returns them",
+            got=repr(segments)[:200],
         )
     return tuple(segments)

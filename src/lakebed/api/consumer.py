@@ -27,9 +27,8 @@ Callback = Callable[[list[TopicPartition]], None]
 class Consumer(Closing):
     """Reads what a group has not read yet. One thread at a time; `wake` from any thread.
 
-    Iterating waits for new records and never ends (`break`, or `wake` from another
-    thread). Each batch is a table of one topic, named in its schema's metadata, with the column
-    `partition`; `commit` remembers everything that was given out so far.
+    Iterating waits for new records and never ends (`break`, or `wake` from another thread). Each
+    batch is a table of one topic, named in the metadata of its schema, with the column `partition`.
     """
 
     def __init__(
@@ -87,10 +86,15 @@ class Consumer(Closing):
     # Reading
 
     def poll(self, wait_ms: int | None = 0) -> pa.Table:
-        """Return the next records, waiting for them at most so long (None: forever).
+        """Return the next records; the table is empty if none arrive in time.
 
-        The table is empty if none came. It is also what tells the group that this member lives: a
-        member that does not poll for longer than its session loses its partitions.
+        It is also the heartbeat of the member.
+
+        Args:
+            wait_ms: how long to wait for records; None waits forever.
+
+        Raises:
+            FencedError: the member was removed from the group.
         """
         self._check_open()
         check_wait(wait_ms)
@@ -129,7 +133,7 @@ class Consumer(Closing):
             yield table
 
     def wake(self) -> None:
-        """End the iteration or the waiting of another thread."""
+        """End the iteration, or the wait, of another thread."""
         self._stopping = True
         self._ring()
 
@@ -161,9 +165,9 @@ class Consumer(Closing):
     # The group
 
     def heartbeat(self) -> None:
-        """Send the group a heartbeat; take and give up partitions as it says.
+        """Send a heartbeat to the group, and take or give up partitions as it decides.
 
-        `poll` does it. Work on one batch that takes longer than the session needs it in between.
+        `poll` does it; call it during work on one batch that takes longer than the session.
         """
         if not self.member:
             return
@@ -239,7 +243,13 @@ class Consumer(Closing):
         return dict(self._positions)
 
     def seek(self, topic: str, partition: int, offset: int | str) -> None:
-        """Go on elsewhere in a partition that this consumer reads."""
+        """Continue at another offset of a partition that this consumer reads.
+
+        Args:
+            topic: name of the topic.
+            partition: number of the partition.
+            offset: an integer, `"earliest"` or `"latest"`.
+        """
         for name in self._cursor.topics():
             known, bounds = self._backend.describe(name)
             lows = {number: low for number, (low, _) in bounds.items()}
@@ -255,10 +265,9 @@ class Consumer(Closing):
         self._positions[place] = self._cursor.given[place] = position
 
     def rewind(self) -> None:
-        """Go back to what the group committed last, or else to where this consumer began.
+        """Go back to the committed offsets, or to where this consumer began.
 
-        For work that failed: what was given out and not committed is given out again. Without it
-        the next `poll` goes on behind it, and the next commit would count it as done.
+        Use it after failed work; otherwise the next commit would include the failed records.
         """
         committed = self._groups.committed(self.group) if self.group else {}
         for place in self._positions:
@@ -266,7 +275,7 @@ class Consumer(Closing):
         self._cursor.given.clear()
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Count the records of each partition that this consumer has not been given yet."""
+        """Count the records of each partition that this consumer has not returned yet."""
         ends = {name: self._backend.offsets(name) for name in self._cursor.topics()}
         return {
             place: ends[place.topic][place.partition][1] - position
@@ -274,13 +283,17 @@ class Consumer(Closing):
         }
 
     def commit(self, offsets: Offsets | None = None) -> None:
-        """Remember how far the group has come; durable when this returns.
+        """Commit offsets of the group; durable on return.
 
-        Without `offsets`: everything given out so far.
+        Args:
+            offsets: the next offsets to read; default: everything returned so far.
+
+        Raises:
+            FencedError: the partition is assigned to another member.
         """
         self._check_open()
         if self.group is None:
-            raise InvalidArgumentError("a consumer without a group has nowhere to commit to")
+            raise InvalidArgumentError("a consumer without a group cannot commit")
         self._groups.commit(self.group, self.member, self.given() if offsets is None else offsets)
 
     def given(self) -> dict[TopicPartition, int]:
@@ -297,7 +310,7 @@ class Consumer(Closing):
         }
 
     def close(self) -> None:
-        """Leave the group, so that its other members take over at once."""
+        """Leave the group, so that other members take over at once."""
         if self._closed:
             return
         self._closed = True

@@ -58,7 +58,7 @@ class Cursor:
         """
         if self.ids.setdefault(topic, topic_id) == topic_id:
             return
-        _log.warning("%s was made anew; reading from its start", topic)
+        _log.warning("%s was deleted and created again; reading from its start", topic)
         for place in self.positions:
             if place.topic == topic:
                 self.given.pop(place, None)
@@ -69,7 +69,7 @@ class Cursor:
         """Return where to continue instead of at a position that the partition does not have."""
         if position > end:
             _log.warning(
-                "%s/%d ends at %d, before offset %d: it was made anew; reading from its start",
+                "%s/%d ends at %d, before offset %d: it was created again; reading from its start",
                 place.topic,
                 place.partition,
                 end,

@@ -12,7 +12,7 @@ from lakebed.types import TableName
 
 
 class DerivedCalls(abc.ABC):
-    """The calls by which files become part of a table, whoever owns the log. Any thread."""
+    """The calls by which files become part of a table, embedded or served. Any thread."""
 
     @abc.abstractmethod
     def describe(self, name: str) -> DerivedTable:

@@ -35,11 +35,12 @@ def checked_change(
     """Return a commit whose parts are of the right kind, or refuse it."""
     if not isinstance(writer, str) or not 0 < len(writer) <= _WRITER_CHARACTERS_MAX:
         raise InvalidArgumentError(
-            f"a writer is a text of 1 to {_WRITER_CHARACTERS_MAX} characters", got=repr(writer)[:99]
+            f"writer must be text of 1 to {_WRITER_CHARACTERS_MAX} characters",
+            got=repr(writer)[:99],
         )
     for name, value in (("number", number), ("expected", expected)):
         if not is_whole(value, 0, _NUMBER_MAX):
-            raise InvalidArgumentError(f"{name} must be a whole number from 0", got=repr(value))
+            raise InvalidArgumentError(f"{name} must be an integer from 0", got=repr(value))
     _check_positions(positions)
     return Change(
         writer,
@@ -60,7 +61,7 @@ def _check_positions(positions: object) -> None:
         pairs = [("", "")]
     if not all(type(number) is int and type(end) is int for number, end in pairs):
         raise InvalidArgumentError(
-            "positions are {topic: {partition: offset}}", got=repr(positions)
+            "positions must be {topic: {partition: offset}}", got=repr(positions)
         )
 
 
@@ -76,10 +77,12 @@ def check_files(added: Sequence[DerivedFile], table: DerivedTable) -> None:
                 expected=folder,
             )
         if file.content not in (DATA, DELETES) or (file.content == DELETES and not table.key):
-            raise InvalidArgumentError("a file holds data or deletes", got=repr(file.content))
+            raise InvalidArgumentError(
+                "content must be 'data' or 'deletes'", got=repr(file.content)
+            )
         if not 0 <= file.bucket < max(1, table.buckets):
             raise InvalidArgumentError(
-                "a file is of a bucket that the table has not", bucket=file.bucket
+                "a file is of a bucket that the table does not have", bucket=file.bucket
             )
     if len({file.location for file in added}) != len(added):
         raise InvalidArgumentError("a commit names a file twice", table=table.name)

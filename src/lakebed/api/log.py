@@ -70,10 +70,20 @@ class Log(Closing):
         clock: Clock | None = None,
         threaded: bool = True,
     ) -> EmbeddedLog:
-        """Open the log in `folder`, making it if the folder is new or empty.
+        """Open the log in a folder; create it if the folder is new or empty.
 
-        `progress` is told how far recovery has come. `disk`, `clock` and `threaded=False`
-        (everything in the calling thread, checkpoints included) are for tests.
+        Args:
+            folder: path of the log.
+            config: settings; default: `lakebed.toml` in the folder, or the defaults.
+            progress: called with the progress of recovery.
+            disk: for tests.
+            clock: for tests.
+            threaded: for tests; False runs everything, checkpoints included, in the calling thread.
+
+        Raises:
+            LockedError: another process owns the folder.
+            NotALogError: the folder contains something else.
+            CorruptionError: the files are damaged.
         """
         from lakebed.engine.log import EmbeddedLog  # a client does not need the engine
 
@@ -91,11 +101,17 @@ class Log(Closing):
         schema: pa.Schema | None = None,
         config: Mapping[str, object] | TopicConfig | None = None,
     ) -> TopicInfo:
-        """Create a topic: raw without a schema (values are bytes), typed with one.
+        """Create a topic.
 
-        `partitions` defaults to the setting `default_partitions` of the log. `config` are the
-        settings that differ from their defaults. Raises `TopicExistsError` if a topic has the
-        name, `InvalidNameError` if it cannot be one.
+        Args:
+            name: 1 to 128 letters, digits, `.`, `_` or `-`.
+            partitions: default: the log's setting `default_partitions`.
+            schema: Arrow schema of the values; None makes a raw topic, whose values are bytes.
+            config: topic settings that differ from their defaults.
+
+        Raises:
+            TopicExistsError: a topic has this name.
+            InvalidNameError: the name is not allowed.
         """
 
     @abc.abstractmethod
@@ -106,20 +122,21 @@ class Log(Closing):
         schema: pa.Schema | None = None,
         config: Mapping[str, object] | TopicConfig | None = None,
     ) -> TopicInfo:
-        """Return a topic as it is, or create it if it does not exist.
+        """Return a topic, created as by `create_topic` if it does not exist.
 
-        Partitions, schema and settings of an existing topic stay what they are.
+        Partitions, schema and settings of an existing topic do not change.
         """
 
     @abc.abstractmethod
     def topics(self) -> list[str]:
-        """List the names of the topics, without those of the log's own."""
+        """List the names of the topics, without internal ones."""
 
     @abc.abstractmethod
     def describe_topic(self, name: str) -> TopicInfo:
         """Return partitions, schema and settings of a topic.
 
-        Raises `TopicNotFoundError` if it does not exist.
+        Raises:
+            TopicNotFoundError: the topic does not exist.
         """
 
     @abc.abstractmethod
@@ -132,15 +149,25 @@ class Log(Closing):
     ) -> TopicInfo:
         """Change settings, add nullable fields to the schema, add partitions.
 
-        What is None stays as it is. Raises `SchemaChangeError` if the schema differs in more than
-        added nullable fields.
+        Args:
+            name: the topic.
+            config: settings to change; None changes none.
+            schema: the schema with the new fields at its end; None keeps it.
+            partitions: as in `add_partitions`.
+
+        Raises:
+            SchemaChangeError: the schema differs in more than added nullable fields.
         """
 
     @abc.abstractmethod
     def add_partitions(self, name: str, partitions: int) -> TopicInfo:
-        """Set the number of partitions of a topic, which can only grow.
+        """Raise the number of partitions of a topic.
 
-        Records written from now on may go to another partition than earlier ones of the same key.
+        From then on a key may go to another partition than before.
+
+        Args:
+            name: the topic.
+            partitions: the new total, not less than the current one.
         """
 
     @abc.abstractmethod
@@ -149,7 +176,7 @@ class Log(Closing):
 
     @abc.abstractmethod
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with everything in it; one created later under its name is empty."""
+        """Delete a topic and its records; one created later under the name is empty."""
 
     # Writing
 
@@ -163,13 +190,22 @@ class Log(Closing):
         partition: int | None = None,
         timestamp: Any = None,
     ) -> Ack:
-        """Append a record and return its position, when it is durable.
+        """Append a record; return its position once it is durable.
 
-        It goes to `partition`, or to the partition that the hash of its key selects, or to the
-        next partition in turn. `timestamp` is a datetime (naive means UTC) or microseconds since
-        1970, by default the time of the call. Raises `RecordTooLargeError`,
-        `SchemaMismatchError` or `OverloadedError` if the record is not written, and
-        `UnknownOutcomeError` if that is not known.
+        Args:
+            topic: name of an existing topic.
+            value: bytes or text of a raw topic, a dictionary of a typed one; None deletes the key.
+            key: bytes or text; its hash selects the partition.
+            headers: values by name.
+            partition: where the record goes; default: by key, or without a key in turn.
+            timestamp: a datetime (naive means UTC) or microseconds since 1970; default: now.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist.
+            RecordTooLargeError: the record exceeds `record_bytes_max`.
+            SchemaMismatchError: the value does not fit the schema.
+            OverloadedError: memory is short, and nothing was written.
+            UnknownOutcomeError: the record may have been written.
         """
         self._check_open()
         return self._backend.writing.write(topic, value, key, headers, partition, timestamp)
@@ -184,7 +220,7 @@ class Log(Closing):
         partition: int | None = None,
         timestamp: Any = None,
     ) -> Future[Ack]:
-        """Append a record as `append` does; the future receives its position when it is durable."""
+        """Append a record as `append` does; return a future of its position."""
         self._check_open()
         writing = self._backend.writing
         return writing.append_async(
@@ -192,10 +228,16 @@ class Log(Closing):
         )
 
     def append_batch(self, topic: str, rows: Rows, *, partition: int | None = None) -> Acks:
-        """Append a table, a record batch or a list of rows; all of it or nothing.
+        """Append records atomically; return their positions once they are durable.
 
-        Returns when it is durable. Rows go to `partition`, or to the partitions that the hashes of
-        their keys select; rows without a key are spread over the partitions.
+        Args:
+            topic: name of an existing topic.
+            rows: an Arrow table, a record batch or a list of rows.
+            partition: where all rows go; default: by key, rows without a key are spread.
+
+        Raises:
+            EntryTooLargeError: the batch does not fit into one entry of the log.
+            SchemaMismatchError: a row does not fit the schema.
         """
         self._check_open()
         return self._backend.writing.append_batch(topic, rows, partition)
@@ -203,9 +245,9 @@ class Log(Closing):
     def append_batch_async(
         self, topic: str, rows: Rows, *, partition: int | None = None
     ) -> Future[Acks]:
-        """Append a batch as `append_batch` does; the future receives its positions.
+        """Append records as `append_batch` does; return a future of their positions.
 
-        Several of them in flight at a time keep the disk, or the network, busy.
+        Several batches in flight at a time keep the disk, or the network, busy.
         """
         self._check_open()
         return self._backend.writing.append_batch_async(topic, rows, partition)
@@ -218,11 +260,13 @@ class Log(Closing):
         batch_bytes: int = 1 * limits.MIB,
         memory_bytes: int = 64 * limits.MIB,
     ) -> Producer:
-        """Open a producer: it batches records that are sent one by one, and writes each batch once.
+        """Open a producer, which batches single records and writes each batch exactly once.
 
-        A batch is written when it has `batch_bytes`, after `linger_ms`, or on `flush`. With more
-        than `memory_bytes` in flight, `send` waits. A producer that is opened later under the same
-        `name` fences this one.
+        Args:
+            name: a producer opened later under the same name fences this one.
+            linger_ms: how long a batch waits for more records.
+            batch_bytes: size at which a batch is written.
+            memory_bytes: with more in flight, `send` waits.
         """
         self._check_open()
         check_range("linger_ms", linger_ms, 0, 60_000)
@@ -241,10 +285,11 @@ class Log(Closing):
         )
 
     def transaction(self, name: str | None = None, *, timeout_ms: int = 60_000) -> Transaction:
-        """Begin a transaction: records and consumer offsets that become visible at once.
+        """Begin a transaction: records and consumer offsets that become visible atomically.
 
-        It is aborted if it is not committed within `timeout_ms`. An open one of the same `name` is
-        aborted and its owner fenced.
+        Args:
+            name: an open transaction of the same name is aborted and its owner fenced.
+            timeout_ms: the transaction is aborted if it is not committed by then.
         """
         self._check_open()
         check_range("timeout_ms", timeout_ms, 1, 86_400_000)
@@ -262,11 +307,21 @@ class Log(Closing):
         keep_ms: int = KEEP_MS,
         offsets: Mapping[str, Offsets] | None = None,
     ) -> CommittedTogether:
-        """Make prepared transactions, and offsets by group, visible at once; durable on return.
+        """Commit prepared transactions and group offsets atomically; durable on return.
 
-        All of them or none: if one is not open any more, nothing happens. This happens once for a
-        `number`: when it, or a greater one, was committed under `name` before, nothing is added and
-        the transactions are dropped. The number is remembered until `keep_ms` after it.
+        If one of the transactions is not open, nothing happens. If `number` or a greater one was
+        committed under `name` before, the transactions are dropped.
+
+        Args:
+            transactions: results of `Transaction.prepare`.
+            name: name of the writer.
+            number: sequence number of this commit.
+            keep_ms: how long the number is remembered.
+            offsets: offsets to commit, by group.
+
+        Raises:
+            TransactionClosedError: a transaction was committed or aborted.
+            TransactionTimedOutError: a transaction timed out.
         """
         self._check_open()
         backend = self._backend
@@ -276,7 +331,7 @@ class Log(Closing):
         return self._commit_together(command)
 
     def committed_number(self, name: str) -> int | None:
-        """Return the last number that was committed under a name; None if there is none."""
+        """Return the last number committed under a name, or None."""
         self._check_open()
         return self._committed_number(str(ProducerName(name)))
 
@@ -294,26 +349,41 @@ class Log(Closing):
         columns: Sequence[str] | None = None,
         wait_ms: int | None = 0,
     ) -> pa.Table:
-        """Return records of a partition from `offset` on, as one table; empty at the end.
+        """Return records of a partition as a table, which is empty at the end of the partition.
 
-        `offset` is a number, `"earliest"` or `"latest"`. If there is a record, at least one is
-        returned, however large. With `wait_ms` an empty answer waits that long for a record (None:
-        forever). Raises `OffsetOutOfRangeError` if the offset was removed or is above the end.
+        Args:
+            topic: name of the topic.
+            partition: number of the partition.
+            offset: an integer, `"earliest"` or `"latest"`.
+            max_records: maximum number of records.
+            max_bytes: maximum size; at least one record is returned, however large.
+            columns: names of columns; default: all.
+            wait_ms: how long to wait for a record at the end; None waits forever.
+
+        Raises:
+            OffsetOutOfRangeError: the offset was removed, or is above the end.
         """
 
     @abc.abstractmethod
     def table(self, name: str) -> Table:
-        """Return a topic as a table: scans, lookups by key, the current record of each key."""
+        """Return a topic as a table: scans, lookups by key, the current record of each key.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist.
+        """
 
     @abc.abstractmethod
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Return earliest offset and end of each partition; the end is exclusive."""
+        """Return earliest offset and end (exclusive) of each partition."""
 
     @abc.abstractmethod
     def offset_for_time(self, topic: str, partition: int = 0, *, timestamp: Any) -> int:
-        """Return the first offset whose record is of that time or later; the end if there is none.
+        """Return the first offset with this timestamp or a later one, or the end.
 
-        `timestamp` is a datetime (naive means UTC) or microseconds since 1970.
+        Args:
+            topic: name of the topic.
+            partition: number of the partition.
+            timestamp: a datetime (naive means UTC) or microseconds since 1970.
         """
 
     def consumer(
@@ -333,9 +403,20 @@ class Log(Closing):
     ) -> Consumer:
         """Open a consumer: a member of `group` that reads its share of `topics`.
 
-        Or, with `partitions`, one that reads exactly those, with or without a group to commit to.
-        It continues where the group committed last; a group that has committed nothing begins at
-        `start`. A member that does not poll for `session_timeout_ms` loses its partitions.
+        It continues at the committed offsets of the group.
+
+        Args:
+            group: name of the group; with `partitions` it is optional.
+            topics: names of topics.
+            partitions: read exactly these, as `(topic, partition)`, instead of a share of topics.
+            start: where a group without commits starts: `"earliest"` or `"latest"`.
+            max_records: maximum number of records per poll.
+            max_bytes: maximum size per poll.
+            columns: names of columns; default: all.
+            session_timeout_ms: a member that does not poll for this long loses its partitions.
+            strategy: `"sticky"` or `"range"`; the same for all members.
+            on_assign: called with partitions that were assigned.
+            on_revoke: called with partitions before they are given up.
         """
         self._check_open()
         topics = checked_consumer(group, topics, partitions, session_timeout_ms)
@@ -363,7 +444,8 @@ class Log(Closing):
     def describe_group(self, name: str) -> GroupInfo:
         """Return members, committed offsets and lag of a group.
 
-        Raises `GroupNotFoundError` if it does not exist.
+        Raises:
+            GroupNotFoundError: the group does not exist.
         """
         self._check_open()
         return self._backend.groups.describe(name)
@@ -374,17 +456,31 @@ class Log(Closing):
         return self._backend.groups.committed(str(GroupName(group)))
 
     def commit_offsets(self, group: str, offsets: Offsets) -> None:
-        """Commit offsets for a group, whether or not it has members."""
+        """Commit offsets for a group, whether or not it has members.
+
+        Args:
+            group: name of the group.
+            offsets: the next offset to read, by topic and partition.
+        """
         self._check_open()
         self._backend.groups.commit(group, "", offsets)
 
     def reset_group(self, name: str, offsets: Offsets) -> None:
-        """Set the offsets of a group without members; `GroupNotEmptyError` if it has some."""
+        """Set the offsets of a group without members; a new group is created.
+
+        Raises:
+            GroupNotEmptyError: the group has members.
+        """
         self._check_open()
         self._backend.groups.reset(name, offsets)
 
     def delete_group(self, name: str) -> None:
-        """Delete a group that has no members; `GroupNotEmptyError` if it has some."""
+        """Delete a group without members, with its offsets.
+
+        Raises:
+            GroupNotEmptyError: the group has members.
+            GroupNotFoundError: the group does not exist.
+        """
         self._check_open()
         self._backend.groups.delete(name)
 
@@ -392,20 +488,26 @@ class Log(Closing):
 
     @abc.abstractmethod
     def checkpoint(self) -> CheckpointReport:
-        """Write what is in memory into segments, write a snapshot, free WAL files."""
+        """Write records in memory to segments, write a snapshot, free WAL files."""
 
     @abc.abstractmethod
     def retain(self, topic: str | None = None) -> CleanupReport:
-        """Apply retention, compaction and merging now, to one topic or all."""
+        """Apply retention, compaction and merging now, to one topic or all.
+
+        Failures of topics are in `errors` of the result.
+        """
 
     @abc.abstractmethod
     def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
-        """Return the segments of a topic that are due for a compaction by key, and their files.
+        """Return the segments of a topic that are due for a compaction by key.
 
-        For a job that decides elsewhere which records survive, and has them rewritten by
-        `rewrite_segments`. Changes nothing. `force` ignores `compact_dirty_percent`; what is too
-        young or held by a group is never part of it. The locations of a served log are those that
-        the server sees.
+        For a job that selects the surviving records, and has them rewritten by `rewrite_segments`.
+        Changes nothing. Segments that are too young or held by a group are never part of it.
+        Locations are as the process that owns the log sees them.
+
+        Args:
+            topic: name of the topic.
+            force: ignore `compact_dirty_percent`.
         """
 
     @abc.abstractmethod
@@ -414,44 +516,54 @@ class Log(Closing):
     ) -> RewriteReport:
         """Replace consecutive segments by the survivors of a compaction.
 
-        `survivors` has a bit for each offset of the segments, compressed (`topic/survivors.py` says
-        how, and `pack_survivors` makes it). They are to be decided over everything from the
-        partition's first segment on: every record without a key survives, and the last of each key,
-        unless it is a tombstone that may go. A partition too large for one call is rewritten in
-        several, from its beginning on.
+        What is written is verified before it counts; writers do not wait. Of a partition, all
+        records without a key must survive, and the last of each key, unless it is a tombstone
+        that is due.
+        A large partition is rewritten in several calls, from its beginning on.
 
-        What is written is read again and compared before it counts; writers do not wait. Raises
-        `StalePlanError` if the segments are not there any more as they were, also when it is called
-        a second time; `SurvivorsError` if they cannot be right. Then nothing is changed.
+        Args:
+            topic: name of the topic.
+            partition: number of the partition.
+            segments: ids, as `plan_compaction` returns them.
+            survivors: a compressed bitmap with a bit for each offset (`topic/survivors.py`).
+
+        Raises:
+            StalePlanError: the segments have changed; nothing was changed.
+            SurvivorsError: the survivors cannot be right; nothing was changed.
         """
 
     @abc.abstractmethod
     def backup(
         self, target: str | os.PathLike[str], *, progress: Progress | None = None
     ) -> BackupReport:
-        """Copy the log as it is at one point, verified, into a folder that is new or empty.
+        """Copy the log as of one point in time, verified, into a new or empty folder.
 
-        Everything acknowledged before the call is part of it. Writers and readers continue; files
-        that the log drops during the copy stay until they are copied. One at a time. The target of
-        a served log is a name, below the folder that the server's settings name.
+        Everything acknowledged before the call is included. Writers and readers continue. One
+        backup runs at a time.
+
+        Args:
+            target: the folder; for a served log, a name in the server's folder `backups`.
+            progress: called with the progress of the copy.
         """
 
     @abc.abstractmethod
     def verify(self, topic: str | None = None) -> int:
-        """Read every byte of every segment; return how many. Raises at the first damage."""
+        """Read every byte of every segment; return their number.
 
-    @abc.abstractmethod
-    def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
-        """Describe each segment of a partition, and where its file is.
-
-        The locations of a served log are those that the server sees.
+        Raises:
+            CorruptionError: the first damage found.
         """
 
     @abc.abstractmethod
-    def verify_segment(self, topic: str, partition: int, segment: int) -> bool:
-        """Read every byte of one segment, wherever it is; False if there is none of that id.
+    def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
+        """Describe the segments of a partition, with the locations that the log's process sees."""
 
-        Raises `CorruptionError` if anything in it is not as it should be.
+    @abc.abstractmethod
+    def verify_segment(self, topic: str, partition: int, segment: int) -> bool:
+        """Read every byte of a segment; return False if there is none of that id.
+
+        Raises:
+            CorruptionError: the segment is damaged.
         """
 
     @abc.abstractmethod

@@ -15,15 +15,15 @@ from lakebed.types import TopicName
 def no_topic(name: object) -> RejectedError:
     """Build the error for a name that no topic has."""
     if not isinstance(name, str):
-        return InvalidArgumentError("a topic is named by text", got=type(name).__name__)
+        return InvalidArgumentError("topic must be a str", got=type(name).__name__)
     TopicName(name)
-    return TopicNotFoundError("there is no such topic", topic=name)
+    return TopicNotFoundError(f"topic {name!r} does not exist", topic=name)
 
 
 def no_partition(topic: Topic, partition: object) -> RejectedError:
     """Build the error for a number that no partition has."""
     return PartitionNotFoundError(
-        "there is no such partition",
+        "the partition does not exist",
         topic=topic.name,
         partition=repr(partition),
         partitions=topic.partitions,

@@ -18,7 +18,7 @@ def flat_offsets(offsets: Offsets) -> list[tuple[str, int, Any]]:
     """Return offsets as (topic, partition, offset), whichever way they are given."""
     if not isinstance(offsets, Mapping):
         raise InvalidArgumentError(
-            "offsets are {(topic, partition): offset} or {topic: {partition: offset}}",
+            "offsets must be {(topic, partition): offset} or {topic: {partition: offset}}",
             got=repr(offsets)[:200],
         )
     found: list[tuple[str, int, Any]] = []
@@ -29,7 +29,7 @@ def flat_offsets(offsets: Offsets) -> list[tuple[str, int, Any]]:
             found.append((*key, value))
         else:
             raise InvalidArgumentError(
-                "offsets are {(topic, partition): offset} or {topic: {partition: offset}}",
+                "offsets must be {(topic, partition): offset} or {topic: {partition: offset}}",
                 got=repr({key: value})[:200],
             )
     return found
@@ -49,6 +49,6 @@ def _place(topic: Topic, partition: int, offset: Any) -> tuple[int, int, int]:
     check_partition(topic, partition)
     if type(offset) is not int or not 0 <= offset <= limits.OFFSET_MAX:
         raise InvalidArgumentError(
-            "a committed offset is a whole number", topic=topic.name, got=repr(offset)
+            "a committed offset must be an integer", topic=topic.name, got=repr(offset)
         )
     return topic.id, partition, offset

@@ -28,18 +28,20 @@ class LakeApi(Protocol):
         take_over: bool = False,
         progress: Progress | None = None,
     ) -> SyncReport:
-        """Bring tables, and the store, up to date now; of one topic, or of all.
+        """Update the tables, and the object store, now.
 
-        A table that somebody else has changed is refused, unless you `take_over`: then it shows
-        exactly the log's records again. `progress` is told how many topics are done.
+        Args:
+            topic: one topic; default: all.
+            take_over: restore the log's records in a table that another program has changed.
+            progress: called with the number of topics done.
         """
         ...
 
     def gc(self, *, now: bool = False) -> RemovalReport:
         """Remove files that nothing refers to and whose grace period is over.
 
-        With `now`, older snapshots are expired first and no file is granted a grace period: readers
-        that have begun may fail.
+        Args:
+            now: expire older snapshots first, and ignore the grace period; active readers may fail.
         """
         ...
 
@@ -52,15 +54,15 @@ class LakeApi(Protocol):
         ...
 
     def history(self, topic: str) -> list[SnapshotInfo]:
-        """Return the snapshots of a topic's table, the oldest first."""
+        """Return the snapshots of a topic's table, oldest first."""
         ...
 
     def table(self, topic: str) -> Any:
-        """Return the pyiceberg table of a topic, showing everything that is in segments now."""
+        """Return the pyiceberg table of a topic, with everything that is in segments now."""
         ...
 
     def stats(self) -> LakeStats:
-        """Return counters, and how far the tables are behind."""
+        """Return counters, and the lag of the tables."""
         ...
 
 
@@ -81,19 +83,30 @@ class DerivedApi(Protocol):
         key: Sequence[str] = (),
         buckets: int = 16,
     ) -> DerivedTable:
-        """Make a table, or give the one there is if it is made the same way.
+        """Create a table, or return the existing one if it has the same definition.
 
-        A `current` table has one row for each key, a `history` every version of a key, an `append`
-        table rows without a key. Files are divided into `buckets` by the key.
+        Args:
+            name: name of the table.
+            schema: Arrow schema of its rows.
+            kind: `current` (one row per key), `history` (every version of a key) or `append`.
+            key: names of the key columns.
+            buckets: number of parts into which the key divides the files.
+
+        Raises:
+            TableExistsError: the table exists with another definition.
         """
         ...
 
     def evolve(self, name: str, schema: pa.Schema) -> DerivedTable:
-        """Add the columns of `schema` that a table lacks; rows of before have nulls there."""
+        """Add the columns of `schema` that a table lacks; existing rows have nulls there."""
         ...
 
     def describe(self, name: str) -> DerivedTable:
-        """Describe a table: columns, version, how far its writers have come."""
+        """Describe a table: columns, version, positions of its writers.
+
+        Raises:
+            TableNotFoundError: the table does not exist.
+        """
         ...
 
     def tables(self) -> list[str]:
@@ -101,19 +114,19 @@ class DerivedApi(Protocol):
         ...
 
     def restore(self, name: str) -> DerivedTable:
-        """Bring a table back that somebody else has dropped, or that a lost catalog knew."""
+        """Restore a table that another program has dropped, or that a lost catalog knew."""
         ...
 
     def drop(self, name: str) -> bool:
-        """Drop a table; return whether there was one. Its files go after the grace period."""
+        """Drop a table; return False if there was none. Its files go after the grace period."""
         ...
 
     def files(self, name: str, buckets: Sequence[int] | None = None) -> DerivedFiles:
-        """Return a table with its files, or with those of some buckets, all of one version."""
+        """Return a table with its files, or those of some buckets, all of one version."""
         ...
 
     def place(self, name: str) -> str:
-        """Return a URL below which the files of one attempt are written; new for each call."""
+        """Return a new URL below which the files of one attempt are written."""
         ...
 
     def commit(
@@ -127,10 +140,19 @@ class DerivedApi(Protocol):
         positions: Positions | None = None,
         expected: int,
     ) -> Committed:
-        """Put files into a table and take others out, in one swap, once for `writer` and `number`.
+        """Add and remove files of a table atomically, once for `writer` and `number`.
 
-        A number that the writer has reached is a duplicate: nothing is done. `expected` is the
-        version that the work is based on; `positions` say what of which topics is in the table now.
+        Args:
+            name: name of the table.
+            writer: name of the writer.
+            number: sequence number; one that the writer has reached is a duplicate, and ignored.
+            added: new files, written below `place`.
+            removed: locations of files to remove.
+            positions: what of which topics is in the table now.
+            expected: version of the table that the work is based on.
+
+        Raises:
+            TableChangedError: the table has another version.
         """
         ...
 
@@ -143,7 +165,7 @@ class AccessApi(Protocol):
     """The tokens, rules and grants of a log. Any thread."""
 
     def tokens(self) -> list[TokenInfo]:
-        """List the tokens, the oldest first; those that ended are listed for 90 more days."""
+        """List the tokens, oldest first; ended ones are listed for 90 more days."""
         ...
 
     def create_token(
@@ -153,16 +175,21 @@ class AccessApi(Protocol):
         expires_ms: int | None = EXPIRES_MS,
         roles: Collection[str] = (),
     ) -> Secret:
-        """Make a token for a principal, which gets the roles too; return its text.
+        """Create a token for a principal; return its text, which the log does not keep.
 
-        The text is given this once: the log keeps no copy. `None` lets it be valid forever.
+        Args:
+            principal: name of the caller.
+            expires_ms: lifetime; None for no end.
+            roles: roles to grant to the principal.
         """
         ...
 
     def revoke_token(self, token_id: str, *, force: bool = False) -> None:
         """Revoke a token, effective at once.
 
-        Revoking the last token of an administrator requires `force`.
+        Args:
+            token_id: the id that `tokens` lists.
+            force: also revoke the last token of an administrator.
         """
         ...
 
@@ -173,10 +200,15 @@ class AccessApi(Protocol):
     def allow(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Allow a role an action on the topics or groups whose names match the pattern.
+        """Allow a role an action on the topics or groups whose names match a pattern.
 
-        The first rule or grant closes a log that is open to all callers. Without an administrator
-        that requires `force`.
+        The first rule or grant closes a log that is open to all callers.
+
+        Args:
+            role: name of the role.
+            action: `read`, `write`, `group`, `manage` or `admin`.
+            pattern: `*` matches any characters, `?` one.
+            force: also if that closes the log without an administrator.
         """
         ...
 
@@ -185,8 +217,11 @@ class AccessApi(Protocol):
     ) -> None:
         """Remove a rule that `allow` created.
 
-        Removing the last rule that makes administrators, or that keeps the log closed, requires
-        `force`.
+        Args:
+            role: name of the role.
+            action: action of the rule.
+            pattern: pattern of the rule.
+            force: also if that leaves no administrator, or opens the log.
         """
         ...
 
@@ -197,40 +232,54 @@ class AccessApi(Protocol):
     def deny(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Refuse those that have a role an action on names that the pattern fits.
+        """Deny a role an action on names that match a pattern.
 
-        A denial wins over every rule and role that allows the action, also over `admin` if its
-        holder has the denied role too. One that leaves the log without administrators, or that
-        closes an open log, needs `force`. The role `admin` itself cannot be denied anything.
+        A denial overrides every rule, also for holders of `admin`; the role `admin` itself cannot
+        be denied anything.
+
+        Args:
+            role: name of the role.
+            action: as in `allow`.
+            pattern: as in `allow`.
+            force: also if that closes an open log, or leaves no administrator.
         """
         ...
 
     def lift(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Remove a denial that `deny` made; rules then decide alone.
+        """Remove a denial that `deny` created; rules then apply again.
 
-        The last denial of a log that has no token, rule or grant is removed only with `force`: the
-        log would be open.
+        Args:
+            role: name of the role.
+            action: action of the denial.
+            pattern: pattern of the denial.
+            force: also if that opens the log.
         """
         ...
 
     def grants(self) -> list[GrantInfo]:
-        """List who has which role, sorted."""
+        """List the roles of principals, sorted."""
         ...
 
     def grant(self, principal: str, role: str, *, force: bool = False) -> None:
         """Grant a role to a principal. A role without rules allows nothing.
 
-        The first rule or grant closes a log that is open to all callers. Without an administrator
-        that requires `force`.
+        The first rule or grant closes a log that is open to all callers.
+
+        Args:
+            principal: name of the caller.
+            role: name of the role.
+            force: also if that closes the log without an administrator.
         """
         ...
 
     def revoke(self, principal: str, role: str, *, force: bool = False) -> None:
-        """Take a role from a principal.
+        """Revoke a role of a principal.
 
-        Revoking the last grant that makes administrators, or that keeps the log closed, requires
-        `force`.
+        Args:
+            principal: name of the caller.
+            role: name of the role.
+            force: also if that leaves no administrator, or opens the log.
         """
         ...

@@ -3,7 +3,7 @@
 `send` puts a record into the open batch of its topic and returns at once. A thread of the producer
 closes batches (when they are large enough, or old enough, or on `flush`), numbers their records and
 writes them, several at a time. A batch carries the producer's id, epoch and sequence numbers, so
-the log recognises a repeat; whoever opens a producer of the same name later fences this one.
+the log recognises a repeat; a producer that is opened later under the same name fences this one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ In a log of small entries the limit is lower: what `Writing` gathers into an ent
 
 
 class Producer(Closing):
-    """Sends records under a name; the latest of a name fences those before it. Any thread."""
+    """Sends records in batches; a later producer of the same name fences it. Any thread."""
 
     def __init__(
         self,
@@ -97,7 +97,13 @@ class Producer(Closing):
         partition: int | None = None,
         timestamp: Any = None,
     ) -> Sent:
-        """Send a record; it is on disk when the result's `result()` returns, or after `flush`."""
+        """Queue a record; it is durable when `result()` of the result, or `flush`, returns.
+
+        The arguments are those of `Log.append`.
+
+        Raises:
+            FencedError: a producer of the same name was opened later.
+        """
         batch = self._open.get(topic) if type(topic) is str else None
         if (
             batch is not None
@@ -161,7 +167,7 @@ class Producer(Closing):
     def _open_batch(self, topic: str, target: Target) -> ProducerBatch:
         batch = self._open.get(topic)
         if batch is not None and batch.target is not target:
-            self._close_batch(batch)  # the topic was changed or made anew
+            self._close_batch(batch)  # the topic was changed or created again
             batch = None
         if batch is None:
             batch = self._open[topic] = ProducerBatch(target, time.monotonic(), self._large_bytes)
@@ -294,7 +300,11 @@ class Producer(Closing):
     # Life
 
     def flush(self, timeout: float | None = None) -> None:
-        """Return when everything sent before is on disk; raise if some of it is not."""
+        """Wait until everything sent before is durable; raise the error if some of it is not.
+
+        Args:
+            timeout: seconds; default: no limit.
+        """
         self._backend.check_may_wait()
         with self._guard:
             waiting = list(self._unsettled.values())
@@ -310,9 +320,9 @@ class Producer(Closing):
             raise self._error
 
     def close(self) -> None:
-        """Write what was sent, and end. Raise if some of it could not be written.
+        """Write what was sent, and close; raise the error if some of it was not written.
 
-        In a forked process it does nothing: what was sent is the parent's.
+        In a forked process it does nothing: the records belong to the parent.
         """
         if self._backend.forked:
             return

@@ -22,7 +22,7 @@ ITEMS: Final = 4
 
 
 class Sent:
-    """A record that was sent: `result` gives its place once it is on disk."""
+    """The outcome of a record that was sent."""
 
     __slots__ = ("_batch", "_ticket")
     _batch: ProducerBatch
@@ -33,11 +33,15 @@ class Sent:
         return self._batch.settled
 
     def result(self, timeout: float | None = None) -> Ack:
-        """Wait for the record to be on disk and return its place, or raise why it is not."""
+        """Wait until the record is durable; return its position, or raise the error.
+
+        Args:
+            timeout: seconds; default: no limit.
+        """
         return self._batch.wait(timeout)[self._batch.row_of(self._ticket)]
 
     def exception(self, timeout: float | None = None) -> LakebedError | None:
-        """Wait for the outcome and return the error, if it is one."""
+        """Wait for the outcome; return the error, or None."""
         try:
             self._batch.wait(timeout)
         except LakebedError as error:
@@ -45,7 +49,7 @@ class Sent:
         return None
 
     def add_done_callback(self, callback: Callable[[Sent], None]) -> None:
-        """Have `callback` called with this once the outcome is known, or at once if it is."""
+        """Call `callback` with this object once the outcome is known."""
         self._batch.call_when_settled(lambda: callback(self))
 
 
@@ -57,14 +61,14 @@ class _Extra(NamedTuple):
 
 
 class ProducerBatch:
-    """Records of one topic on their way.
+    """Records of one topic in flight.
 
     A record is four items of one list (value, key, time in nanoseconds, ticket), added in one step:
-    any thread may add without a lock. Whoever closes the batch first says so (`closing`), then
-    counts what is in it. Whoever adds a record looks at `closing` afterwards, and if it is set
-    finds out under the lock whether the record was counted. A `Sent` knows its ticket; that the
-    batch does not know the `Sent` lets those that nobody keeps vanish at once, which spares the
-    garbage collector most of its work.
+    any thread may add without a lock. The thread that closes the batch first says so (`closing`),
+    then counts what is in it. A thread that adds a record looks at `closing` afterwards, and if it
+    is set finds out under the lock whether the record was counted. A `Sent` knows its ticket; that
+    the batch does not know the `Sent` lets those without a reference vanish at once, which spares
+    the garbage collector most of its work.
     """
 
     __slots__ = (

@@ -24,7 +24,7 @@ def checked_bounds(max_records: Any, max_bytes: Any) -> Bounds:
     """Check how much a read may give."""
     for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InvalidArgumentError(f"{name} must be a whole number from 1", got=repr(value))
+            raise InvalidArgumentError(f"{name} must be an integer from 1", got=repr(value))
     return Bounds(max_records, max_bytes)
 
 
@@ -39,7 +39,7 @@ def resolve_offset(topic: Topic, partition: int, offset: int | str, low: int, en
         return end
     if not isinstance(offset, int) or isinstance(offset, bool):
         raise InvalidArgumentError(
-            "an offset is a number, 'earliest' or 'latest'", got=repr(offset)
+            "offset must be an integer, 'earliest' or 'latest'", got=repr(offset)
         )
     if not low <= offset <= end:
         raise out_of_range(topic, partition, offset, low, end)
@@ -55,7 +55,7 @@ def microseconds(timestamp: Any) -> int:
     if isinstance(timestamp, int) and not isinstance(timestamp, bool):
         return timestamp
     raise InvalidArgumentError(
-        "a timestamp is a datetime or microseconds since 1970", got=repr(timestamp)
+        "timestamp must be a datetime or microseconds since 1970", got=repr(timestamp)
     )
 
 

@@ -40,17 +40,18 @@ class Table(abc.ABC):
         start: Points | None = None,
         until: Points | None = None,
     ) -> pa.RecordBatchReader:
-        """Read the records there are now, partition after partition, in the order of offsets.
+        """Read the current records, partition by partition, in the order of offsets.
 
-        `columns` are some of those of `schema`; they come in its order. `where` is an expression
-        over them, `pc.field("value", "amount") > 5` for a field of a typed topic. `start` and
-        `until` (exclusive) bound the offsets: a number for every partition, or a dictionary with
-        one for each that is to be bounded. What lies outside the log is not in the scan.
+        Memory is bounded. Records appended after the call are not included; records removed before
+        the scan reaches them are skipped, with a warning in the log file.
 
-        Memory is bounded: batches are decoded shortly before they are asked for. Records appended
-        after the call are not in it. Those that retention or a purge removes before the scan comes
-        to them are left out, which the log file tells. Row groups that cannot satisfy `where` are
-        not decoded.
+        Args:
+            columns: names of columns of `schema`; default: all.
+            where: a filter such as `pc.field("value", "amount") > 5`; row groups that cannot match
+                are not decoded.
+            partitions: numbers of partitions; default: all.
+            start: first offset, for every partition or by partition.
+            until: end (exclusive), for every partition or by partition.
         """
 
     @abc.abstractmethod
@@ -61,32 +62,34 @@ class Table(abc.ABC):
         start: Points | None = None,
         until: Points | None = None,
     ) -> ScanPlan:
-        """Return which files hold the records of a range, and what of it is in no file yet.
+        """Return the files that hold the records of a range, and the offsets in no file yet.
 
-        For readers that get at the files by themselves; the bounds are those of `scan`.
+        For readers of the files; the arguments are those of `scan`.
         """
 
     @abc.abstractmethod
     def get(self, key: bytes | str, default: Any = None) -> Any:
-        """Return the current value of a key: bytes of a raw topic, a dictionary of a typed one.
+        """Return the current value of a key: bytes for a raw topic, a dictionary for a typed one.
 
-        A key that was never written, or was deleted by a tombstone, has the value `default`.
+        Args:
+            key: bytes or text.
+            default: result for a key that was never written or was deleted.
         """
 
     @abc.abstractmethod
     def record(self, key: bytes | str) -> dict[str, Any] | None:
-        """Return the latest record of a key with all its columns, also if it is a tombstone."""
+        """Return the latest record of a key with all columns, tombstones included, or None."""
 
     @abc.abstractmethod
     def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the current record of each key, in the order of partitions and offsets.
 
-        Keys that were deleted and records without a key are not in it. If partitions hold a key in
-        common, the record of the latest timestamp is current. Values that were replaced are read
-        only where they stand in a row group with a current one.
+        Deleted keys and records without a key are not included. If several partitions hold a key,
+        the latest timestamp wins. If records are removed while it reads, it starts again; after
+        several attempts it returns what is left, with a warning in the log file.
 
-        If records are removed while it reads, it begins again; after several times it gives those
-        that are left, which the log file tells.
+        Args:
+            columns: names of columns; default: all.
         """
 
     @abc.abstractmethod
@@ -99,20 +102,23 @@ class Table(abc.ABC):
     ) -> pa.Table:
         """Return the records that the table had at an earlier point.
 
-        The point is either an `offset`, when the next record of a partition was to be that one (a
-        number for every partition, or a dictionary; partitions not named are whole), or a `time`:
-        records with a timestamp up to and including it. An offset above the end, or a point before
-        everything that retention has left, is an `OffsetOutOfRangeError`.
+        In a compacted topic, a record that was current then and replaced since may be gone.
 
-        Of a compacted topic it shows what is left: a record that was current then and replaced
-        since may be gone.
+        Args:
+            offset: end of the records, for every partition or by partition; others are whole.
+            time: last timestamp, instead of `offset`.
+            columns: names of columns; default: all.
+            where: a filter, as in `scan`.
+
+        Raises:
+            OffsetOutOfRangeError: the offset is above the end, or the point before all records.
         """
 
     @abc.abstractmethod
     def iceberg(self) -> Any:
-        """Return the topic's table as pyiceberg knows it, showing everything that is in files now.
+        """Return the pyiceberg table of the topic, with everything that is in files now.
 
-        Records since the last checkpoint are not in it; `log.checkpoint()` puts them there.
+        Records since the last checkpoint are not included.
         """
 
 
@@ -120,7 +126,8 @@ def checked_where(where: object) -> None:
     """Refuse what is not a predicate, and what Arrow cannot show or cannot evaluate safely."""
     if not isinstance(where, pc.Expression):
         raise InvalidArgumentError(
-            "where is an expression, such as pyarrow.compute.field('offset') > 5", got=repr(where)
+            "where must be an expression, such as pyarrow.compute.field('offset') > 5",
+            got=repr(where),
         )
     try:
         text = _without_texts(where)
@@ -152,7 +159,7 @@ def checked_time(time: datetime | int | None) -> int:
     """Return a time as microseconds since 1970, if that many there are."""
     time_us = microseconds(time)
     if not -(1 << 63) <= time_us < 1 << 63:
-        raise InvalidArgumentError("a time is 64 bits of microseconds", time_us=time_us)
+        raise InvalidArgumentError("time must fit into 64 bits of microseconds", time_us=time_us)
     return time_us
 
 
@@ -164,5 +171,5 @@ def checked_key(key: object) -> bytes:
         if isinstance(key, bytes | bytearray | memoryview):
             return bytes(key)
     except UnicodeEncodeError as error:
-        raise InvalidArgumentError("a key is bytes or text", reason=error) from error
-    raise InvalidArgumentError("a key is bytes or text", got=type(key).__name__)
+        raise InvalidArgumentError("key must be bytes or str", reason=error) from error
+    raise InvalidArgumentError("key must be bytes or str", got=type(key).__name__)

@@ -58,7 +58,7 @@ def command_of(
 def checked_transactions(given: Any) -> tuple[tuple[int, int], ...]:
     """Take what `prepare` gave, of each transaction, or refuse it."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
-        raise InvalidArgumentError("transactions are a list of what prepare() gave")
+        raise InvalidArgumentError("transactions must be a list of results of prepare()")
     if len(given) > limits.TOGETHER_MAX:
         raise InvalidArgumentError(
             "there are too many transactions for one commit",
@@ -69,7 +69,7 @@ def checked_transactions(given: Any) -> tuple[tuple[int, int], ...]:
     for each in named:
         if len(each) != 2 or any(type(part) is not int or part < 0 for part in each):
             raise InvalidArgumentError(
-                "a transaction is (id, epoch), as prepare() gives it", got=repr(each)[:200]
+                "a transaction must be (id, epoch), as prepare() returns it", got=repr(each)[:200]
             )
     return tuple((number, epoch) for number, epoch in named)
 
@@ -86,12 +86,12 @@ def _by_group(offsets: Any) -> Mapping[str, Offsets]:
     if offsets is None:
         return {}
     if not isinstance(offsets, Mapping) or not all(isinstance(each, str) for each in offsets):
-        raise InvalidArgumentError("offsets are {group: offsets}", got=repr(offsets)[:200])
+        raise InvalidArgumentError("offsets must be {group: offsets}", got=repr(offsets)[:200])
     return offsets
 
 
 def _check_whole(name: str, value: Any, most: int) -> None:
     if type(value) is not int or not 0 <= value <= most:
         raise InvalidArgumentError(
-            f"{name} must be a whole number from 0 to {most}", got=repr(value)[:200]
+            f"{name} must be an integer from 0 to {most}", got=repr(value)[:200]
         )

@@ -51,7 +51,7 @@ class Transaction(Closing):
         self._records: dict[str, list[Record]] = {}
         self._collected_bytes = 0
         self._spoiled = False
-        """An exception struck while a batch was handed over: nobody knows whether it was."""
+        """An exception struck while a batch was handed over: the outcome is unknown."""
         self._ready: list[Encoded] = []
         self._topics: list[str] = []
         self._orders: list[Any] = []
@@ -73,7 +73,13 @@ class Transaction(Closing):
         partition: int | None = None,
         timestamp: Any = None,
     ) -> None:
-        """Add a record; it is visible when the transaction is committed."""
+        """Add a record, visible after the commit; the arguments are those of `Log.append`.
+
+        Raises:
+            TransactionClosedError: the transaction was committed or aborted.
+            TransactionTimedOutError: it was open for longer than its timeout.
+            FencedError: a transaction of the same name was begun later.
+        """
         record = self._writing.record(topic, value, key, headers, partition, timestamp)
         self._add_record(topic, record)
 
@@ -102,7 +108,7 @@ class Transaction(Closing):
             self._guard.release()
 
     def append_batch(self, topic: str, rows: Any, *, partition: int | None = None) -> None:
-        """Add a batch; it is visible when the transaction is committed."""
+        """Add records, visible after the commit; the arguments are those of `Log.append_batch`."""
         self._writing.fresh(topic, lambda: self._add_batch(topic, rows, partition))
 
     def _add_batch(self, topic: str, rows: Any, partition: int | None) -> None:
@@ -119,11 +125,12 @@ class Transaction(Closing):
                 self._collect(encoded.part.body_bytes)
 
     def commit_offsets(self, group: str | Consumer, offsets: Offsets | None = None) -> None:
-        """Commit consumer offsets with the transaction: as far as the group has come.
+        """Commit consumer offsets with the transaction.
 
-        Given a consumer, its partitions must still be its own when the transaction commits, and
-        `offsets` may be left out: everything that the consumer gave out so far. Given a group's
-        name, nothing is checked but the offsets.
+        Args:
+            group: a consumer, whose partitions must still be assigned to it at the commit, or the
+                name of a group, which is not checked.
+            offsets: the next offsets to read; default: everything that the consumer has returned.
         """
         member = ""
         if isinstance(group, Consumer):
@@ -134,7 +141,9 @@ class Transaction(Closing):
         else:
             name = str(GroupName(group))
         if offsets is None:
-            raise InvalidArgumentError("offsets are needed, or a consumer instead of the group")
+            raise InvalidArgumentError(
+                "offsets are required unless a consumer is passed instead of a group"
+            )
         places = self._backend.groups.places(offsets)
         with self._guard:
             self._check_open()
@@ -142,7 +151,11 @@ class Transaction(Closing):
                 self._offsets[(name, topic, partition)] = (member, offset)
 
     def commit(self) -> list[Acks]:
-        """Make everything visible at once; return when that is durable."""
+        """Make everything visible atomically; return the positions once that is durable.
+
+        Raises:
+            UnknownOutcomeError: the transaction may have been committed.
+        """
         self._backend.check_may_wait()
         with self._guard:
             self._check_open()
@@ -169,18 +182,17 @@ class Transaction(Closing):
             ]
 
     def prepare(self) -> tuple[int, int]:
-        """Write everything, unseen, and leave it to `Log.commit_together`; give (id, epoch).
+        """Make everything durable but invisible, for `Log.commit_together`; return (id, epoch).
 
-        What was added is durable when this returns, and this object can do nothing more with it,
-        nor can its end: the transaction is committed by whoever names it, also from another
-        process, or it times out.
+        This object can do nothing more with the transaction, which is committed by its id, also
+        from another process, or times out.
         """
         self._backend.check_may_wait()
         with self._guard:
             self._check_open()
             if self._offsets:
                 raise InvalidArgumentError(
-                    "offsets of a prepared transaction are given to commit_together"
+                    "pass the offsets of a prepared transaction to commit_together"
                 )
             try:
                 self._check_unspoiled()
@@ -197,7 +209,9 @@ class Transaction(Closing):
 
     def _check_unspoiled(self) -> None:
         if self._spoiled:
-            raise RejectedError("Ctrl-C struck while a part of it was written; it is aborted")
+            raise RejectedError(
+                "interrupted by Ctrl-C while a part was written; the transaction is aborted"
+            )
 
     def _commit(self) -> Written:
         offsets = tuple(
@@ -212,7 +226,7 @@ class Transaction(Closing):
         return written
 
     def abort(self) -> None:
-        """Drop everything. An aborted transaction leaves nothing behind."""
+        """Drop everything."""
         with self._guard:
             self._check_open()
             self._drop("aborted")
@@ -224,7 +238,7 @@ class Transaction(Closing):
         self._writing.submit(AbortTransaction(self.id, self.epoch, "aborted"))
 
     def close(self) -> None:
-        """Abort it, unless it has ended before, is prepared, or belongs to the parent process."""
+        """Abort, unless it has ended, is prepared, or belongs to the parent process."""
         if self._backend.forked:
             return
         with self._guard:
@@ -246,7 +260,7 @@ class Transaction(Closing):
         try:
             self.abort()
         except LakebedError as failure:
-            # The block's own error is what the caller must see; the log drops the rest by itself.
+            # The block's own error is what the caller must see; the log drops the rest.
             if error is not None:
                 error.add_note(f"aborting the transaction failed too: {failure}")
 

@@ -45,7 +45,9 @@ def list_command(folder: Target, *, as_json: bool) -> None:
             write_json("denial", asdict(denial))
         return
     if not (grants or rules or tokens or denials):
-        write_line("no tokens, rules or grants: whoever reaches the server may do everything")
+        write_line(
+            "no tokens, rules or grants: every client that reaches the server may do everything"
+        )
         return
     if grants:
         write_table(("principal", "role"), [(each.principal, each.role) for each in grants])
@@ -97,7 +99,7 @@ def forbid_command(
     """Remove the rule that allows ROLE the ACTION on PATTERN; other rules stay."""
     with opened(folder, silent=as_json) as log:
         log.access.forbid(role, action, pattern, force=force)
-    text = f"no rule lets {role} {action} on {pattern} any more"
+    text = f"removed: {role} may {action} on {pattern}"
     _said("forbidden", text, as_json, role, action, pattern)
 
 
@@ -176,4 +178,4 @@ def revoke_command(
     if as_json:
         write_json("revoked", {"principal": principal, "role": role})
     else:
-        write_line(f"{principal} has the role {role} no more")
+        write_line(f"revoked {role} from {principal}")

@@ -64,8 +64,8 @@ def backup(target: Path, folder: Target, *, as_json: bool) -> None:
 def restore(source: Path, folder: str | None, *, verify_only: bool, as_json: bool) -> None:
     """Restore a log from BACKUP.
 
-    Every file of the backup is checked before anything is written. The new log is then opened,
-    compared with the backup, and read from end to end.
+    Every file of the backup is checked before anything is written; the new log is read from end to
+    end.
 
     The log keeps its identity. If it uses an object store or an external catalog, it must not be
     used while its original is; a warning says so.
@@ -74,9 +74,9 @@ def restore(source: Path, folder: str | None, *, verify_only: bool, as_json: boo
     from lakebed.engine.restore import verify_backup
 
     if folder is None and not verify_only:
-        raise click.UsageError("say where the log goes: --data DIR")
+        raise click.UsageError("--data DIR is required: the folder of the restored log")
     if folder is not None and "://" in folder and not verify_only:
-        raise click.UsageError("a backup is restored into a folder, and served from there")
+        raise click.UsageError("a backup can only be restored to a folder, not to a server")
     with Meter(silent=as_json) as meter:
         if folder is None or verify_only:
             report = verify_backup(source, progress=meter)
@@ -92,7 +92,7 @@ def restore(source: Path, folder: str | None, *, verify_only: bool, as_json: boo
             ("log", f"{report.log_id}, up to entry {report.index}"),
             ("holds", _held(report.records, report.topics)),
             ("checked", f"{counted(report.files, 'file', 'files')}, {size(report.size_bytes)}"),
-            ("restored", done if report.folder else "nothing, as was asked for"),
+            ("restored", done if report.folder else "nothing (--verify-only)"),
             ("took", f"{report.seconds:.3f} s"),
         ]
     )

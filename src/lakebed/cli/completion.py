@@ -30,7 +30,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     """  # noqa: D301  # click needs that character: it keeps the lines below it as they are
     kind = get_completion_class(shell)
     if kind is None:
-        raise click.UsageError(f"there is no completion for {shell}")
+        raise click.UsageError(f"no completion for the shell {shell!r}")
     source = kind(ctx.find_root().command, {}, "lakebed", "_LAKEBED_COMPLETE").source()
     write_line(source.rstrip())
 

@@ -24,7 +24,7 @@ from lakebed.types import TopicPartition
 
 _BATCH_RECORDS: Final = 10_000
 _SESSION_MS: Final = 60_000
-"""How long a member may be held up by whoever reads what it writes before others take over."""
+"""How long the reader of its output may hold up a member before others take over."""
 _ALONE_MS: Final = 86_400_000
 _SHARE_SECONDS: Final = 5.0
 """How long a member waits for partitions before it takes it that there are none for it."""
@@ -92,7 +92,9 @@ def consume(
     records may be written again.
     """
     if group is not None and start not in ("earliest", "latest"):
-        raise click.UsageError("a group begins where it is: see `lakebed group reset`")
+        raise click.UsageError(
+            "with --group, --from must be earliest or latest; see `lakebed group reset`"
+        )
     as_json = as_json or name == "json"
     with opened(folder, silent=as_json) as log:
         info = log.describe_topic(topic)
@@ -176,7 +178,7 @@ def _member(
         [topic],
         start=_beginning(start),
         max_records=_at_once(limit),
-        # Of an embedded log nobody else can be a member, who would wait for one that is held up.
+        # An embedded log has no other member that would wait for one that is held up.
         session_timeout_ms=_SESSION_MS if is_served(log) else _ALONE_MS,
         on_assign=remember if start == "latest" else None,
     )

@@ -15,9 +15,17 @@ import pyarrow as pa
 import lakebed
 from lakebed.cli.output import Meter
 from lakebed.client.address import meant_url
+from lakebed.config import STORE_SCHEMES
 from lakebed.engine.log import EmbeddedLog
-from lakebed.errors import NotALogError, from_os_error
+from lakebed.errors import (
+    GroupNotFoundError,
+    LakebedError,
+    NotALogError,
+    TopicNotFoundError,
+    from_os_error,
+)
 from lakebed.host import OsDisk
+from lakebed.suggest import did_you_mean
 from lakebed.topic.schema import decode_schema
 from lakebed.wal.folder import Layout, is_log
 
@@ -40,6 +48,23 @@ class TargetType(click.ParamType):  # type: ignore[type-arg]  # generic in new v
     ) -> Target:
         """Take a URL as it is, and anything else as a path."""
         return value if isinstance(value, str) and "://" in value else Path(value)
+
+
+def is_store(target: object) -> bool:
+    """Return True for the URL of a store, and not of a server."""
+    return isinstance(target, str) and target.partition("://")[0] in STORE_SCHEMES
+
+
+class FolderOrStore(click.ParamType):  # type: ignore[type-arg]  # generic in new versions only
+    """A log's folder, or the URL of the store that it is in: for the process that owns it."""
+
+    name = "DIR|URL"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> Target:
+        """Take a store's URL as it is, and anything but another URL as a path."""
+        return str(value) if is_store(value) else Folder().convert(value, param, context)
 
 
 class Folder(click.ParamType):  # type: ignore[type-arg]  # generic in new versions only
@@ -68,7 +93,7 @@ data_option = click.option(
     show_envvar=True,
     required=True,
     type=TargetType(),
-    help="The log's folder, or the URL of a server.",
+    help="The log's folder, or the URL of a server or of a store.",
 )
 """Return a command the option `--data`."""
 
@@ -85,14 +110,29 @@ def opened(folder: Target, *, make: bool = False, silent: bool) -> Iterator[lake
     Recovery that takes long shows how far it is. Only with `make` is a log made where there is
     none: a mistyped folder is an error, and so is an address where no server is found soon.
     """
-    if isinstance(folder, str):
+    if isinstance(folder, str) and is_store(folder):
+        pass  # the log is in a store: this process takes it over
+    elif isinstance(folder, str):
         lakebed.open(folder, lakebed.ClientConfig(retry_ms=_CONNECT_MS)).close()
     elif not make or meant_url(folder):
         check_log(folder)
     with Meter(silent=silent) as meter:
         log = lakebed.open(os.fspath(folder), progress=meter)
     with log:
-        yield log
+        try:
+            yield log
+        except (TopicNotFoundError, GroupNotFoundError) as error:
+            raise _suggest(log, error) from error
+
+
+def _suggest(log: lakebed.Log, error: LakebedError) -> LakebedError:
+    """Return an error about an unknown topic or group with the closest name, if any."""
+    is_topic = isinstance(error, TopicNotFoundError)
+    name = str(error.facts.get("topic" if is_topic else "group", ""))
+    with contextlib.suppress(LakebedError):  # the error to report is the first one
+        known = log.topics() if is_topic else log.groups()
+        return type(error)(f"{error.message}{did_you_mean(name, known)}", **error.facts)
+    return error
 
 
 def is_served(log: lakebed.Log) -> bool:
@@ -101,7 +141,7 @@ def is_served(log: lakebed.Log) -> bool:
 
 
 class Destination(NamedTuple):
-    """What whoever writes to a topic has to know of it."""
+    """What a writer has to know of a topic."""
 
     schema: pa.Schema | None
     record_bytes_max: int
@@ -128,11 +168,11 @@ def check_log(folder: Path) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if somebody says so: on a terminal when asked, otherwise with `--yes`."""
+    """Continue only if the user confirms: on a terminal when asked, otherwise with `--yes`."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here: say --yes")
+        raise click.UsageError("confirmation needs a terminal; use --yes")
     click.confirm(question, abort=True, err=True)
 
 

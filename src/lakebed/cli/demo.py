@@ -57,13 +57,11 @@ def demo(
 ) -> None:
     """Run the end-to-end demo: write, kill, recover, derive, compact, query, report.
 
-    A separate process appends orders, corrections and deletions, is killed (SIGKILL) and
-    restarted. A Spark pipeline derives a topic and a current-state table and is killed too. Every
-    record is compared with what was sent. Spark compacts the topic, DuckDB queries the Iceberg
-    tables. The folder keeps the log and report.html. Exit code 1 if any check fails.
+    A writer and a Spark pipeline are killed (SIGKILL) and restarted; every record is compared with
+    what was sent. The folder keeps the log and report.html. Exit code 1 if any check fails.
 
-    With --failover, two servers serve one log. The owner is killed and its folder deleted while
-    orders flow; the standby takes over, and every acknowledged order is looked for.
+    With --failover, the owner of two servers is killed and its folder deleted while orders flow.
+    The standby takes over; every acknowledged order is looked for.
     """
     if failover:
         _fail_over(ctx, records or _FAILOVER_RECORDS, folder, as_json=as_json)

@@ -76,7 +76,7 @@ class _Text:
             shown = whole.decode()
         except UnicodeDecodeError:
             shown = whole.decode(errors=_BACKSLASHED)
-        # A record must not be able to command the terminal of whoever looks at it.
+        # A record must not be able to command the terminal of its reader.
         return self.harmless(shown).encode()
 
     def harmless(self, text: str) -> str:

@@ -43,7 +43,7 @@ WARNING: Final = "warning"
 PROBLEM: Final = "problem"
 
 _SPACE_LOW: Final = 1 * limits.GIB
-"""Free space below which somebody should know."""
+"""Free space below which there is a warning."""
 _SPACE_OUT: Final = 128 * limits.MIB
 """Free space in which hardly another WAL file and a checkpoint fit."""
 _NAMED_MAX: Final = 5
@@ -104,10 +104,10 @@ class Examination:
         self.findings = findings
         if findings.owner is not None:
             owner = " ".join(f"{name}={value}" for name, value in findings.owner.items())
-            advice = "stop it for a check of everything; what it writes meanwhile may look wrong"
-            yield Check("owner", WARNING, f"a living process owns the log: {owner}", advice)
+            advice = "stop it for a complete check; what it writes during this one may look wrong"
+            yield Check("owner", WARNING, f"a running process owns the log: {owner}", advice)
         else:
-            yield Check("owner", OK, "nobody owns the log now")
+            yield Check("owner", OK, "the log is not in use")
         yield _wal_check(findings)
         if findings.survey is not None and findings.survey.identity_missing:
             found = "missing or damaged"
@@ -150,7 +150,7 @@ class Examination:
             yield Check(
                 "snapshot",
                 self._bad,
-                f"none that the WAL goes on from; it begins behind entry {mark}",
+                f"none that the WAL continues from; it begins after entry {mark}",
                 "bring the folder `snapshots` back from a copy",
             )
         else:
@@ -226,7 +226,7 @@ class Examination:
             done += segment.file_bytes
             self.progress("verifying segments", done, total)
         if not bad:
-            yield Check("segments", OK, f"{len(wanted)}, {total} bytes, every one of them verified")
+            yield Check("segments", OK, f"{len(wanted)}, {total} bytes, all verified")
         if len(everywhere) > len(wanted):
             stored = f"{len(everywhere) - len(wanted)} in the object store alone"
             yield Check("stored segments", OK, f"{stored}; these are checked when they are read")
@@ -234,8 +234,8 @@ class Examination:
     def _bad_segment(self, topic: str, segment: Segment, error: LakebedError) -> Check:
         if segment.place == LOCAL:
             advice = (
-                "bring this file back from a copy; until then, compaction and merging of topic "
-                f"{topic} fail, and the rest of the log is not concerned"
+                "restore this file from a copy; until then compaction and merging of topic "
+                f"{topic} fail, and the rest of the log is not affected"
             )
             return Check("segment", self._bad, f"of topic {topic}: {error}", advice)
         advice = "the object store has this segment too: remove the file, and it is read from there"
@@ -297,16 +297,18 @@ class Examination:
             yield Check("put aside", WARNING, f"in quarantine: {_listed(names)}", advice)
         torn = self.disk.names(Layout(self.folder).torn)
         if torn:
-            advice = "they were never acknowledged; remove them when nobody wants to see them"
+            advice = "they were never acknowledged; remove them when they are no longer of interest"
             yield Check("torn tails", OK, f"{len(torn)} kept in wal/torn", advice)
 
     def _permissions(self) -> Iterator[Check]:
         loose = [str(path) for path in _everything(self.folder) if _mode(path) & 0o077]
         if loose:
             advice = f"chmod -R go= {self.folder}"
-            yield Check("permissions", WARNING, f"others may use {_listed(loose)}", advice)
+            yield Check(
+                "permissions", WARNING, f"other users have access to {_listed(loose)}", advice
+            )
         else:
-            yield Check("permissions", OK, "for the owner alone")
+            yield Check("permissions", OK, "only the owner has access")
 
     def _space(self) -> Iterator[Check]:
         free = shutil.disk_usage(self.folder).free

@@ -136,7 +136,7 @@ def materialise_command(
     if as_json:
         write_json("materialise", asdict(report))
         return
-    made = ", made now" if report.created else ""
+    made = ", created" if report.created else ""
     write_facts(
         [
             ("table", f"{report.table}, version {report.version}{made}"),
@@ -264,7 +264,7 @@ def replay_command(
 
 def _replayed(report: ReplayReport) -> Iterator[tuple[str, str]]:
     yield "replay", report.name
-    made = ", made now" if report.created else ""
+    made = ", created" if report.created else ""
     yield "from", f"{report.source}, {counted(report.offsets, 'offset', 'offsets')}"
     yield "to", f"{report.target}{made}"
     yield "written", counted(report.records, "record", "records")
@@ -339,7 +339,7 @@ def import_command(
 
 def _imported(report: ImportReport) -> Iterator[tuple[str, str]]:
     yield "import", report.name
-    yield "to", f"{report.topic}{', made now' if report.created else ''}"
+    yield "to", f"{report.topic}{', created' if report.created else ''}"
     files = counted(report.files, "file", "files")
     yield "files", f"{files}, {report.files_before} of them before"
     yield "written", counted(report.records, "record", "records")

@@ -1,4 +1,4 @@
-"""`lakebed lake`: the Iceberg tables of the topics, and the files that nobody needs any more."""
+"""`lakebed lake`: the Iceberg tables of the topics, and unneeded files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tables_command(folder: Target, *, as_json: bool) -> None:
         found = log.lake.tables()
         derived = listing_of(log)
     if any(each.problem for each in found):
-        derived = derived._replace(problem=None)  # it is the same catalog, and is told above
+        derived = derived._replace(problem=None)  # it is the same catalog, and shown above
     if as_json:
         for each in found:
             write_json("table", _values(each))
@@ -179,7 +179,7 @@ def _snapshot_row(each: SnapshotInfo) -> tuple[str, ...]:
         str(each.snapshot),
         moment(round(each.time.timestamp() * 1_000_000)),
         each.operation,
-        "the log" if each.ours else "somebody else",
+        "the log" if each.ours else "another program",
         str(each.files_added),
         str(each.files_removed),
         str(each.records),
@@ -278,7 +278,7 @@ def gc_command(folder: Target, *, now: bool, yes: bool, as_json: bool) -> None:
     with opened(folder, silent=as_json) as log:
         if now:
             confirm(
-                "Remove files that somebody may be reading, or a running job has yet to commit?",
+                "Remove files that others may be reading, or that a job has not committed yet?",
                 yes=yes,
             )
         report = log.lake.gc(now=now)

@@ -107,7 +107,7 @@ def _row(listed: Listed) -> tuple[str, ...]:
 
 
 def _origins(table: DerivedTable) -> Iterator[str]:
-    """Return what a table is made of: topics, or whoever writes it where these are not told."""
+    """Return what a table is made of: topics, or its writer where these are unknown."""
     if table.positions:
         yield from (f"topic {topic}" for topic in sorted(table.positions))
         return

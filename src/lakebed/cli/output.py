@@ -31,7 +31,7 @@ _PIPE_BROKEN: Final = 128 + 13
 _INTERRUPTED: Final = 128 + 2
 """The exit code of a program that Ctrl-C ended."""
 _QUIET_SECONDS: Final = 2.0
-"""Work shorter than this says nothing about its progress, unless somebody watches."""
+"""Work shorter than this says nothing about its progress, unless a user watches."""
 _BLINK_SECONDS: Final = 0.2
 """How often a line on a terminal is written again."""
 _WIDE: Final = 400
@@ -73,7 +73,7 @@ class LakebedGroup(click.Group):
 
 
 class ShownError(click.ClickException):
-    """One of our errors on its way to stderr; exit code 1."""
+    """One of our errors, for stderr; exit code 1."""
 
     def __init__(self, error: LakebedError, *, as_json: bool) -> None:
         super().__init__(str(error))
@@ -134,7 +134,7 @@ def json_option(command: _Command) -> _Command:
 
 
 def write_line(text: str) -> None:
-    """Write a line; unlike `click.echo`, not one system call for each where nobody watches."""
+    """Write a line; unlike `click.echo`, not one system call for each where no user watches."""
     if sys.stdout is None:
         raise OutputError("standard output is closed")
     try:
@@ -260,7 +260,7 @@ def moment(time_us: int | None, *, fine: bool = False) -> str:
 
 
 def ranges(spans: Iterable[tuple[int, int]]) -> str:
-    """Show ranges of whole numbers."""
+    """Show ranges of integers."""
     return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in spans)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from lakebed.cli.data import confirm, yes_option
+from lakebed.cli.data import FolderOrStore, confirm, yes_option
 from lakebed.cli.output import json_option, write_json, write_line, write_table
-from lakebed.cli.serve import StorePlace, locate_log
+from lakebed.cli.serve import locate_log
 from lakebed.engine.owner_status import OwnerControl, OwnerStatus
 from lakebed.errors import InvalidArgumentError
 
@@ -21,7 +21,7 @@ _place_option = click.option(
     envvar="LAKEBED_DATA",
     show_envvar=True,
     required=True,
-    type=StorePlace(),
+    type=FolderOrStore(),
     help="The URL of the log's store, or the folder of a server of it.",
 )
 _timeout_option = click.option(

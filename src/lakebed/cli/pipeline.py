@@ -120,7 +120,7 @@ def _log_of(spec: PipelineSpec, folder: Target | None) -> str:
     named = spec.log and (spec.log if "://" in spec.log else str(spec.folder / spec.log))
     target = os.fspath(folder) if folder else named or os.environ.get("LAKEBED_DATA")
     if not target:
-        raise click.UsageError("which log? Say --data, or log = '...' in the file")
+        raise click.UsageError("no log given: use --data, or log = '...' in the file")
     if "://" not in target:
         check_log(Path(target))
     return target
@@ -131,7 +131,7 @@ def _check_flows(spec: PipelineSpec, flows: tuple[str, ...]) -> None:
     for flow in flows:
         if flow not in known:
             raise InvalidArgumentError(
-                "the pipeline has no such flow", flow=flow, known=", ".join(known)
+                "the pipeline does not have this flow", flow=flow, known=", ".join(known)
             )
 
 
@@ -140,7 +140,7 @@ def _reset(spec: PipelineSpec, flows: tuple[str, ...], *, yes: bool) -> None:
 
     place = Place(spec.place)
     for flow in flows:
-        confirm(f"Begin {flow} anew? It will write again what it has written.", yes=yes)
+        confirm(f"Restart {flow} from the beginning? It writes its output again.", yes=yes)
         place.remove(flow)
 
 
@@ -200,8 +200,8 @@ def _write_verdict(found: PipelineFile, *, valid: bool, planned: bool, as_json: 
             counted(len(spec.steps), "step", "steps"),
             counted(len(spec.flows()), "flow", "flows"),
         )
-        rest = "" if planned else " in the file; --plan has Spark check the queries"
-        write_line(f"{spec.name}: {', '.join(parts)}; nothing is wrong{rest}")
+        rest = "" if planned else " in the file; --plan also checks the queries"
+        write_line(f"{spec.name}: {', '.join(parts)}; no mistakes{rest}")
 
 
 def _in_the_log(

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = ("flow", ">batch", ">read", ">read/s", ">lag", "counted")
 _SAY_SECONDS: Final = 10.0
-"""How often a line says how far the flows are where nobody watches."""
+"""How often a line says how far the flows are where no user watches."""
 
 
 class View:
-    """Is told how far the flows are, and shows it."""
+    """Receives the progress of the flows, and shows it."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json

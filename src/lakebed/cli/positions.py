@@ -61,6 +61,6 @@ def chosen(log: lakebed.Log, topic: str, partitions: tuple[int, ...]) -> list[in
 
 
 def check_offset(position: Position, partitions: list[int], *, named: bool) -> None:
-    """Refuse one offset for partitions that nobody chose: offsets of two have nothing in common."""
+    """Refuse one offset for partitions that were not chosen: offsets are per partition."""
     if isinstance(position, int) and len(partitions) > 1 and not named:
-        raise click.UsageError("an offset belongs to one partition: say --partition N too")
+        raise click.UsageError("an offset needs --partition N, because offsets are per partition")

@@ -69,8 +69,8 @@ def produce(
     With --json-lines a line is {"value": ..., "key": ..., "headers": {...}, "timestamp": ...,
     "partition": ...}; only the value is required. It takes what `lakebed consume --json` writes.
 
-    Each batch is on disk before the next is read. A bad line ends the command; the error has its
-    number, and how many records were written before.
+    A batch is written completely or not at all, and is on disk before the next is read. A bad line
+    ends the command; the error has its number, and how many records were written.
     """
     _check_usage(key_separator, json_lines=json_lines, whole_files=whole_files, files=files)
     common = _headers(headers)
@@ -93,7 +93,9 @@ def _check_usage(
     separator: str | None, *, json_lines: bool, whole_files: bool, files: tuple[str, ...]
 ) -> None:
     if json_lines + whole_files + (separator is not None) > 1:
-        raise click.UsageError("--key-separator, --json-lines and --whole-files exclude each other")
+        raise click.UsageError(
+            "--key-separator, --json-lines and --whole-files are mutually exclusive"
+        )
     if separator == "":
         raise click.UsageError("the key separator is empty")
     if whole_files and not files:

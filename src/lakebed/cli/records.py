@@ -142,7 +142,7 @@ def _each(lines: Lines, row_of: Callable[[bytes], dict[str, Any]]) -> Iterator[B
 def bad_line(source: str, line: int, error: Exception) -> SchemaMismatchError:
     """Return which line is to blame."""
     return SchemaMismatchError(
-        "a line cannot be a record", file=source, line=line, why=reason(error)
+        "the line is not a valid record", file=source, line=line, why=reason(error)
     )
 
 

@@ -13,13 +13,13 @@ from lakebed.topic.schema_document import schema_of
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """Read a schema; what is wrong with it is told with the file and the field."""
+    """Read a schema; errors name the file and the field."""
     try:
         with click.open_file(str(path), "rb") as file:
             document = json.load(file)
     except OSError as error:
         if isinstance(error, FileNotFoundError | IsADirectoryError):
-            raise InvalidArgumentError("there is no such schema file", file=path) from error
+            raise InvalidArgumentError("the schema file does not exist", file=path) from error
         raise from_os_error(error, "reading the schema", path) from error
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"the schema is not JSON: {error}", file=path) from error

@@ -15,10 +15,9 @@ from typing import Any, Final
 
 import click
 
-from lakebed.cli.data import Folder, settings
+from lakebed.cli.data import Folder, FolderOrStore, settings
 from lakebed.cli.output import Meter
 from lakebed.config import (
-    STORE_SCHEMES,
     LogConfig,
     ServeConfig,
     setting_names,
@@ -29,6 +28,7 @@ from lakebed.engine.settings import effective_config
 from lakebed.errors import InvalidArgumentError
 from lakebed.host import OsDisk
 from lakebed.host.descriptors import raise_limit
+from lakebed.suggest import did_you_mean
 from lakebed.wal.folder import Layout, is_log
 
 _log = logging.getLogger("lakebed.serve")
@@ -40,40 +40,27 @@ _LOOK_SECONDS: Final = 0.2
 """How long a signal may be on record before it is looked at."""
 
 
-class StorePlace(Folder):
-    """A folder, or the URL of a store."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a store's URL as text, and a folder as a path."""
-        if isinstance(value, str) and value.partition("://")[0] in STORE_SCHEMES:
-            return value
-        return super().convert(value, param, ctx)
-
-
 @click.command(short_help="Serve a log over the network.")
 @click.option(
     "--data",
-    "folder",
-    metavar="DIR",
+    "data",
+    metavar="DIR|URL",
     envvar="LAKEBED_DATA",
     show_envvar=True,
     required=True,
-    type=StorePlace(),
-    help="The log's folder, or the URL of its store; it is created if there is none.",
+    type=FolderOrStore(),
+    help="The log's folder, made if there is none, or the URL of its store.",
 )
 @click.option(
     "--folder",
-    "copy",
     metavar="DIR",
-    envvar="LAKEBED_FOLDER",
-    show_envvar=True,
     type=Folder(),
-    help="With the URL of a store: this machine's copy of the log; default in the user's cache.",
+    help="With the URL of a store: this machine's copy; default in the user's cache.",
 )
 @click.option(
     "--standby",
     is_flag=True,
-    help="Follow the log's owner, take over when it is gone, and follow again when taken over.",
+    help="With a store: follow the log's owner, and take over when it is gone.",
 )
 @click.option("--host", metavar="HOST", help="Address to listen on; default 127.0.0.1.")
 @click.option(
@@ -98,9 +85,14 @@ class StorePlace(Folder):
     help="Any other setting of [serve]; may be repeated.",
 )
 def serve(
-    folder: Path | str, copy: Path | None, standby: bool, given: tuple[str, ...], **flags: Any
+    data: Path | str,
+    folder: Path | None,
+    given: tuple[str, ...],
+    *,
+    standby: bool,
+    **flags: Any,
 ) -> None:
-    """Serve the log in a folder or a store until SIGTERM or Ctrl-C.
+    """Serve the log in a folder, or in a store, until SIGTERM or Ctrl-C.
 
     Options override the environment, which overrides lakebed.toml in the folder.
 
@@ -109,38 +101,37 @@ def serve(
 
     A log in a store is handed over: the store has everything, and a standby continues.
     """
-    place, config_of_log = locate_log(folder, copy)
+    place, config_of_log = locate_log(data, folder)
     if config_of_log.ships:
-        _serve_roles(place, config_of_log, _config(config_of_log.serve, flags, given), standby)
+        served = _config(config_of_log.serve, flags, given)
+        _serve_roles(data, place, config_of_log, served, standby=standby)
         return
     if standby:
         raise click.UsageError("--standby needs a log in a store: --data s3://... or [wal] acks")
     _serve_folder(place, flags, given)
 
 
-def locate_log(folder: Path | str, copy: Path | None) -> tuple[Path, LogConfig]:
+def locate_log(data: Path | str, folder: Path | None) -> tuple[Path, LogConfig]:
     """Return the folder of a log on this machine, and its settings."""
     from lakebed.engine.by_url import with_store
-    from lakebed.engine.ownership import default_folder
 
-    if isinstance(folder, str):
-        place = copy or default_folder(folder.rstrip("/"))
-        return place, with_store(effective_config(OsDisk(), place, os.environ), folder)
-    if copy is not None:
-        raise click.UsageError("--folder is for the URL of a store")
-    return folder, effective_config(OsDisk(), folder, os.environ)
+    place = _place(data, folder)
+    config = effective_config(OsDisk(), place, os.environ)
+    return place, with_store(config, data) if isinstance(data, str) else config
 
 
-def _serve_roles(folder: Path, config: LogConfig, serve: ServeConfig, standby: bool) -> None:
+def _serve_roles(
+    data: Path | str, folder: Path, config: LogConfig, serve: ServeConfig, *, standby: bool
+) -> None:
     """Serve a log in a store: as a standby, and as its owner."""
     from lakebed.serve.roles import Roles
 
     def report(role: str, url: str) -> None:
         _log.info("role: %s", role, extra={"url": url})
         if role == "owner":
-            click.echo(f"serving {folder} at {url}" + _http(roles.server, serve))
+            click.echo(f"serving {data} at {url}" + _http(roles.server, serve))
         elif standby:
-            click.echo(f"standby for {config.lake.store} at {url}")
+            click.echo(f"standby for {data} at {url}")
 
     roles = Roles(folder, config, serve, standby=standby, report=report)
     failure: list[BaseException] = []
@@ -191,10 +182,21 @@ def _serve_folder(folder: Path, flags: dict[str, Any], given: tuple[str, ...]) -
             pass  # a signal that another thread was given is handled when this one wakes up
         _log.info("stopping")
         server.stop()
-    if server.abandoned:  # the log is closed; Flight would wait for these clients for ever
+    if server.abandoned:  # the log is closed; Flight would wait for these clients forever
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _place(data: Path | str, folder: Path | None) -> Path:
+    """Return the folder that the log has on this machine."""
+    if isinstance(data, str):
+        from lakebed.engine.ownership import default_folder
+
+        return folder or default_folder(data.rstrip("/"))
+    if folder is not None:
+        raise click.UsageError("--folder is for a log in a store: --data has the folder")
+    return data
 
 
 def _raise_open_files(config: ServeConfig) -> None:
@@ -215,9 +217,8 @@ def _config(base: ServeConfig, flags: dict[str, Any], given: tuple[str, ...]) ->
     texts, options = {}, {}
     for name, value in settings(given, "--set").items():
         if name not in known:
-            raise click.BadParameter(
-                f"there is no setting {name!r}, but {', '.join(known)}", param_hint="'--set'"
-            )
+            meant = did_you_mean(name, known) or f"; known are {', '.join(known)}"
+            raise click.BadParameter(f"unknown setting {name!r}{meant}", param_hint="'--set'")
         texts[name], options[name] = str(value), f"--set {name}"
     for name, value in flags.items():
         if value is not None:
@@ -251,7 +252,7 @@ def _check(config: ServeConfig, folder: Path) -> None:
     try:
         new = not is_log(OsDisk(), Layout(folder))
     except OSError:
-        return  # whoever opens it says what is wrong with the folder
+        return  # opening it reports what is wrong with the folder
     if new:
         check_exposed(config, is_open=True)
         check_startable(config)

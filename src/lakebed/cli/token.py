@@ -79,7 +79,7 @@ def create_command(
     """
     expires_ms = None if isinstance(expires, str) else expires
     with opened(folder, make=True, silent=as_json) as log:
-        # Asked before: the first token closes an open log to whoever has none, as this command.
+        # Asked before: the first token closes an open log to callers without one, as this command.
         hints = [*without_rules(log, roles), *_without_administrator(log, roles)]
         text = log.access.create_token(principal, expires_ms=expires_ms, roles=roles)
         if not as_json:  # whatever happens to the rest, the secret is out
@@ -90,9 +90,9 @@ def create_command(
         values = {**asdict(made), "roles": roles, "token": str(text)}
         write_json("token", with_warning(values, hints))
         return
-    until = "for ever" if made.expires_us is None else f"until {moment(made.expires_us)}"
+    until = "without end" if made.expires_us is None else f"until {moment(made.expires_us)}"
     click.echo(f"token {made.id} of {made.principal}, valid {until}", err=True)
-    click.echo("this was the only time it is shown: keep it where secrets are kept", err=True)
+    click.echo("it is not shown again: store it as a secret", err=True)
     show_hints(hints)
 
 
@@ -109,7 +109,7 @@ def _made(log: lakebed.Log, text: str, principal: str, expires_ms: int | None) -
 
 
 def _without_administrator(log: lakebed.Log, new: Collection[str]) -> list[str]:
-    """Return a hint if nobody administers the log, with these roles given to somebody too."""
+    """Return a hint if the log has no administrator, also with these roles granted."""
     rules = {(rule.role, rule.action, rule.pattern) for rule in log.access.rules()}
     if any(
         role == ADMIN or (role, Action.ADMIN.value, EVERYTHING) in rules
@@ -117,7 +117,7 @@ def _without_administrator(log: lakebed.Log, new: Collection[str]) -> list[str]:
     ):
         return []
     return [
-        "nobody administers this log over the network yet: lakebed token create NAME --role admin, "
+        "the log has no administrator yet: lakebed token create NAME --role admin, "
         "in the log's folder while no server owns it"
     ]
 

@@ -1,4 +1,4 @@
-"""`lakebed top`: what a log is doing now, refreshed until somebody has seen enough."""
+"""`lakebed top`: what a log is doing now, refreshed until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sample(log: lakebed.Log) -> Sample:
 
 def _topics(log: lakebed.Log) -> Iterator[tuple[str, TopicInfo]]:
     for name in log.topics():
-        with contextlib.suppress(TopicNotFoundError):  # it went meanwhile
+        with contextlib.suppress(TopicNotFoundError):  # it was deleted in the meantime
             yield name, log.describe_topic(name)
 
 

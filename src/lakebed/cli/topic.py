@@ -175,7 +175,7 @@ def alter_command(
     partitions than before.
     """
     if partitions is None and schema_file is None and not given:
-        raise click.UsageError("say what to change: --config, --partitions or --schema")
+        raise click.UsageError("nothing to change: use --config, --partitions or --schema")
     schema = None if schema_file is None else read_schema(schema_file)
     with opened(folder, silent=as_json) as log:
         _show(log.alter_topic(name, settings(given), schema, partitions), as_json=as_json)

@@ -243,7 +243,7 @@ def _mark_values(mark: Mark) -> dict[str, object]:
 
 
 def _gaps(findings: Findings) -> list[tuple[int, int]]:
-    """Return the holes of a salvaged log; of a damaged one nobody knows what was there."""
+    """Return the holes of a salvaged log; of a damaged one they are unknown."""
     if findings.survey is None or findings.error is not None:
         return []
     return list(findings.survey.state.gaps())
@@ -267,7 +267,7 @@ def _log_facts(findings: Findings) -> Iterator[tuple[str, str]]:
     yield from _verdict_facts(findings)
     if findings.owner is not None:
         owner = " ".join(f"{name}={value}" for name, value in findings.owner.items())
-        yield "in use", f"by a living process ({owner}): its end may be moving"
+        yield "in use", f"by a running process ({owner}); its end may change"
 
 
 def _verdict_facts(findings: Findings) -> Iterator[tuple[str, str]]:

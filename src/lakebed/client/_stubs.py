@@ -35,15 +35,18 @@ class RemoteAccessStub:
     _call: Callable[..., Any]
 
     def tokens(self) -> list[TokenInfo]:
-        """List the tokens, the oldest first; those that ended are listed for 90 more days."""
+        """List the tokens, oldest first; ended ones are listed for 90 more days."""
         return list(self._call("tokens"))
 
     def create_token(
         self, principal: str, *, expires_ms: int | None = EXPIRES_MS, roles: Collection[str] = ()
     ) -> Secret:
-        """Make a token for a principal, which gets the roles too; return its text.
+        """Create a token for a principal; return its text, which the log does not keep.
 
-        The text is given this once: the log keeps no copy. `None` lets it be valid forever.
+        Args:
+            principal: name of the caller.
+            expires_ms: lifetime; None for no end.
+            roles: roles to grant to the principal.
         """
         return Secret(
             self._call(
@@ -54,7 +57,9 @@ class RemoteAccessStub:
     def revoke_token(self, token_id: str, *, force: bool = False) -> None:
         """Revoke a token, effective at once.
 
-        Revoking the last token of an administrator requires `force`.
+        Args:
+            token_id: the id that `tokens` lists.
+            force: also revoke the last token of an administrator.
         """
         self._call("revoke_token", token_id=token_id, force=force)
 
@@ -65,10 +70,15 @@ class RemoteAccessStub:
     def allow(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Allow a role an action on the topics or groups whose names match the pattern.
+        """Allow a role an action on the topics or groups whose names match a pattern.
 
-        The first rule or grant closes a log that is open to all callers. Without an administrator
-        that requires `force`.
+        The first rule or grant closes a log that is open to all callers.
+
+        Args:
+            role: name of the role.
+            action: `read`, `write`, `group`, `manage` or `admin`.
+            pattern: `*` matches any characters, `?` one.
+            force: also if that closes the log without an administrator.
         """
         self._call("allow", role=role, action=action, pattern=pattern, force=force)
 
@@ -77,8 +87,11 @@ class RemoteAccessStub:
     ) -> None:
         """Remove a rule that `allow` created.
 
-        Removing the last rule that makes administrators, or that keeps the log closed, requires
-        `force`.
+        Args:
+            role: name of the role.
+            action: action of the rule.
+            pattern: pattern of the rule.
+            force: also if that leaves no administrator, or opens the log.
         """
         self._call("forbid", role=role, action=action, pattern=pattern, force=force)
 
@@ -89,41 +102,55 @@ class RemoteAccessStub:
     def deny(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Refuse those that have a role an action on names that the pattern fits.
+        """Deny a role an action on names that match a pattern.
 
-        A denial wins over every rule and role that allows the action, also over `admin` if its
-        holder has the denied role too. One that leaves the log without administrators, or that
-        closes an open log, needs `force`. The role `admin` itself cannot be denied anything.
+        A denial overrides every rule, also for holders of `admin`; the role `admin` itself cannot
+        be denied anything.
+
+        Args:
+            role: name of the role.
+            action: as in `allow`.
+            pattern: as in `allow`.
+            force: also if that closes an open log, or leaves no administrator.
         """
         self._call("deny", role=role, action=action, pattern=pattern, force=force)
 
     def lift(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Remove a denial that `deny` made; rules then decide alone.
+        """Remove a denial that `deny` created; rules then apply again.
 
-        The last denial of a log that has no token, rule or grant is removed only with `force`: the
-        log would be open.
+        Args:
+            role: name of the role.
+            action: action of the denial.
+            pattern: pattern of the denial.
+            force: also if that opens the log.
         """
         self._call("lift", role=role, action=action, pattern=pattern, force=force)
 
     def grants(self) -> list[GrantInfo]:
-        """List who has which role, sorted."""
+        """List the roles of principals, sorted."""
         return list(self._call("grants"))
 
     def grant(self, principal: str, role: str, *, force: bool = False) -> None:
         """Grant a role to a principal. A role without rules allows nothing.
 
-        The first rule or grant closes a log that is open to all callers. Without an administrator
-        that requires `force`.
+        The first rule or grant closes a log that is open to all callers.
+
+        Args:
+            principal: name of the caller.
+            role: name of the role.
+            force: also if that closes the log without an administrator.
         """
         self._call("grant", principal=principal, role=role, force=force)
 
     def revoke(self, principal: str, role: str, *, force: bool = False) -> None:
-        """Take a role from a principal.
+        """Revoke a role of a principal.
 
-        Revoking the last grant that makes administrators, or that keeps the log closed, requires
-        `force`.
+        Args:
+            principal: name of the caller.
+            role: name of the role.
+            force: also if that leaves no administrator, or opens the log.
         """
         self._call("revoke", principal=principal, role=role, force=force)
 
@@ -136,8 +163,8 @@ class RemoteLakeStub:
     def gc(self, *, now: bool = False) -> RemovalReport:
         """Remove files that nothing refers to and whose grace period is over.
 
-        With `now`, older snapshots are expired first and no file is granted a grace period: readers
-        that have begun may fail.
+        Args:
+            now: expire older snapshots first, and ignore the grace period; active readers may fail.
         """
         result: RemovalReport = self._call("lake_gc", now=now)
         return result
@@ -152,11 +179,11 @@ class RemoteLakeStub:
         return result
 
     def history(self, topic: str) -> list[SnapshotInfo]:
-        """Return the snapshots of a topic's table, the oldest first."""
+        """Return the snapshots of a topic's table, oldest first."""
         return list(self._call("lake_history", topic=topic))
 
     def stats(self) -> LakeStats:
-        """Return counters, and how far the tables are behind."""
+        """Return counters, and the lag of the tables."""
         result: LakeStats = self._call("lake_stats")
         return result
 
@@ -171,12 +198,16 @@ class RemoteDerivedStub:
         return list(self._call("derived_tables"))
 
     def describe(self, name: str) -> DerivedTable:
-        """Describe a table: columns, version, how far its writers have come."""
+        """Describe a table: columns, version, positions of its writers.
+
+        Raises:
+            TableNotFoundError: the table does not exist.
+        """
         result: DerivedTable = self._call("derived_describe", name=TableName(name))
         return result
 
     def files(self, name: str, buckets: Sequence[int] | None = None) -> DerivedFiles:
-        """Return a table with its files, or with those of some buckets, all of one version."""
+        """Return a table with its files, or those of some buckets, all of one version."""
         result: DerivedFiles = self._call(
             "derived_files", name=TableName(name), buckets=as_list(buckets)
         )
@@ -191,10 +222,17 @@ class RemoteDerivedStub:
         key: Sequence[str] = (),
         buckets: int = 16,
     ) -> DerivedTable:
-        """Make a table, or give the one there is if it is made the same way.
+        """Create a table, or return the existing one if it has the same definition.
 
-        A `current` table has one row for each key, a `history` every version of a key, an `append`
-        table rows without a key. Files are divided into `buckets` by the key.
+        Args:
+            name: name of the table.
+            schema: Arrow schema of its rows.
+            kind: `current` (one row per key), `history` (every version of a key) or `append`.
+            key: names of the key columns.
+            buckets: number of parts into which the key divides the files.
+
+        Raises:
+            TableExistsError: the table exists with another definition.
         """
         result: DerivedTable = self._call(
             "derived_create",
@@ -207,17 +245,17 @@ class RemoteDerivedStub:
         return result
 
     def evolve(self, name: str, schema: pa.Schema) -> DerivedTable:
-        """Add the columns of `schema` that a table lacks; rows of before have nulls there."""
+        """Add the columns of `schema` that a table lacks; existing rows have nulls there."""
         result: DerivedTable = self._call("derived_evolve", name=TableName(name), schema=schema)
         return result
 
     def restore(self, name: str) -> DerivedTable:
-        """Bring a table back that somebody else has dropped, or that a lost catalog knew."""
+        """Restore a table that another program has dropped, or that a lost catalog knew."""
         result: DerivedTable = self._call("derived_restore", name=TableName(name))
         return result
 
     def drop(self, name: str) -> bool:
-        """Drop a table; return whether there was one. Its files go after the grace period."""
+        """Drop a table; return False if there was none. Its files go after the grace period."""
         result: bool = self._call("derived_drop", name=TableName(name))
         return result
 
@@ -228,13 +266,14 @@ class RemoteLogStub:
     _call: Callable[..., Any]
 
     def topics(self) -> list[str]:
-        """List the names of the topics, without those of the log's own."""
+        """List the names of the topics, without internal ones."""
         return list(self._call("topics"))
 
     def describe_topic(self, name: str) -> TopicInfo:
         """Return partitions, schema and settings of a topic.
 
-        Raises `TopicNotFoundError` if it does not exist.
+        Raises:
+            TopicNotFoundError: the topic does not exist.
         """
         result: TopicInfo = self._call("describe_topic", name=topic_name(name))
         return result
@@ -244,9 +283,12 @@ class RemoteLogStub:
         self._call("purge_topic", name=topic_name(name))
 
     def offset_for_time(self, topic: str, partition: int = 0, *, timestamp: Any) -> int:
-        """Return the first offset whose record is of that time or later; the end if there is none.
+        """Return the first offset with this timestamp or a later one, or the end.
 
-        `timestamp` is a datetime (naive means UTC) or microseconds since 1970.
+        Args:
+            topic: name of the topic.
+            partition: number of the partition.
+            timestamp: a datetime (naive means UTC) or microseconds since 1970.
         """
         result: int = self._call(
             "offset_for_time",
@@ -257,22 +299,28 @@ class RemoteLogStub:
         return result
 
     def checkpoint(self) -> CheckpointReport:
-        """Write what is in memory into segments, write a snapshot, free WAL files."""
+        """Write records in memory to segments, write a snapshot, free WAL files."""
         result: CheckpointReport = self._call("checkpoint")
         return result
 
     def retain(self, topic: str | None = None) -> CleanupReport:
-        """Apply retention, compaction and merging now, to one topic or all."""
+        """Apply retention, compaction and merging now, to one topic or all.
+
+        Failures of topics are in `errors` of the result.
+        """
         result: CleanupReport = self._call("retain", topic=topic_name_or_none(topic))
         return result
 
     def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
-        """Return the segments of a topic that are due for a compaction by key, and their files.
+        """Return the segments of a topic that are due for a compaction by key.
 
-        For a job that decides elsewhere which records survive, and has them rewritten by
-        `rewrite_segments`. Changes nothing. `force` ignores `compact_dirty_percent`; what is too
-        young or held by a group is never part of it. The locations of a served log are those that
-        the server sees.
+        For a job that selects the surviving records, and has them rewritten by `rewrite_segments`.
+        Changes nothing. Segments that are too young or held by a group are never part of it.
+        Locations are as the process that owns the log sees them.
+
+        Args:
+            topic: name of the topic.
+            force: ignore `compact_dirty_percent`.
         """
         result: CompactionPlan = self._call(
             "plan_compaction", topic=topic_name(topic), force=bool(force)
@@ -284,15 +332,20 @@ class RemoteLogStub:
     ) -> RewriteReport:
         """Replace consecutive segments by the survivors of a compaction.
 
-        `survivors` has a bit for each offset of the segments, compressed (`topic/survivors.py` says
-        how, and `pack_survivors` makes it). They are to be decided over everything from the
-        partition's first segment on: every record without a key survives, and the last of each key,
-        unless it is a tombstone that may go. A partition too large for one call is rewritten in
-        several, from its beginning on.
+        What is written is verified before it counts; writers do not wait. Of a partition, all
+        records without a key must survive, and the last of each key, unless it is a tombstone
+        that is due.
+        A large partition is rewritten in several calls, from its beginning on.
 
-        What is written is read again and compared before it counts; writers do not wait. Raises
-        `StalePlanError` if the segments are not there any more as they were, also when it is called
-        a second time; `SurvivorsError` if they cannot be right. Then nothing is changed.
+        Args:
+            topic: name of the topic.
+            partition: number of the partition.
+            segments: ids, as `plan_compaction` returns them.
+            survivors: a compressed bitmap with a bit for each offset (`topic/survivors.py`).
+
+        Raises:
+            StalePlanError: the segments have changed; nothing was changed.
+            SurvivorsError: the survivors cannot be right; nothing was changed.
         """
         result: RewriteReport = self._call(
             "rewrite_segments",
@@ -304,21 +357,23 @@ class RemoteLogStub:
         return result
 
     def verify(self, topic: str | None = None) -> int:
-        """Read every byte of every segment; return how many. Raises at the first damage."""
+        """Read every byte of every segment; return their number.
+
+        Raises:
+            CorruptionError: the first damage found.
+        """
         result: int = self._call("verify", topic=topic_name_or_none(topic))
         return result
 
     def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
-        """Describe each segment of a partition, and where its file is.
-
-        The locations of a served log are those that the server sees.
-        """
+        """Describe the segments of a partition, with the locations that the log's process sees."""
         return list(self._call("segments", topic=topic_name(topic), partition=partition))
 
     def verify_segment(self, topic: str, partition: int, segment: int) -> bool:
-        """Read every byte of one segment, wherever it is; False if there is none of that id.
+        """Read every byte of a segment; return False if there is none of that id.
 
-        Raises `CorruptionError` if anything in it is not as it should be.
+        Raises:
+            CorruptionError: the segment is damaged.
         """
         result: bool = self._call(
             "verify_segment", topic=topic_name(topic), partition=partition, segment=segment

@@ -68,15 +68,15 @@ def _parse(url: str) -> Address:
     scheme = SCHEMES.get(parts.scheme)
     if scheme is None:
         raise InvalidArgumentError(
-            "a served log's URL is lakebed://HOST:PORT or lakebed+tls://HOST:PORT",
+            "the URL of a served log must be lakebed://HOST:PORT or lakebed+tls://HOST:PORT",
             scheme=parts.scheme,
         )
     if parts.username is not None or parts.password is not None:
         raise InvalidArgumentError(
-            "a token is not part of a URL: use LAKEBED_TOKEN or ClientConfig"
+            "a URL must not contain a token: use LAKEBED_TOKEN or ClientConfig"
         )
     if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise InvalidArgumentError("a served log's URL is a host and a port", url=url)
+        raise InvalidArgumentError("the URL of a served log must have a host and a port", url=url)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return Address(url, f"{scheme}://{host}:{port}", port, scheme == "grpc+tls")
 

@@ -396,7 +396,7 @@ class _Outages:
             raise error from failure
         if not self._safe and not is_unsent(failure):
             raise UnknownOutcomeError(
-                "the connection broke under way", url=connection.url
+                "the connection was lost during the call", url=connection.url
             ) from failure
         connection.leave(self._address, error)
         self._address = connection.route.current
@@ -420,7 +420,7 @@ def _wait_seconds(error: LakebedError) -> float:
 
 def _header(token: str) -> tuple[bytes, bytes]:
     if not token.isascii() or not token.isprintable():
-        raise InvalidArgumentError("a token is printable ASCII text")
+        raise InvalidArgumentError("token must be printable ASCII")
     return (b"authorization", b"Bearer " + token.encode())
 
 
@@ -431,7 +431,7 @@ def _check_pem(config: ClientConfig) -> None:
             raise InvalidArgumentError("a file for TLS is not PEM", setting=what, file=path)
     if (config.cert is None) != (config.key is None):
         raise InvalidArgumentError(
-            "a client's certificate and its key belong together: LAKEBED_CERT and LAKEBED_KEY"
+            "a client certificate needs its key: set both LAKEBED_CERT and LAKEBED_KEY"
         )
 
 

@@ -34,7 +34,7 @@ def diagnosis(url: str, port: int, config: ClientConfig) -> LakebedError | None:
             return _by_tls(plain, host, url, config)
     except ssl.SSLCertVerificationError as error:
         return TlsError(
-            "the server's certificate is not to be trusted",
+            "the server's certificate is not trusted",
             url=url,
             reason=error.verify_message,
             ca=config.ca or "those of the system",
@@ -62,7 +62,7 @@ def _by_tls(plain: socket.socket, host: str, url: str, config: ClientConfig) -> 
         context.load_cert_chain(config.cert, config.key)
     with context.wrap_socket(plain, server_hostname=host) as secured:
         if secured.selected_alpn_protocol() != "h2":
-            return TlsError("this port does not speak Flight; is it that of HTTP?", url=url)
+            return TlsError("this port does not speak Flight; is it the port of HTTP?", url=url)
         answer = _answer(secured)
         if not answer and config.cert is None:
             return _wants_certificate(url)
@@ -98,13 +98,13 @@ def _unless_flight(answer: bytes, url: str) -> LakebedError | None:
     if len(answer) >= 4 and answer[3] == _SETTINGS:
         return None
     if answer.startswith(b"HTTP/1"):
-        return TlsError("this port does not speak Flight; it is that of HTTP", url=url)
+        return TlsError("this is the port of HTTP, not of Flight", url=url)
     return None
 
 
 def _wants_certificate(url: str) -> TlsError:
     return TlsError(
-        "the server asks clients for a certificate: give LAKEBED_CERT and LAKEBED_KEY", url=url
+        "the server requires a client certificate: set LAKEBED_CERT and LAKEBED_KEY", url=url
     )
 
 
@@ -114,4 +114,4 @@ def _failed(error: ssl.SSLError, url: str) -> LakebedError:
         return TlsError("the server does not speak TLS: use lakebed://", url=url)
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return _wants_certificate(url)
-    return TlsError("no safe connection could be made", url=url, reason=reason)
+    return TlsError("no secure connection could be established", url=url, reason=reason)

@@ -54,7 +54,7 @@ class RemoteLog(RemoteLogStub, Log):
         """
         if config is not None and not isinstance(config, ClientConfig):
             raise InvalidArgumentError(
-                "the settings of a served log are a ClientConfig", got=type(config).__name__
+                "config must be a ClientConfig for a URL", got=type(config).__name__
             )
         self.url = url
         self._connection = Connection(url, config or ClientConfig(), woken)

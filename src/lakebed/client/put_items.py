@@ -112,7 +112,7 @@ def check_may_wait() -> None:
 
 def unknown_outcome(url: str) -> UnknownOutcomeError:
     """Return the error of a batch that may have been written."""
-    return UnknownOutcomeError("the connection broke under way", url=url)
+    return UnknownOutcomeError("the connection was lost during the call", url=url)
 
 
 def future_item(

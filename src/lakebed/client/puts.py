@@ -315,7 +315,7 @@ class Lane:
                 for number, answer in acks:
                     self._answer(number, answer)
             except (TypeError, ValueError) as error:
-                raise ProtocolError("an acknowledgement is [number, runs]") from error
+                raise ProtocolError("an acknowledgement must be [number, runs]") from error
             self._number_anew()
             self.pump()
             with self._guard:

@@ -9,7 +9,7 @@ from lakebed.errors import InvalidArgumentError
 
 
 def is_whole(value: object, low: int, high: int) -> TypeGuard[int]:
-    """Return whether a value is a whole number from `low` to `high`; True and False are none."""
+    """Return whether a value is an integer from `low` to `high`; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
@@ -18,7 +18,7 @@ def check_bounds(config: object, bounds: Mapping[str, tuple[int, int]]) -> None:
     for name, (low, high) in bounds.items():
         value = getattr(config, name)
         if not is_whole(value, low, high):
-            refuse(name, value, f"a whole number from {low} to {high}")
+            refuse(name, value, f"an integer from {low} to {high}")
 
 
 def refuse(setting: str, value: object, allowed: str) -> None:

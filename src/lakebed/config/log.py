@@ -76,7 +76,7 @@ class WalConfig:
 
     idle_mark_ms: int = 500
     """How long after the last commit the idle mark is written, from which on damage to that commit
-    is told from a torn write.
+    is distinguished from a torn write.
     """
 
     acks: AckMode = AckMode.LOCAL

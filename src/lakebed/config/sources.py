@@ -11,9 +11,10 @@ from typing import Any, Final
 from lakebed.config.log import LakeConfig, LogConfig, WalConfig
 from lakebed.config.serve import ServeConfig
 from lakebed.errors import InvalidArgumentError, SettingsFileError
+from lakebed.suggest import did_you_mean
 
 CONFIG_NAME: Final = "lakebed.toml"
-"""The file of a log's folder that holds its settings, for whoever opens it without giving any."""
+"""The file of a log's folder that holds its settings, used if it is opened without any."""
 
 
 SECTIONS: Final[Mapping[str, Any]] = {
@@ -36,7 +37,7 @@ def parse_config(text: str, source: object) -> LogConfig:
 
 
 def parts_of_a_log() -> list[str]:
-    """List the sections that have a table of their own."""
+    """List the sections that have a separate table."""
     return [name for name in SECTIONS if name != "log"]
 
 
@@ -90,7 +91,9 @@ def _given(section: str, environ: Mapping[str, str]) -> dict[str, Any]:
     for variable in sorted(environ):
         if variable.startswith(prefix) and variable not in known:
             raise InvalidArgumentError(
-                "there is no such setting", variable=variable, known=", ".join(known)
+                f"unknown setting {variable!r}{did_you_mean(variable, known)}",
+                variable=variable,
+                known=", ".join(known),
             )
     return {
         field.name: _from_text(
@@ -111,7 +114,7 @@ def _from_text(variable: str, text: str, default: object) -> object:
         try:
             return int(text)
         except ValueError:
-            _refuse_variable(variable, text, "a whole number")
+            _refuse_variable(variable, text, "an integer")
     if isinstance(default, Mapping):
         try:
             return tomllib.loads(f"given = {text}")["given"]
@@ -144,7 +147,7 @@ def _section(kind: Any, values: object, name: str, source: object) -> Any:
     for setting, value in values.items():
         if setting not in setting_names(kind):
             raise SettingsFileError(
-                "there is no such setting",
+                f"unknown setting {setting!r}{did_you_mean(setting, setting_names(kind))}",
                 file=source,
                 section=name,
                 setting=setting,
@@ -167,7 +170,10 @@ def _check_quotes(options: object, section: str, source: object) -> None:
             parts.append(part)
         if len(parts) > 1:
             raise SettingsFileError(
-                "put names with a dot in quotes", file=source, section=section, name=".".join(parts)
+                "names with a dot must be quoted",
+                file=source,
+                section=section,
+                name=".".join(parts),
             )
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from lakebed import limits
 from lakebed.config.checks import check_bounds, refuse
 from lakebed.errors import InvalidArgumentError
+from lakebed.suggest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class TopicConfig:
 
     compact_hold_ms: int = 86_400_000
     """With `compact`: what a consumer group has yet to read is not compacted as long as the group
-    has committed within this time, so that whoever reads a range again finds the same records; 0
-    lets compaction wait for nobody.
+    has committed within this time, so that reading a range again finds the same records; 0
+    never lets compaction wait.
     """
 
     local_ms: int = -1
@@ -88,7 +89,9 @@ class TopicConfig:
         for name, value in given.items():
             if name not in known:
                 raise InvalidArgumentError(
-                    "there is no such topic setting", setting=name, known=", ".join(known)
+                    f"unknown topic setting {name!r}{did_you_mean(str(name), known)}",
+                    setting=name,
+                    known=", ".join(known),
                 )
             if isinstance(known[name].default, int) and isinstance(value, str):
                 value = _whole_number(name, value)
@@ -133,5 +136,5 @@ def _whole_number(setting: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise InvalidArgumentError(
-            f"{setting} must be a whole number", setting=setting, value=repr(text)
+            f"{setting} must be an integer", setting=setting, value=repr(text)
         ) from None

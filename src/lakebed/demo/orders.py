@@ -1,7 +1,7 @@
 """What the writer sends: orders, corrections and deletions, each known from its number alone.
 
 The number of changes that a thread has written determines all of them, so a writer that was
-killed can go on, and everything that comes out at the other end can be compared with what went in.
+killed can continue, and all output can be compared with the input.
 
 Ten changes in a row are seven new orders, two corrections and a deletion:
 

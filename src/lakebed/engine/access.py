@@ -60,7 +60,7 @@ class Access:
     # Tokens
 
     def tokens(self) -> list[TokenInfo]:
-        """List the tokens, the oldest first; those that ended are listed for 90 more days."""
+        """List the tokens, oldest first; ended ones are listed for 90 more days."""
         now_us = self._core.clock.time_us()
         found = sorted(self._tokens(), key=lambda each: (each.created_us, each.id))
         return [_info(each, now_us) for each in found]
@@ -72,13 +72,16 @@ class Access:
         expires_ms: int | None = EXPIRES_MS,
         roles: Collection[str] = (),
     ) -> Secret:
-        """Make a token for a principal, which gets the roles too; return its text.
+        """Create a token for a principal; return its text, which the log does not keep.
 
-        The text is given this once: the log keeps no copy. `None` lets it be valid forever.
+        Args:
+            principal: name of the caller.
+            expires_ms: lifetime; None for no end.
+            roles: roles to grant to the principal.
         """
         name = str(PrincipalName(principal))
         if isinstance(roles, str):
-            raise InvalidArgumentError("roles are a list of names", got=repr(roles)[:200])
+            raise InvalidArgumentError("roles must be a list of names", got=repr(roles)[:200])
         wanted = [str(RoleName(role)) for role in roles]
         now_us = self._core.clock.time_us()
         expires_us = 0 if expires_ms is None else now_us + _checked_ms(expires_ms) * 1000
@@ -92,18 +95,21 @@ class Access:
     def revoke_token(self, token_id: str, *, force: bool = False) -> None:
         """Revoke a token, effective at once.
 
-        Revoking the last token of an administrator requires `force`.
+        Args:
+            token_id: the id that `tokens` lists.
+            force: also revoke the last token of an administrator.
         """
         token = self._core.state.tokens.get(token_id) if isinstance(token_id, str) else None
         if token is None:
-            raise InvalidArgumentError("there is no such token", token=repr(token_id)[:200])
+            raise InvalidArgumentError("the token does not exist", token=repr(token_id)[:200])
         now_us = self._core.clock.time_us()
         if token.valid_at(now_us) and not force:
             held = {each.id for each in self._tokens() if self._administers(each, now_us)}
             if held == {token.id}:
                 raise InvalidArgumentError(
-                    "this is the last valid token of an administrator: nobody could look after "
-                    "access from elsewhere; make another one first, or force it",
+                    "this is the last valid token of an administrator, and access could not be "
+                    "managed over the network without it; create another one first, or use "
+                    "force",
                     token=token.id,
                     principal=token.principal,
                 )
@@ -121,7 +127,7 @@ class Access:
         # Compared in any case, so that the time does not tell whether there is such an id.
         same = hmac.compare_digest(digest, bytes(32) if token is None else token.digest)
         if token is None or not same:
-            raise UnauthenticatedError("the log does not know this token", token=number)
+            raise UnauthenticatedError("unknown token", token=number)
         if token.revoked_us:
             raise UnauthenticatedError("the token was revoked", token=number)
         if not token.valid_at(self._core.clock.time_us()):
@@ -137,10 +143,15 @@ class Access:
     def allow(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Allow a role an action on the topics or groups whose names match the pattern.
+        """Allow a role an action on the topics or groups whose names match a pattern.
 
-        The first rule or grant closes a log that is open to all callers. Without an administrator
-        that requires `force`.
+        The first rule or grant closes a log that is open to all callers.
+
+        Args:
+            role: name of the role.
+            action: `read`, `write`, `group`, `manage` or `admin`.
+            pattern: `*` matches any characters, `?` one.
+            force: also if that closes the log without an administrator.
         """
         rule = _checked_rule(role, action, pattern)
         if not force:
@@ -152,13 +163,16 @@ class Access:
     ) -> None:
         """Remove a rule that `allow` created.
 
-        Removing the last rule that makes administrators, or that keeps the log closed, requires
-        `force`.
+        Args:
+            role: name of the role.
+            action: action of the rule.
+            pattern: pattern of the rule.
+            force: also if that leaves no administrator, or opens the log.
         """
         rule = _checked_rule(role, action, pattern)
         if rule not in self._core.state.rules:
             raise InvalidArgumentError(
-                "there is no such rule", role=role, action=rule[1], pattern=pattern
+                "the rule does not exist", role=role, action=rule[1], pattern=pattern
             )
         if not force:
             rest = [each for each in list(self._core.state.rules) if each != rule]
@@ -172,11 +186,16 @@ class Access:
     def deny(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Refuse those that have a role an action on names that the pattern fits.
+        """Deny a role an action on names that match a pattern.
 
-        A denial wins over every rule and role that allows the action, also over `admin` if its
-        holder has the denied role too. One that leaves the log without administrators, or that
-        closes an open log, needs `force`. The role `admin` itself cannot be denied anything.
+        A denial overrides every rule, also for holders of `admin`; the role `admin` itself cannot
+        be denied anything.
+
+        Args:
+            role: name of the role.
+            action: as in `allow`.
+            pattern: as in `allow`.
+            force: also if that closes an open log, or leaves no administrator.
         """
         denial = _checked_denial(role, action, pattern)
         if not force:
@@ -188,16 +207,19 @@ class Access:
     def lift(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
     ) -> None:
-        """Remove a denial that `deny` made; rules then decide alone.
+        """Remove a denial that `deny` created; rules then apply again.
 
-        The last denial of a log that has no token, rule or grant is removed only with `force`: the
-        log would be open.
+        Args:
+            role: name of the role.
+            action: action of the denial.
+            pattern: pattern of the denial.
+            force: also if that opens the log.
         """
         denial = _checked_denial(role, action, pattern)
         state = self._core.state
         if denial not in state.denials:
             raise InvalidArgumentError(
-                "there is no such denial", role=role, action=denial[1], pattern=pattern
+                "the denial does not exist", role=role, action=denial[1], pattern=pattern
             )
         if not force:
             rest = [key for key in list(state.denials) if key != denial]
@@ -205,14 +227,18 @@ class Access:
         self._submit(SetDenial(*denial, 0))
 
     def grants(self) -> list[GrantInfo]:
-        """List who has which role, sorted."""
+        """List the roles of principals, sorted."""
         return sorted(GrantInfo(*each) for each in list(self._core.state.grants))
 
     def grant(self, principal: str, role: str, *, force: bool = False) -> None:
         """Grant a role to a principal. A role without rules allows nothing.
 
-        The first rule or grant closes a log that is open to all callers. Without an administrator
-        that requires `force`.
+        The first rule or grant closes a log that is open to all callers.
+
+        Args:
+            principal: name of the caller.
+            role: name of the role.
+            force: also if that closes the log without an administrator.
         """
         grant = (str(PrincipalName(principal)), str(RoleName(role)))
         if not force:
@@ -220,10 +246,12 @@ class Access:
         self._submit(SetGrant(*grant, 1))
 
     def revoke(self, principal: str, role: str, *, force: bool = False) -> None:
-        """Take a role from a principal.
+        """Revoke a role of a principal.
 
-        Revoking the last grant that makes administrators, or that keeps the log closed, requires
-        `force`.
+        Args:
+            principal: name of the caller.
+            role: name of the role.
+            force: also if that leaves no administrator, or opens the log.
         """
         grant = (str(PrincipalName(principal)), str(RoleName(role)))
         if grant not in self._core.state.grants:
@@ -261,8 +289,8 @@ class Access:
         """Refuse to close a log that is open to everybody while nobody could administer it."""
         if self.open and not Permissions(rules, grants).administrators():
             raise InvalidArgumentError(
-                "the log is open to everybody; the first rule or grant closes it: make an "
-                "administrator first (`lakebed token create NAME --role admin`), or force it"
+                "the log is open to all callers; the first rule or grant closes it: create an "
+                "administrator first (`lakebed token create NAME --role admin`), or use force"
             )
 
     def _check_change(
@@ -275,14 +303,14 @@ class Access:
         denials = list(self._core.state.denials) if denials is None else denials
         if not (self._core.state.tokens or rules or grants or denials):
             raise InvalidArgumentError(
-                "without this the log knows nobody, and is open to everybody who can reach its "
-                "server; force it if that is meant"
+                "this would open the log to every client that can reach its server; use force "
+                "if that is intended"
             )
         changed = Permissions(rules, grants, denials)
         if self.permissions().administrators() and not changed.administrators():
             raise InvalidArgumentError(
-                "without this there is no administrator: nobody could look after access from "
-                "elsewhere; grant the role admin to another first, or force it"
+                "this would leave no administrator, so access could not be managed over the "
+                "network; grant the role admin to another principal first, or use force"
             )
 
     def _digest(self, number: str, secret: str) -> bytes:
@@ -303,7 +331,7 @@ def _info(token: Token, now_us: int) -> TokenInfo:
 def _checked_ms(expires_ms: object) -> int:
     if not is_whole(expires_ms, 1, _EXPIRES_MS_MAX):
         raise InvalidArgumentError(
-            f"expires_ms must be a whole number from 1 to {_EXPIRES_MS_MAX}, or None for ever",
+            f"expires_ms must be an integer from 1 to {_EXPIRES_MS_MAX}, or None for no end",
             got=repr(expires_ms)[:200],
         )
     return expires_ms
@@ -330,11 +358,11 @@ def _checked_target(name: str, action: str, pattern: str) -> tuple[str, str, str
     value = action.value if isinstance(action, Action) else action
     if not isinstance(value, str) or value not in known:
         raise InvalidArgumentError(
-            "there is no such action", action=repr(action)[:200], known=", ".join(known)
+            "unknown action", action=repr(action)[:200], known=", ".join(known)
         )
     if not isinstance(pattern, str) or _PATTERN.fullmatch(pattern) is None:
         raise InvalidArgumentError(
-            "a pattern is 1 to 128 letters, digits, '.', '_', '-', '*' or '?'",
+            "pattern must be 1 to 128 letters, digits, '.', '_', '-', '*' or '?'",
             pattern=repr(pattern)[:200],
         )
     return name, value, pattern

@@ -245,4 +245,4 @@ class Groups:
 
 
 def _no_group(group: str) -> GroupNotFoundError:
-    return GroupNotFoundError("there is no such group", group=group)
+    return GroupNotFoundError(f"group {group!r} does not exist", group=group)

@@ -375,5 +375,7 @@ def _checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     if columns is None:
         return None
     if isinstance(columns, str) or not all(name in COLUMNS for name in columns) or not columns:
-        raise InvalidArgumentError("columns are a list of " + ", ".join(COLUMNS), got=repr(columns))
+        raise InvalidArgumentError(
+            "columns must be a list of " + ", ".join(COLUMNS), got=repr(columns)
+        )
     return tuple(name for name in COLUMNS if name in columns)

@@ -82,7 +82,7 @@ def load_snapshot(snapshots: SnapshotFolder, wal: Wal) -> tuple[State, Recovered
     if not found.snapshots:
         if wal.mark.index > 0:
             raise refusal or MissingFileError(
-                "the snapshot is gone, and the WAL does not go back far enough to do without",
+                "the snapshot is missing, and the WAL does not go back far enough to replace it",
                 folder=snapshots.path(0).parent,
                 first_index=wal.first_index,
             )
@@ -90,7 +90,7 @@ def load_snapshot(snapshots: SnapshotFolder, wal: Wal) -> tuple[State, Recovered
     found.snapshot_index = max(found.snapshots)
     if found.snapshot_index > wal.last_index:
         raise MissingFileError(
-            "the WAL ends before the snapshot: a file of it is gone",
+            "the WAL ends before the snapshot: a WAL file is missing",
             last_index=wal.last_index,
             snapshot=found.snapshot_index,
         )
@@ -103,7 +103,7 @@ def replay(core: Core, wal: Wal, found: Recovered, progress: Callable[[int, int]
     for start, end in wal.gaps():
         if end >= first:
             raise EntryLostError(
-                "the log was salvaged with a hole; offsets behind it cannot be known",
+                "the log was salvaged with a gap; offsets after it are unknown",
                 first=start,
                 last=end,
             )
@@ -210,7 +210,7 @@ def _check_local(segments: Mapping[tuple[int, int, int], int]) -> None:
     count = sum(place == STORE for place in segments.values())
     if count:
         raise InvalidArgumentError(
-            "segments are in an object store alone, and the settings name none",
+            "segments are only in the object store, and the settings name none",
             setting="store",
             segments=count,
         )
@@ -218,7 +218,7 @@ def _check_local(segments: Mapping[tuple[int, int, int], int]) -> None:
 
 def _missing(lake: LakeFolder, needed: set[tuple[int, int, int]]) -> MissingFileError:
     first = min(needed)
-    return MissingFileError("a segment is gone", file=lake.path(*first), missing=len(needed))
+    return MissingFileError("a segment is missing", file=lake.path(*first), missing=len(needed))
 
 
 __all__ = ["Recovered", "SegmentName", "load_snapshot", "quarantine", "replay", "tidy"]

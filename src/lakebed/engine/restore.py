@@ -244,7 +244,7 @@ class _Restore:
         if manifest.store:
             notes.append(
                 f"the log keeps segments and tables in {manifest.store}: never use it while its"
-                " original is in use there, or give it a store of its own"
+                " original is in use there, or use a separate store"
             )
         if manifest.stored:
             notes.append(

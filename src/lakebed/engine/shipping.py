@@ -19,6 +19,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -331,6 +332,12 @@ class Shipping:
         )
 
     # The lease
+
+    def announce(self, address: str) -> None:
+        """State in the lease where this process serves the log."""
+        with self._renewing:
+            self._hold.lease = replace(self._hold.lease, address=address)
+        self._renew()
 
     def _renew_all(self) -> None:
         while not self._closing.wait(self._lease_seconds / 3) and self.lost is None:

@@ -102,7 +102,7 @@ class Staging:
                     try:
                         file = self._disk.open(path, Mode.READ)
                     except FileNotFoundError as error:
-                        raise MissingFileError("a staged file is gone", file=path) from error
+                        raise MissingFileError("a staged file is missing", file=path) from error
                     try:
                         mapping = self._maps[number] = file.map()
                     finally:

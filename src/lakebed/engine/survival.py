@@ -220,7 +220,7 @@ class Survival:
                 )
             if repeated:
                 raise SurvivorsError(
-                    "keys survive more than once", partition=key[1], records=repeated
+                    "a key survives more than once", partition=key[1], records=repeated
                 )
 
     def _reread(self, key: Key, segment: Segment, survivors: Survivors) -> tuple[int, int]:
@@ -243,7 +243,7 @@ class Survival:
         swapped = self._rewriting.replace(command, old)
         self._checkpointer.remove_dropped()
         if not swapped:
-            raise _stale(key, "the segments went meanwhile")
+            raise _stale(key, "the segments were removed in the meantime")
 
     def _partition(self, key: Key) -> Partition:
         return self._core.partition(key) or Partition()
@@ -321,5 +321,5 @@ def _nulls(column: Any, among: Any) -> int:
 
 def _stale(key: Key, reason: str, **facts: object) -> StalePlanError:
     return StalePlanError(
-        f"the plan does not hold any more: {reason}", topic=key[0], partition=key[1], **facts
+        f"the plan is out of date: {reason}", topic=key[0], partition=key[1], **facts
     )

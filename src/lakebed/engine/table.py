@@ -298,7 +298,9 @@ def _names(columns: Sequence[str] | None) -> tuple[str, ...]:
         return COLUMNS
     known = not isinstance(columns, str) and isinstance(columns, Collection)
     if not known or not columns or not all(name in COLUMNS for name in columns):
-        raise InvalidArgumentError("columns are a list of " + ", ".join(COLUMNS), got=repr(columns))
+        raise InvalidArgumentError(
+            "columns must be a list of " + ", ".join(COLUMNS), got=repr(columns)
+        )
     return tuple(name for name in COLUMNS if name in columns)
 
 
@@ -336,10 +338,10 @@ def _partitions(topic: Topic, chosen: Collection[int] | None) -> list[int]:
     if chosen is None:
         return list(range(topic.partitions))
     if isinstance(chosen, str | bytes) or not isinstance(chosen, Collection):
-        raise InvalidArgumentError("partitions are a list of numbers", got=repr(chosen))
+        raise InvalidArgumentError("partitions must be a list of integers", got=repr(chosen))
     for number in chosen:
         if not isinstance(number, int) or isinstance(number, bool):
-            raise InvalidArgumentError("partitions are a list of numbers", got=repr(chosen))
+            raise InvalidArgumentError("partitions must be a list of integers", got=repr(chosen))
     return sorted(set(chosen))
 
 
@@ -353,7 +355,7 @@ def _points(name: str, points: Points | None, reading: Reading, topic: Topic) ->
         reading.key(topic, number)
         if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
             raise InvalidArgumentError(
-                f"{name} is an offset from 0, or a dictionary of partitions and offsets",
+                f"{name} must be an offset of 0 or more, or a dictionary of partitions and offsets",
                 got=repr(offset),
             )
     return dict(points)

@@ -259,7 +259,7 @@ def filtered(batch: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
         raise
     except pa.ArrowException as error:
         raise InvalidArgumentError(
-            "the predicate cannot be worked out for a record", where=where, reason=error
+            "the predicate cannot be evaluated for a record", where=where, reason=error
         ) from error
     return found[0] if found else batch.slice(0, 0)
 

@@ -189,7 +189,7 @@ class Topics:
     def _count(self, partitions: object) -> int:
         if not is_whole(partitions, 1, limits.PARTITIONS_MAX):
             raise InvalidArgumentError(
-                f"partitions must be a whole number from 1 to {limits.PARTITIONS_MAX}",
+                f"partitions must be an integer from 1 to {limits.PARTITIONS_MAX}",
                 got=repr(partitions),
             )
         return partitions

@@ -94,7 +94,7 @@ def arm(text: str) -> None:
             )
         name, kind, delay, nth = match.groups()
         if name not in _points:
-            raise InvalidArgumentError("no such failpoint", name=name)
+            raise InvalidArgumentError("unknown failpoint", name=name)
         _points[name].set(_Action(kind.partition(":")[0], int(delay or 0), int(nth or 1)))
 
 

@@ -117,7 +117,7 @@ class Bucket:
             return
         bucket = self._prefix.partition("/")[0]
         if str(self._system().get_file_info(bucket).type.name) == "NotFound":
-            raise StoreNotFoundError("there is no such bucket", uri=self._location)
+            raise StoreNotFoundError("the bucket does not exist", uri=self._location)
         self._seen = True
 
     def _stored(self, info: Any) -> Stored:

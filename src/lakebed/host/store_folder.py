@@ -117,7 +117,7 @@ class Folder:
 
     def _check_root(self) -> None:
         if not self._root.is_dir():
-            raise StoreNotFoundError("there is no such folder", uri=self._location)
+            raise StoreNotFoundError("the folder does not exist", uri=self._location)
 
     def _failures(self, doing: str, name: str) -> contextlib.AbstractContextManager[None]:
         return translated(doing, f"{self._location.rstrip('/')}/{name}", [])

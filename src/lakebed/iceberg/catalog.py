@@ -86,7 +86,7 @@ class Catalog:
                 catalog = load(properties.pop("name", NAME), properties)
             except (ImportError, ValueError) as error:
                 raise InvalidArgumentError(
-                    "there is no such catalog", setting="catalog", reason=error
+                    "unknown catalog", setting="catalog", reason=error
                 ) from error
             self._connected = catalog
             catalog.create_namespace_if_not_exists(self._levels)

@@ -50,8 +50,8 @@ def _describe(file: DerivedFile, table: Any, columns: pa.Schema) -> Any:
         size = len(source)
     except FileNotFoundError as error:
         raise InvalidArgumentError(
-            "a file of the commit is not there: it was not written, or its job took longer than the"
-            " grace period",
+            "a file of the commit is missing: it was not written, or its job took longer than "
+            "the grace period",
             file=file.location,
         ) from error
     except pa.ArrowInvalid as error:
@@ -86,7 +86,7 @@ def _check_columns(found: Any, columns: pa.Schema, place: str) -> None:
         index = columns.get_field_index(field.name)
         if index < 0 or (columns.field(index).metadata or {}).get(FIELD_ID) != number:
             raise SchemaMismatchError(
-                "a file has a column that the table has not", file=place, column=field.name
+                "a file has a column that the table does not have", file=place, column=field.name
             )
         if columns.field(index).type != field.type:
             raise SchemaMismatchError(

@@ -80,7 +80,7 @@ def check_made_alike(
     shape = (kind, key, buckets)
     if missing or other or (found.kind, found.key, found.buckets) != shape:
         raise TableExistsError(
-            "there is a table of this name that is made differently",
+            "a table of this name exists with another definition",
             table=found.name,
             kind=found.kind,
             key=",".join(found.key),
@@ -91,9 +91,9 @@ def check_made_alike(
 
 def _check_shape(given: pa.Schema, kind: str, key: Sequence[str], buckets: int) -> None:
     if not isinstance(given, pa.Schema):
-        raise InvalidArgumentError("a table's schema is an Arrow schema", got=type(given).__name__)
+        raise InvalidArgumentError("schema must be a pyarrow.Schema", got=type(given).__name__)
     if kind not in KINDS:
-        raise InvalidArgumentError("a kind is one of " + ", ".join(KINDS), got=repr(kind))
+        raise InvalidArgumentError("kind must be one of " + ", ".join(KINDS), got=repr(kind))
     if (kind == "append") != (not key) or isinstance(key, str):
         raise InvalidArgumentError(
             "a current or history table needs the names of its key columns, another has none",
@@ -107,10 +107,10 @@ def _check_shape(given: pa.Schema, kind: str, key: Sequence[str], buckets: int) 
     reserved = _RESERVED if kind != "history" else _RESERVED.union(name for name, _ in _HISTORY)
     lowered = [name.lower() for name in given.names]
     if not given.names or len(set(lowered)) != len(lowered):
-        raise InvalidArgumentError("the names of columns differ, and not only in case")
+        raise InvalidArgumentError("column names must differ in more than case")
     taken = sorted(reserved.intersection(lowered))
     if taken:
-        raise InvalidArgumentError("a column cannot be called that here", column=taken[0])
+        raise InvalidArgumentError("this column name is reserved", column=taken[0])
 
 
 def _check_key(schema: pa.Schema, key: Sequence[str]) -> None:
@@ -120,7 +120,9 @@ def _check_key(schema: pa.Schema, key: Sequence[str]) -> None:
         kind = schema.field(name).type
         if pa.types.is_nested(kind) or pa.types.is_floating(kind):
             raise InvalidArgumentError(
-                "a key has whole numbers, texts, bytes, times or decimals", column=name, type=kind
+                "key columns must be integers, strings, bytes, times or decimals",
+                column=name,
+                type=kind,
             )
 
 

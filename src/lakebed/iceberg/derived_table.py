@@ -94,10 +94,17 @@ class Derived(DerivedCalls):
         key: Sequence[str] = (),
         buckets: int = 16,
     ) -> DerivedTable:
-        """Make a table, or give the one there is if it is made the same way.
+        """Create a table, or return the existing one if it has the same definition.
 
-        A `current` table has one row for each key, a `history` every version of a key, an `append`
-        table rows without a key. Files are divided into `buckets` by the key.
+        Args:
+            name: name of the table.
+            schema: Arrow schema of its rows.
+            kind: `current` (one row per key), `history` (every version of a key) or `append`.
+            key: names of the key columns.
+            buckets: number of parts into which the key divides the files.
+
+        Raises:
+            TableExistsError: the table exists with another definition.
         """
         name = str(TableName(name))
         self._locations.check()
@@ -136,18 +143,18 @@ class Derived(DerivedCalls):
         return table
 
     def restore(self, name: str) -> DerivedTable:
-        """Bring a table back that another writer has dropped, or that a lost catalog knew."""
+        """Restore a table that another program has dropped, or that a lost catalog knew."""
         name = str(TableName(name))
         with self.exclusive(), self._catalog.handle_failures("restoring a table", name):
             if self._catalog.load(name) is None:
                 metadata = self.folder.newest_metadata(name)
                 if metadata is None:
-                    raise TableNotFoundError("there is no such table", table=name)
+                    raise TableNotFoundError("the table does not exist", table=name)
                 self._catalog.register(name, metadata)
             return description_of(name, self._open(name))
 
     def evolve(self, name: str, schema: pa.Schema) -> DerivedTable:
-        """Add the columns of `schema` that a table lacks; rows of before have nulls there."""
+        """Add the columns of `schema` that a table lacks; existing rows have nulls there."""
         name = str(TableName(name))
         with self.exclusive(), self._catalog.handle_failures("changing a table's columns", name):
             table = self._open(name)
@@ -167,7 +174,7 @@ class Derived(DerivedCalls):
         self._commits.write_hint(table)
 
     def drop(self, name: str) -> bool:
-        """Drop a table; return whether there was one. Its files go after the grace period."""
+        """Drop a table; return False if there was none. Its files go after the grace period."""
         name = str(TableName(name))
         with self.exclusive():
             known = self._drop(name)
@@ -187,7 +194,11 @@ class Derived(DerivedCalls):
     # Reading
 
     def describe(self, name: str) -> DerivedTable:
-        """Describe a table: columns, version, how far its writers have come."""
+        """Describe a table: columns, version, positions of its writers.
+
+        Raises:
+            TableNotFoundError: the table does not exist.
+        """
         name = str(TableName(name))
         with self.exclusive(), self._catalog.handle_failures("loading a table", name):
             return description_of(name, self._open(name))
@@ -198,7 +209,7 @@ class Derived(DerivedCalls):
             return self.list_names()
 
     def files(self, name: str, buckets: Sequence[int] | None = None) -> DerivedFiles:
-        """Return a table with its files, or with those of some buckets, all of one version."""
+        """Return a table with its files, or those of some buckets, all of one version."""
         name = str(TableName(name))
         with self.exclusive(), self._catalog.handle_failures("listing a table's files", name):
             table = self._open(name)
@@ -220,7 +231,7 @@ class Derived(DerivedCalls):
         """Load a table that is as the log left it."""
         table = self._catalog.load(name)
         if table is None:
-            raise TableNotFoundError("there is no such table", table=name)
+            raise TableNotFoundError("the table does not exist", table=name)
         self._check_owner(name, table)
         snapshot = table.metadata.current_snapshot_id
         if str(snapshot or "") != table.properties.get(SNAPSHOT, ""):

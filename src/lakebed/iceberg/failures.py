@@ -54,7 +54,7 @@ def translate_failures(doing: str, name: str) -> Iterator[None]:
     except (LakebedError, ConflictError, MemoryError):
         raise
     except FileNotFoundError as error:
-        raise RuinedError("a file of the table is gone", table=name, reason=error) from error
+        raise RuinedError("a file of the table is missing", table=name, reason=error) from error
     except OSError as error:
         known = store_failure(error, doing, name) or from_os_error(error, doing, name)
         if not isinstance(known, DeviceError):

@@ -79,15 +79,17 @@ class Lake:
         take_over: bool = False,
         progress: Progress | None = None,
     ) -> SyncReport:
-        """Bring tables, and the store, up to date now; of one topic, or of all.
+        """Update the tables, and the object store, now.
 
-        A table that another writer has changed is refused, unless you `take_over`: then it shows
-        exactly the log's records again. `progress` is told how many topics are done.
+        Args:
+            topic: one topic; default: all.
+            take_over: restore the log's records in a table that another program has changed.
+            progress: called with the number of topics done.
         """
         self._check_enabled()
         if topic is None:
             if take_over:
-                raise InvalidArgumentError("taking a table over needs the topic's name")
+                raise InvalidArgumentError("take_over needs the name of a topic")
             with self._worker.exclusive():
                 return self._sync.sync_all(progress)
         found = self._topic(topic)
@@ -97,8 +99,8 @@ class Lake:
     def gc(self, *, now: bool = False) -> RemovalReport:
         """Remove files that nothing refers to and whose grace period is over.
 
-        With `now`, older snapshots are expired first and no file is granted a grace period: readers
-        that have begun may fail.
+        Args:
+            now: expire older snapshots first, and ignore the grace period; active readers may fail.
         """
         self._check_enabled()
         with self._worker.exclusive():
@@ -118,7 +120,7 @@ class Lake:
             return self._info(self._topic(topic))
 
     def history(self, topic: str) -> list[SnapshotInfo]:
-        """Return the snapshots of a topic's table, the oldest first."""
+        """Return the snapshots of a topic's table, oldest first."""
         self._check_enabled()
         with self._worker.exclusive():
             table = self._tables.table(self._topic(topic).name)
@@ -127,7 +129,7 @@ class Lake:
         return [self._snapshot(snapshot) for snapshot in table.metadata.snapshots]
 
     def table(self, topic: str) -> Any:
-        """Return the pyiceberg table of a topic, showing everything that is in segments now."""
+        """Return the pyiceberg table of a topic, with everything that is in segments now."""
         self.sync(topic)
         with self._worker.exclusive():
             return self._tables.table(self._topic(topic).name)
@@ -139,7 +141,7 @@ class Lake:
         return self._parts.locations.segment(topic, partition, segment)
 
     def stats(self) -> LakeStats:
-        """Return counters, and how far the tables are behind."""
+        """Return counters, and the lag of the tables."""
         topics = list(self._log.state.topics.values()) if self._config.iceberg else []
         lags = [self._tables.progress.lag(topic) for topic in topics]
         return LakeStats(
@@ -237,7 +239,7 @@ class Lake:
     def _topic(self, name: str) -> Topic:
         topic = self._log.state.topic(name) if isinstance(name, str) else None
         if topic is None:
-            raise TopicNotFoundError("there is no such topic", topic=name)
+            raise TopicNotFoundError(f"topic {name!r} does not exist", topic=name)
         return topic
 
     def _info(self, topic: Topic) -> TableInfo:

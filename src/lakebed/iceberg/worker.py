@@ -63,7 +63,7 @@ class Worker:
         if not last:
             self._log.check_may_wait()
         if self._owner == threading.get_ident():
-            raise InvalidArgumentError("the lake is at work: a callback of its work cannot use it")
+            raise InvalidArgumentError("a callback of the lake cannot call the lake")
         with self._lock:
             if not last:
                 self.check_open()

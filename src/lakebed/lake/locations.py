@@ -50,7 +50,7 @@ class Locations:
         for sign in self.base:
             if sign in "#?" or not sign.isprintable():
                 raise InvalidArgumentError(
-                    "Iceberg tables cannot be in a folder with this sign in its path",
+                    "Iceberg tables cannot be in a folder with this character in its path",
                     sign=repr(sign),
                     path=self._root,
                 )

@@ -118,7 +118,7 @@ def chosen(columns: Iterable[str] | None) -> tuple[str, ...]:
     unknown = wanted.difference(COLUMNS)
     if unknown or not wanted:
         raise InvalidArgumentError(
-            "columns are some of " + ", ".join(COLUMNS), unknown=",".join(sorted(unknown))
+            "columns must be some of " + ", ".join(COLUMNS), unknown=",".join(sorted(unknown))
         )
     return tuple(name for name in COLUMNS if name in wanted)
 

@@ -111,7 +111,7 @@ class SegmentReader:
         """
         if max_records < 1 or max_bytes < 1:
             raise InvalidArgumentError(
-                "max_records and max_bytes are at least 1",
+                "max_records and max_bytes must be 1 or more",
                 max_records=max_records,
                 max_bytes=max_bytes,
             )

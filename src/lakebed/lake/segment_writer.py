@@ -63,7 +63,7 @@ def write_segment(
     """
     if compression not in COMPRESSIONS:
         raise InvalidArgumentError(
-            "a compression is one of " + ", ".join(COMPRESSIONS), compression=compression
+            "compression must be one of " + ", ".join(COMPRESSIONS), compression=compression
         )
     written = file_schema(schema)
     try:

@@ -71,14 +71,14 @@ def offsets(values: Any) -> Offsets:
     try:
         return {(topic, partition): offset for topic, partition, offset in values}
     except (TypeError, ValueError) as error:
-        raise ProtocolError("an offset is [topic, partition, offset]") from error
+        raise ProtocolError("an offset must be [topic, partition, offset]") from error
 
 
 def committed_offset(value: Any) -> tuple[str, str, int, int, int]:
     """Check an offset of a transaction, sent as [group, member, topic, partition, offset]."""
     shape = (str, str, int, int, int)
     if not isinstance(value, tuple) or tuple(map(type, value)) != shape or min(value[2:]) < 0:
-        raise ProtocolError("an offset is [group, member, topic, partition, offset]")
+        raise ProtocolError("an offset must be [group, member, topic, partition, offset]")
     return value
 
 

@@ -8,7 +8,7 @@ takes, whether it is audited, and its HTTP route. From it follow
     wire/protocol.py                  the reports that may travel
     serve/gateway.py, serve/openapi.py  the routes and `/openapi.json`
 
-Signature and documentation of a method are those of its class in `engine/`.
+Signature and documentation of a method are those of its class in `api/`.
 """
 
 from __future__ import annotations

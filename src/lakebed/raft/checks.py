@@ -34,7 +34,9 @@ def checked_entries(
                 last_term=last_term,
             )
         if not isinstance(entry.kind, EntryKind):
-            raise InvalidArgumentError("an entry's kind is an EntryKind", kind=repr(entry.kind))
+            raise InvalidArgumentError(
+                "an entry's kind must be an EntryKind", kind=repr(entry.kind)
+            )
         checked.append(_flat(entry, bytes_max))
         last_index, last_term = entry.index, entry.term
     return checked
@@ -46,7 +48,8 @@ def _flat(entry: LogEntry, bytes_max: int) -> LogEntry:
         view = memoryview(entry.payload).cast("B")
     except TypeError as error:
         raise InvalidArgumentError(
-            "an entry's payload is bytes or a contiguous buffer", got=type(entry.payload).__name__
+            "an entry's payload must be bytes or a contiguous buffer",
+            got=type(entry.payload).__name__,
         ) from error
     if len(view) > bytes_max:
         raise EntryTooLargeError("the entry is too large", bytes=len(view), bytes_max=bytes_max)
@@ -58,7 +61,7 @@ def check_hard_state(current: HardState, following: HardState) -> None:
     check_term(following.term)
     if following.vote is not None and not is_u64(following.vote):
         raise InvalidArgumentError(
-            "a vote is a whole number of 64 bits or none", vote=repr(following.vote)
+            "vote must be an integer of 64 bits or None", vote=repr(following.vote)
         )
     if following.term < current.term:
         raise InvalidArgumentError(
@@ -119,7 +122,7 @@ def released(index: int, snapshot_index: int) -> EntryReleasedError:
 
 def not_found(index: int, last_index: int) -> EntryNotFoundError:
     """Report that an entry is not there yet."""
-    return EntryNotFoundError("there is no such entry yet", index=index, last_index=last_index)
+    return EntryNotFoundError("the entry does not exist yet", index=index, last_index=last_index)
 
 
 def check_truncation(from_index: int, snapshot_index: int) -> None:

@@ -49,7 +49,7 @@ class Membership:
         for name, nodes in (("voters", self.voters), ("learners", self.learners)):
             if not isinstance(nodes, tuple) or not all(is_u64(node) for node in nodes):
                 raise InvalidArgumentError(
-                    f"{name} must be a tuple of whole numbers of 64 bits", value=repr(nodes)[:200]
+                    f"{name} must be a tuple of integers of 64 bits", value=repr(nodes)[:200]
                 )
         count = len(self.voters) + len(self.learners)
         if count > MEMBERS_MAX:
@@ -85,9 +85,9 @@ class Snapshot:
 def check_term(term: int) -> None:
     """Refuse what is not a term."""
     if not is_u64(term):
-        raise InvalidArgumentError("a term is a whole number of 64 bits", term=repr(term))
+        raise InvalidArgumentError("term must be an integer of 64 bits", term=repr(term))
 
 
 def is_u64(value: object) -> bool:
-    """Return whether a value is a whole number that fits 64 bits."""
+    """Return whether a value is an integer that fits 64 bits."""
     return is_whole(value, 0, 2**64 - 1)

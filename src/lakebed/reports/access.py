@@ -11,7 +11,7 @@ EXPIRES_MS: Final = 90 * 86_400_000
 
 @dataclass(frozen=True)
 class TokenInfo:
-    """A token as it is listed: everything but its secret, which nobody knows any more."""
+    """A token as it is listed: everything but its secret, which is not stored."""
 
     id: str
     principal: str

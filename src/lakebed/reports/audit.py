@@ -11,7 +11,7 @@ class AuditRecord(NamedTuple):
     time: int
     """Microseconds since 1970, UTC."""
     principal: str
-    """Empty if nobody knows."""
+    """Empty if unknown."""
     token: str
     """The token's id, never its secret; empty if there was none."""
     peer: str

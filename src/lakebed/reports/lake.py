@@ -60,7 +60,7 @@ class SnapshotInfo:
     time: datetime
     operation: str
     ours: bool
-    """The log made it, and nobody else."""
+    """The log made it, and no other program."""
     position: int
     files_added: int
     files_removed: int

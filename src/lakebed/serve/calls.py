@@ -88,7 +88,7 @@ def check_owner(log: EmbeddedLog, producer: int, principal: str) -> None:
     """Refuse a producer or transaction that belongs to somebody else."""
     found = log.parts.core.state.producers.get(producer)
     if found is not None and found.owner != ("" if principal == ANONYMOUS else principal):
-        raise FencedError("the producer belongs to somebody else", producer=producer)
+        raise FencedError("the producer belongs to another client", producer=producer)
 
 
 def _create_token(session: Session, request: Any) -> Any:
@@ -102,14 +102,14 @@ def _create_token(session: Session, request: Any) -> Any:
 def _derived_commit(session: Session, request: Any) -> Any:
     added = [_derived_file(each) for each in request.pop("added")]
     if not all(isinstance(each, str) for each in request["removed"]):
-        raise ProtocolError("a removed file is its location")
+        raise ProtocolError("a removed file must be its location")
     return session.log.derived.commit(request.pop("name"), added=added, **request)
 
 
 def _derived_file(given: Any) -> DerivedFile:
     shape = (str, int, str, int, int)
     if not isinstance(given, tuple) or tuple(map(type, given)) != shape:
-        raise ProtocolError("a file is [location, bucket, content, rows, bytes]")
+        raise ProtocolError("a file must be [location, bucket, content, rows, bytes]")
     return DerivedFile(*given)
 
 
@@ -196,7 +196,7 @@ def _abort_transaction(session: Session, request: Any) -> None:
 def _owned(session: Session, request: Any) -> tuple[int, int]:
     identity = (request["producer"], request["epoch"])
     if min(identity) < 0:  # an entry with it could not be read again
-        raise ProtocolError("a producer's id and epoch are whole numbers from 0")
+        raise ProtocolError("a producer's id and epoch are integers from 0")
     check_owner(session.log, identity[0], session.principal.name)
     return identity
 
@@ -259,9 +259,9 @@ def places(given: Any) -> list[TopicPartition]:
     try:
         found = [TopicPartition(topic, partition) for topic, partition in given]
     except (TypeError, ValueError) as error:
-        raise ProtocolError("a partition is [topic, partition]") from error
+        raise ProtocolError("a partition must be [topic, partition]") from error
     if any(type(topic) is not str or type(partition) is not int for topic, partition in found):
-        raise ProtocolError("a partition is [topic, partition]")
+        raise ProtocolError("a partition must be [topic, partition]")
     return found
 
 
@@ -311,7 +311,8 @@ def _backup(session: Session, request: Any) -> Any:
     name = request["name"]
     if isinstance(name, str) and "/" in name:
         raise InvalidNameError(
-            "give a name only; it goes to the server's folder for backups", got=repr(name[:200])
+            "the target must be a plain name within the server's backup folder",
+            got=repr(name[:200]),
         )
     return session.log.backup(Path(session.backups) / BackupName(name))
 
@@ -362,10 +363,10 @@ def run(session: Session, operation: Operation, request: dict[str, Any]) -> Any:
 def checked(call: Operation, request: Any) -> dict[str, Any]:
     """Return a request whose parameters are those of its call, or raise `ProtocolError`."""
     if not isinstance(request, dict):
-        raise ProtocolError("a request is a map of parameters", call=call.name)
+        raise ProtocolError("a request must be a map of parameters", call=call.name)
     unknown = sorted(map(str, request.keys() - call.parameters.keys()))
     if unknown:
-        raise ProtocolError("there is no such parameter", call=call.name, parameter=unknown[0])
+        raise ProtocolError("unknown parameter", call=call.name, parameter=unknown[0])
     for name, kinds in call.parameters.items():
         value = request.get(name)
         missing = name not in request and type(None) not in kinds

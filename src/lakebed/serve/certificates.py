@@ -41,7 +41,7 @@ class CertificateNames:
         shown = repr(text[:200])
         if not text.isprintable() or len(text) > _CHARS_MAX or form_of(text) != self._kind:
             raise UnauthenticatedError(
-                "the certificate's name is not of the kind that is taken here",
+                "the certificate has no name of the accepted kind",
                 got=shown,
                 tls_principal=self._kind,
             )

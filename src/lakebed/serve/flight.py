@@ -136,7 +136,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         call = OPERATIONS.get(action.type)
         with self._served(context, action.type if call else "unknown") as (caller, principal):
             if call is None:
-                raise ProtocolError("there is no such call", call=str(action.type)[:80])
+                raise ProtocolError("unknown call", call=str(action.type)[:80])
             body = action.body
             check_unread(self._guard, principal, call, body.size)
             with self._quotas.admitted(principal, parsed_bytes(body.size, self._config)):
@@ -435,7 +435,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             number = uuid.uuid4().hex[:12]
             _log.exception("a call failed in an unforeseen way: call=%s number=%s", name, number)
             raise fl.FlightInternalError(
-                f"the server failed; its log tells more under number={number}"
+                f"the server failed; see number={number} in its log"
             ) from error
         finally:
             if count:

@@ -49,7 +49,7 @@ _text: Final = json.JSONEncoder(separators=(",", ":")).encode
 def _whole(given: object) -> object:
     """Take a number that is written in the one way a number is written."""
     if isinstance(given, str) and not (given == "0" or _plain_digits(given)):
-        raise ValueError("not a whole number")
+        raise ValueError("not an integer")
     return given
 
 
@@ -264,7 +264,7 @@ def _written_together(
             transaction.append_batch(topic, [rows[each] for each in numbers], partition=partition)
         written = transaction.commit()
     if len(written) != len(found):
-        raise TopicNotFoundError("the topic was deleted meanwhile", topic=topic)
+        raise TopicNotFoundError("the topic was deleted during the call", topic=topic)
     places: list[tuple[int, int]] = [(0, 0)] * len(rows)
     for numbers, acks in zip(found.values(), written, strict=True):
         for number, ack in zip(numbers, acks, strict=True):
@@ -346,7 +346,7 @@ def _add_groups(app: FastAPI, door: Door) -> None:
             _, checked = await caller.body(Commit, limits.JSON_COMMIT_BYTES_MAX)
             offsets = {(each.topic, each.partition): each.offset for each in checked.offsets}
             if len(offsets) < len(checked.offsets):
-                raise InvalidArgumentError("a partition is there twice")
+                raise InvalidArgumentError("a partition is given twice")
             caller.check_also("read", sorted({topic for topic, _ in offsets}))
             caller.room.check_groups([group])
             await run(log.commit_offsets, group, offsets)

@@ -111,7 +111,7 @@ class Ticket:
     def __init__(self, data: bytes) -> None:
         given = unpack_request(data)
         if not isinstance(given, dict) or given.get("call") not in STREAMS:
-            raise ProtocolError("a ticket is a map with the call of a stream")
+            raise ProtocolError("a ticket must be a map with the call of a stream")
         self.call: Final[str] = given["call"]
         self.given: Final[dict[str, Any]] = given
 
@@ -133,12 +133,10 @@ class Ticket:
         return value
 
     def whole(self, name: str, default: int = 0) -> int:
-        """Return a parameter that is a whole number."""
+        """Return a parameter that is an integer."""
         value = self.given.get(name, default)
         if type(value) is not int:
-            raise ProtocolError(
-                "a ticket needs a whole number here", call=self.call, parameter=name
-            )
+            raise ProtocolError("a ticket needs an integer here", call=self.call, parameter=name)
         return value
 
     def columns(self) -> list[str] | None:
@@ -148,7 +146,7 @@ class Ticket:
             return None
         if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
             raise InvalidArgumentError(
-                "columns are a list of " + ", ".join(COLUMNS), got=repr(value)[:200]
+                "columns must be a list of " + ", ".join(COLUMNS), got=repr(value)[:200]
             )
         return list(value)
 
@@ -171,7 +169,7 @@ class Ticket:
         if not isinstance(value, tuple) or not all(
             isinstance(each, tuple) and tuple(map(type, each)) == shape for each in value
         ):
-            raise ProtocolError("places are lists of [topic, partition, offset]")
+            raise ProtocolError("places must be lists of [topic, partition, offset]")
         return list(value)
 
 
@@ -208,7 +206,7 @@ class Gets:
                 ticket.columns(),
                 ticket.where(),
             )
-        raise ProtocolError("there is no such stream", call=ticket.call)
+        raise ProtocolError("unknown stream", call=ticket.call)
 
     def _table(self, ticket: Ticket) -> Table:
         """Return the table of a ticket, if its topic is the one that the client means."""
@@ -380,7 +378,7 @@ def _cursor(ticket: Ticket) -> Cursor:
     """Return the cursor of a client's consumer."""
     group, ids = ticket.given.get("group"), ticket.given.get("ids", {})
     if not isinstance(ids, dict):
-        raise ProtocolError("ids are a map of topics")
+        raise ProtocolError("ids must be a map of topics")
     cursor = Cursor(None if group is None else str(group))
     cursor.positions = {
         TopicPartition(topic, partition): offset for topic, partition, offset in ticket.places()

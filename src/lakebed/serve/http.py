@@ -200,7 +200,7 @@ def _server(app: Any, door: Door, config: ServeConfig, context: ssl.SSLContext |
 def _listener(host: str, port: int) -> socket.socket:
     """Listen on an address, or say why that cannot be."""
     if port < 0:
-        raise InvalidArgumentError("http_port says that there is no HTTP", http_port=port)
+        raise InvalidArgumentError("HTTP is disabled by http_port", http_port=port)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -116,7 +116,7 @@ class _Unrouted:
         return refusal(
             Refused(
                 error.status_code,
-                "there is no such path: GET /openapi.json lists those there are",
+                "unknown path: GET /openapi.json lists all paths",
                 path=request.url.path[:200],
             )
         )

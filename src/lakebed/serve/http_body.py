@@ -29,7 +29,7 @@ _BYTES_PER_SECOND: Final = 64 * 1024
 _DRAIN_SECONDS: Final = 1.0
 """How long to go on reading a body that is refused, so that its sender can read the answer."""
 _DIGITS_MAX: Final = 40
-"""Digits of a whole number: enough for every decimal."""
+"""Digits of an integer: enough for every decimal."""
 _BEFORE_VALUES: Final = (b",", b"[", b"{")
 """Outside of its texts, a JSON text has at least as many of these as values, but for one."""
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
@@ -162,7 +162,7 @@ def _finite(digits: str) -> float | int:
     value = float(digits)
     if not math.isfinite(value):
         raise ValueError("a number is too large")
-    # 1.0 is a whole number, as JSON Schema has it; minus zero is not the whole number 0.
+    # 1.0 is an integer, as JSON Schema has it; minus zero is not the integer 0.
     exact = value.is_integer() and 0 < abs(value) < 2**53
     return int(value) if exact or digits == "0.0" else value
 

@@ -299,7 +299,7 @@ def _check_query(request: Request) -> None:
     for name in given:
         if name not in known or given.count(name) > 1:
             raise InvalidArgumentError(
-                "there is no such parameter" if name not in known else "a parameter is there twice",
+                "unknown parameter" if name not in known else "a parameter is given twice",
                 parameter=name[:200],
                 known=", ".join(sorted(known)) or "none",
             )

@@ -34,7 +34,7 @@ def check_origin(
     # Over TLS, the client has made sure of the name.
     if is_open and not config.tls_cert and not _any_host(config) and not _is_ours(host, config):
         raise InvalidArgumentError(
-            "a log without tokens is served under the names of its own host only: use localhost,"
+            "a log without tokens is served only under names of its host: use localhost,"
             " the setting `host`, or a token",
             host=host[:_SHOWN_MAX],
         )
@@ -44,7 +44,7 @@ def check_origin(
     known = not is_open or bool(config.tls_cert) or _is_ours(place, config)
     if place.lower() != host.lower() or not known:
         raise InvalidArgumentError(
-            "a page of another place may not write", origin=origin[:_SHOWN_MAX]
+            "a page from another origin may not write", origin=origin[:_SHOWN_MAX]
         )
 
 

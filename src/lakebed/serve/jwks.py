@@ -199,7 +199,7 @@ class KeySet:
                 raise ServerUnavailableError(
                     "the key of this token is not known; the issuer's keys are being loaded"
                 )
-        raise UnauthenticatedError("the issuer has no such key for this algorithm")
+        raise UnauthenticatedError("the issuer does not have this key for the algorithm")
 
     def _matching(self, key_id: str | None, algorithm: str) -> list[VerificationKey]:
         if key_id is not None:

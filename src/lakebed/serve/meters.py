@@ -368,7 +368,7 @@ def _tell_groups(text: _Text, log: EmbeddedLog) -> None:
             for each in partitions
         ]
     families = (
-        ("committed_offset", "The offset at which a group goes on."),
+        ("committed_offset", "The next offset of a group."),
         ("lag_records", "Records that a group has not committed yet."),
     )
     _tell_rows(text, "lakebed_group_", families, ("group", "topic", "partition"), rows)

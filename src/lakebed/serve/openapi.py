@@ -29,7 +29,7 @@ _MEANINGS: Final = {
     400: "A value, a name or the body is not allowed.",
     401: "The server does not know who is calling.",
     403: "The caller may not do this.",
-    404: "There is no such topic, partition or group, or no such path.",
+    404: "The topic, partition, group or path does not exist.",
     408: "The body did not come in time.",
     409: "It exists already, has members, or cannot be changed in this way.",
     413: "The body, a record or the batch is too large.",

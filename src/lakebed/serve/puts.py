@@ -201,17 +201,17 @@ class PutStream:
         batch = self._received.check(batch)
         if kind == "write":
             if len(rest) != 1:
-                raise ProtocolError("a write is [number, kind, partition]")
+                raise ProtocolError("a write must be [number, kind, partition]")
             return self._log.append_batch_async(self._topic, batch, partition=rest[0])
         if kind == "producer":
             return self._producer(batch, rest)
         if kind == "transaction":
             return self._transaction(batch, rest)
-        raise ProtocolError("there is no such kind of message", kind=str(kind)[:40])
+        raise ProtocolError("unknown kind of message", kind=str(kind)[:40])
 
     def _record(self, rest: Any) -> Future[Ack]:
         if len(rest) != 5:
-            raise ProtocolError("a record is [value, key, headers, partition, timestamp]")
+            raise ProtocolError("a record must be [value, key, headers, partition, timestamp]")
         value, key, headers, partition, timestamp = rest
         return self._log.append_async(
             self._topic, value, key, headers=headers, partition=partition, timestamp=timestamp
@@ -241,19 +241,21 @@ class PutStream:
     ) -> tuple[tuple[int, int], Target, Any]:
         """Check who writes, and that the runs of a batch are its rows."""
         if len(rest) != 5 or not all(type(each) is int and each >= 0 for each in rest[:4]):
-            raise ProtocolError("a routed batch is [number, kind, id, epoch, topic, schema, runs]")
+            raise ProtocolError(
+                "a routed batch must be [number, kind, id, epoch, topic, schema, runs]"
+            )
         identity, runs = (rest[0], rest[1]), rest[4]
         check_owner(self._log, identity[0], self._principal.name)
         target = self._log.parts.writing.target(self._topic)
         if target.topic.id != rest[2]:
-            raise TopicNotFoundError("the topic was deleted and made anew", topic=self._topic)
+            raise TopicNotFoundError("the topic was deleted and created again", topic=self._topic)
         if not isinstance(runs, tuple) or not all(
             isinstance(run, tuple)
             and len(run) == width
             and all(type(each) is int and each >= 0 for each in run)
             for run in runs
         ):
-            raise ProtocolError("a run is whole numbers from 0", numbers=width)
+            raise ProtocolError("a run must be integers of 0 or more", numbers=width)
         counts = [run[1] for run in runs]
         numbers = [run[0] for run in runs]
         if sum(counts) != batch.num_rows or not all(counts) or len({*numbers}) != len(numbers):
@@ -265,7 +267,7 @@ class PutStream:
         if schema != len(target.topic.schemas):
             if not 0 < schema < len(target.topic.schemas):
                 raise SchemaMismatchError(
-                    "the topic has no such schema", topic=self._topic, schema=schema
+                    "the topic does not have this schema version", topic=self._topic, schema=schema
                 )
             older = core.schema(target.topic, schema)
             target = target._replace(schema=older, value_type=older.field("value").type)

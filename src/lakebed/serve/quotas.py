@@ -258,7 +258,7 @@ class Quotas:
 
     def _too_fast(self, name: str, wait: float) -> QuotaExceededError:
         return QuotaExceededError(
-            "the principal is faster than it may be",
+            "the principal exceeds its rate",
             principal=name,
             requests_per_second=self._config.principal_requests_per_second or "any",
             bytes_per_second=self._config.principal_bytes_per_second or "any",
@@ -267,7 +267,7 @@ class Quotas:
 
     def _too_much(self, name: str, nbytes: int) -> QuotaExceededError:
         return QuotaExceededError(
-            "too many bytes are on their way",
+            "too many bytes are in flight",
             principal=name,
             bytes=nbytes,
             principal_inflight_bytes=self._bytes.get(name, 0),

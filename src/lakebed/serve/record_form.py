@@ -80,9 +80,9 @@ def _check_raw(value: object) -> None:
     """Refuse a value of a raw topic that is neither bytes nor text: its bytes are not defined."""
     if not (value is None or isinstance(value, str)):
         if not isinstance(value, dict) or value.keys() != {"base64"}:
-            raise UnfitError('a value of a raw topic is text or {"base64": "..."}')
+            raise UnfitError('a value of a raw topic must be text or {"base64": "..."}')
         if not isinstance(value["base64"], str):
-            raise UnfitError("base64 is text")
+            raise UnfitError("base64 must be text")
 
 
 def _place(location: Sequence[int | str]) -> str:

@@ -137,6 +137,8 @@ class Server(Closing):
             self._renewal = Renewal(self.config, self._renew_tls)
         self._count(meters)
         self.log.parts.wal.announce(self.url)
+        if self.log.parts.shipping is not None:
+            self.log.parts.shipping.announce(self.url)
         _log.info("serving: url=%s http_port=%d log=%s", self.url, self.http_port, self.log.folder)
         return self
 

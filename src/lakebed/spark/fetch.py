@@ -96,7 +96,9 @@ class Fetch:
             log = connected(self._target, patient=True)
             table = log.table(piece.topic)
             if table._id != piece.topic_id:
-                raise TopicNotFoundError("the topic is another one now", topic=piece.topic)
+                raise TopicNotFoundError(
+                    "the topic was deleted and created again", topic=piece.topic
+                )
             number, seen = piece.partition, 0
             for batch in table.scan(
                 self._columns, partitions=[number], start={number: start}, until={number: until}
@@ -125,7 +127,7 @@ def _after(batch: pa.RecordBatch, at: int) -> int:
 def data_loss(topic: str, partition: int, start: int, until: int, **facts: object) -> DataLossError:
     """Return the error that says which records are gone."""
     return DataLossError(
-        "records that are to be read are gone",
+        "records were removed before they were read",
         topic=topic,
         partition=partition,
         from_offset=start,

@@ -90,7 +90,7 @@ def _projection(schema: StructType, columns: Sequence[str]) -> StructType:
     names = schema.fieldNames()
     unknown = [name for name in columns if name not in names]
     if unknown or not columns:
-        raise InvalidArgumentError("columns are some of " + ", ".join(names), got=list(columns))
+        raise InvalidArgumentError("columns must be some of " + ", ".join(names), got=list(columns))
     wanted = StructType([schema[name] for name in columns])
     check_projection(wanted, schema)
     return wanted

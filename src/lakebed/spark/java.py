@@ -30,7 +30,7 @@ def check_java() -> int:
     """Return the version of the Java that Spark will use, or raise `JavaMissingError`."""
     program = _program()
     if program is None:
-        raise JavaMissingError("Spark needs Java, and there is none", needed=f"{JAVA_MIN}+")
+        raise JavaMissingError("Spark needs Java, which was not found", needed=f"{JAVA_MIN}+")
     version = _version(program)
     if version is None:
         raise JavaMissingError("Java does not say which version it is", java=program)
@@ -48,7 +48,7 @@ def _program() -> str | None:
         return shutil.which("java")
     program = Path(home) / "bin" / "java"
     if not program.is_file():
-        raise JavaMissingError("JAVA_HOME leads to no Java", JAVA_HOME=home)
+        raise JavaMissingError("JAVA_HOME does not contain Java", JAVA_HOME=home)
     return str(program)
 
 

@@ -67,12 +67,12 @@ def position(document: Any) -> Position:
 
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError("not a whole number")
+        raise ValueError("not an integer")
     return value
 
 
 def _unreadable(document: Any) -> InvalidArgumentError:
     return InvalidArgumentError(
-        "the checkpoint holds offsets of another source: give the query a checkpoint of its own",
+        "the checkpoint holds offsets of another source: use a separate checkpoint for each query",
         got=str(document)[:200],
     )

@@ -7,7 +7,6 @@ limit nothing.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from lakebed.api.reads import EARLIEST, LATEST
 from lakebed.client.config import ClientConfig
 from lakebed.errors import InvalidArgumentError
 from lakebed.spark.naming import named
+from lakebed.suggest import did_you_mean
 from lakebed.types import GroupName, ProducerName, TopicName
 
 Start = str | Mapping[str, Mapping[int, int]]
@@ -152,9 +152,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     chosen = _Chosen(given, _SINK)
     application, version = chosen.text("txnAppId"), chosen.whole("txnVersion", least=0)
     if (application is None) != (version is None):
-        raise InvalidArgumentError(
-            "txnAppId and txnVersion belong together: who writes, and which of its writes this is"
-        )
+        raise InvalidArgumentError("txnAppId and txnVersion must be set together")
     timeout_ms = chosen.whole("transactionTimeoutMs", most=_TIMEOUT_MS_MAX)
     return SinkOptions(
         target=chosen.target(),
@@ -178,14 +176,13 @@ class _Chosen:
                 continue
             if name.lower() == "path":
                 raise InvalidArgumentError(
-                    "a path says nothing here: give the folder or URL as option log, and a topic",
+                    "a path is not supported: set the option log to the folder or URL, and the "
+                    "option topic",
                     path=value,
                 )
             if name.lower() not in names:
-                near = difflib.get_close_matches(name.lower(), names, 1)
-                hint = f"; did you mean {names[near[0]]}?" if near else ""
                 raise InvalidArgumentError(
-                    f"there is no option {name}{hint}", known=", ".join(known)
+                    f"unknown option {name!r}{did_you_mean(name, known)}", known=", ".join(known)
                 )
             self._values[names[name.lower()]] = value
 
@@ -194,7 +191,7 @@ class _Chosen:
         if value is None:
             return None
         if not value.strip():
-            raise InvalidArgumentError("an option is empty", option=name)
+            raise InvalidArgumentError("the option is empty", option=name)
         return value.strip()
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -202,7 +199,7 @@ class _Chosen:
         if value is None:
             return default
         if value.lower() not in ("true", "false"):
-            raise InvalidArgumentError("an option is true or false", option=name, got=value)
+            raise InvalidArgumentError("the option must be true or false", option=name, got=value)
         return value.lower() == "true"
 
     def whole(self, name: str, *, least: int = 1, most: int = 10**18) -> int | None:
@@ -212,7 +209,7 @@ class _Chosen:
         if not re.fullmatch(r"[0-9]{1,18}", value) or not least <= int(value) <= most:
             bounds = f"from {least} on" if most == 10**18 else f"from {least} to {most}"
             raise InvalidArgumentError(
-                f"an option is a whole number {bounds}", option=name, got=value
+                f"the option must be an integer {bounds}", option=name, got=value
             )
         return int(value)
 
@@ -229,7 +226,7 @@ class _Chosen:
             time = datetime.fromisoformat(value)
         except ValueError as error:
             raise InvalidArgumentError(
-                "a time is a number of milliseconds since 1970, or like 2026-11-15T10:00:00Z",
+                "a time must be milliseconds since 1970, or like 2026-11-15T10:00:00Z",
                 option=name,
                 got=value,
             ) from error
@@ -243,14 +240,14 @@ class _Chosen:
 
     def only_one(self, one: str, other: str) -> None:
         if one in self._values and other in self._values:
-            raise InvalidArgumentError(f"{one} and {other} say the same: leave one out")
+            raise InvalidArgumentError(f"{one} and {other} are mutually exclusive")
 
     def target(self) -> Target:
         log = self.text("log") or named()
         if not log:
             raise InvalidArgumentError(
-                "which log? Give its folder or URL as option log, or make the session by"
-                " lakebed.spark.session(log=...)"
+                "no log given: set the option log to its folder or URL, or create the session "
+                "with lakebed.spark.session(log=...)"
             )
         retry_ms = self.whole("retryMs", least=0, most=_RETRY_MS_MAX)
         client = ClientConfig(

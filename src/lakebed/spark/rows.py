@@ -46,14 +46,15 @@ class Rows:
         ):
             if column is not None and column not in names:
                 raise InvalidArgumentError(
-                    f"{option} names a column that there is not",
+                    f"{option} names an unknown column",
                     column=column,
                     columns=", ".join(names),
                 )
         self._by_topic = _TOPIC in names and options.topic is None
         if options.topic is None and not self._by_topic:
             raise InvalidArgumentError(
-                "where to? Give the option topic, or a column topic", columns=", ".join(names)
+                "no topic given: set the option topic, or add a column topic",
+                columns=", ".join(names),
             )
         self._partition = options.partition_column or self._partition_of(names)
         taken = {_KEY, "headers", "timestamp", self._partition, _TOPIC if self._by_topic else None}
@@ -67,8 +68,8 @@ class Rows:
             ]
             if unknown:
                 raise SchemaMismatchError(
-                    "a column means nothing beside a column value: drop it, or put it into the"
-                    " value",
+                    "a column cannot be used beside a column value: drop it, or put it into "
+                    "the value",
                     column=unknown[0],
                     known=", ".join(_COLUMNS),
                 )
@@ -106,7 +107,7 @@ class Rows:
             )
         if type(partition) is not int:
             raise InvalidArgumentError(
-                "a partition is a whole number",
+                "partition must be an integer",
                 topic=topic,
                 column=self._partition,
                 got=repr(partition),
@@ -155,8 +156,8 @@ class Rows:
             return _fit(value, kind, topic) if typed else _bytes(value, _VALUE)
         if not typed:
             raise SchemaMismatchError(
-                "the topic is raw: give a column value of bytes or text, such as"
-                " to_json(struct(*)) AS value",
+                "the topic is raw: add a column value of bytes or text, such as "
+                "to_json(struct(*)) AS value",
                 topic=topic,
                 columns=", ".join(rows.schema.names),
             )
@@ -166,7 +167,7 @@ class Rows:
             unknown.remove(self._options.key_column)
         if unknown:
             raise SchemaMismatchError(
-                "the topic's value has no such field",
+                "the value of the topic does not have this field",
                 topic=topic,
                 column=unknown[0],
                 fields=", ".join(names),
@@ -191,7 +192,7 @@ def _fit(value: Any, kind: pa.DataType, topic: str) -> Any:
     unknown = _unknown(value.type, kind, "")
     if unknown is not None:
         raise SchemaMismatchError(
-            "the topic's value has no such field",
+            "the value of the topic does not have this field",
             topic=topic,
             field=unknown,
             fields=", ".join(_names(kind)),

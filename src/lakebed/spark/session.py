@@ -125,7 +125,7 @@ def _known(spark: SparkSession) -> str:
     known = spark.conf.get(LOG_SETTING, None) or naming.named()
     if not known:
         raise InvalidArgumentError(
-            "which log? Give log=..., or make the session by lakebed.spark.session(log=...)"
+            "no log given: pass log=..., or create the session with lakebed.spark.session(log=...)"
         )
     return known
 

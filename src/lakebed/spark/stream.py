@@ -200,9 +200,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gone = [name for name, number in begun.ids.items() if now.get(name) != number]
         for name in gone:
             lost = DataLossError(
-                "a topic that is being read is gone",
+                "a topic that is being read was deleted",
                 topic=name,
-                topic_was="deleted and made anew" if name in now else "deleted",
+                topic_was="deleted and created again" if name in now else "deleted",
             )
             if self._options.fail_on_data_loss:
                 raise lost

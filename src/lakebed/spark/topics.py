@@ -106,7 +106,7 @@ def resolved(
     unknown = sorted(set(given) - set(topic.bounds))
     if unknown:
         raise PartitionNotFoundError(
-            "offsets are given for a partition that there is not",
+            "offsets are given for a partition that does not exist",
             topic=topic.name,
             partition=unknown[0],
             partitions=len(topic.bounds),

@@ -95,7 +95,7 @@ def check_projection(wanted: StructType, whole: StructType) -> None:
         found = known.get(field.name)
         if found is None:
             raise InvalidArgumentError(
-                "the schema names a column that there is not",
+                "the schema names an unknown column",
                 column=field.name,
                 columns=", ".join(known),
             )

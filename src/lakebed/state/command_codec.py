@@ -4,7 +4,7 @@
     body 0 | zeros to 64 | body 1 | ...
 
 Numbers of the head are little endian. The envelope is a msgpack array of the command's fields in
-order: whole numbers, text, bytes and arrays of these. Bodies are Arrow IPC messages of one record
+order: integers, text, bytes and arrays of these. Bodies are Arrow IPC messages of one record
 batch each; the envelope's parts say how long each is. Everything that a command needs to be applied
 comes with it: times and names are chosen by whoever writes it, ids and offsets follow from the
 state. Bodies begin at multiples of 64 bytes, so that Arrow's buffers can be used where they lie.
@@ -157,7 +157,7 @@ def _build(kind: type, fields: Any) -> Command:
 
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError("not a whole number")
+        raise ValueError("not an integer")
     return value
 
 

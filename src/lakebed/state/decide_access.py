@@ -37,7 +37,7 @@ def revoke_token(state: State, command: commands.RevokeToken) -> Decision:
     """Revoke a token."""
     token = state.tokens.get(command.id)
     if token is None:
-        raise InvalidArgumentError("there is no such token", token=command.id)
+        raise InvalidArgumentError("the token does not exist", token=command.id)
     if token.revoked_us:
         return Decision(None, [])
     # At least 1: 0 would mean that it was not revoked.

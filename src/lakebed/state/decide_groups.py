@@ -77,7 +77,7 @@ def check_group_owner(
     owner = owners.get(key)
     if member and owner != member:
         raise FencedError(
-            "the partition is not this consumer's any more",
+            "the partition is no longer assigned to this consumer",
             group=group,
             partition=key[1],
             member=member,
@@ -97,7 +97,7 @@ def delete_group(state: State, command: commands.DeleteGroup) -> Decision:
     """Delete a group."""
     group = state.groups.get(command.group)
     if group is None:
-        raise GroupNotFoundError("there is no such group", group=command.group)
+        raise GroupNotFoundError(f"group {command.group!r} does not exist", group=command.group)
     if group.owners:
         raise GroupNotEmptyError("the group has members", group=command.group)
     changes: list[Change] = [(state.groups, command.group, GONE)]

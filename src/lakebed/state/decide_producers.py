@@ -47,10 +47,10 @@ def find_producer(state: State, number: int, epoch: int, *, transactional: bool)
     """Return a producer, or raise if its id or epoch is not current."""
     producer = state.producers.get(number)
     if producer is None:
-        raise FencedError("the producer is not known any more", producer=number)
+        raise FencedError("the producer is unknown, or has expired", producer=number)
     if producer.epoch != epoch:
         raise FencedError(
-            "another one has taken over this name",
+            "another client has taken over this name",
             name=producer.name,
             epoch=epoch,
             current=producer.epoch,

@@ -48,7 +48,7 @@ def alter_topic(state: State, command: commands.AlterTopic) -> Decision:
     """Change settings and schema of a topic."""
     topic = find_topic(state, command.topic)
     if len(topic.schemas) != command.schemas:
-        raise SchemaChangeError("the schema was changed meanwhile", topic=topic.name)
+        raise SchemaChangeError("the schema was changed concurrently", topic=topic.name)
     schemas = (*topic.schemas, command.schema) if command.schema else topic.schemas
     changed = topic._replace(config=command.config, schemas=schemas)
     return Decision(None, [(state.topics, topic.id, changed)])

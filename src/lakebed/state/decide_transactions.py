@@ -109,7 +109,7 @@ def _named(state: State, command: commands.CommitTogether, number: int, epoch: i
     """Return an open transaction of the one who commits: nobody else's name says what counts."""
     transaction = _open(state, number, epoch, command.time_us)
     if state.producers[number].owner != owner_of(command.name):
-        raise FencedError("the transaction belongs to somebody else", producer=number)
+        raise FencedError("the transaction belongs to another client", producer=number)
     return transaction
 
 

@@ -72,7 +72,7 @@ def check_partition_id(topic: Topic, partition: int) -> None:
     """Raise if a topic has no such partition."""
     if not 0 <= partition < topic.partitions:
         raise PartitionNotFoundError(
-            "there is no such partition",
+            "the partition does not exist",
             topic=topic.name,
             partition=partition,
             partitions=topic.partitions,

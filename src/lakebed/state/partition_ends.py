@@ -28,7 +28,7 @@ class PartitionEnds:
         """Return each run of a part its offsets."""
         topic = find_topic(self._state, part.topic)
         if part.schema and part.schema > len(topic.schemas):
-            raise SchemaChangeError("the topic has no such schema", topic=topic.name)
+            raise SchemaChangeError("the topic does not have this schema version", topic=topic.name)
         for run in part.runs:
             check_partition_id(topic, run.partition)
         placed, start = [], 0

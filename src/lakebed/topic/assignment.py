@@ -48,7 +48,7 @@ def check_strategy(strategy: str) -> None:
     """Refuse a strategy that there is not."""
     if strategy not in STRATEGIES:
         raise InvalidArgumentError(
-            "there is no such assignment strategy",
+            "unknown assignment strategy",
             strategy=repr(strategy),
             known=", ".join(STRATEGIES),
         )

@@ -153,7 +153,7 @@ def _same_kind(keys: Sequence[pa.Array]) -> pa.ChunkedArray:
 
 
 def _numbers(column: Any) -> Offsets:
-    """Return a column of whole numbers or timestamps as 64-bit numbers."""
+    """Return a column of integers or timestamps as 64-bit numbers."""
     whole = column.cast(pa.int64())
     numbers: Offsets = np.asarray(whole, dtype=np.int64)
     return numbers

@@ -105,9 +105,9 @@ class RecordRows:
             raise UnfitError("not a JSON object")
         for name in given.keys() - _IGNORED:
             if name not in _NAMES:
-                raise UnfitError(f"{name!r} is none of {', '.join(_NAMES)}")
+                raise UnfitError(f"unknown field {name!r}; fields are {', '.join(_NAMES)}")
         if "value" not in given:
-            raise UnfitError("there is no value; null deletes the key")
+            raise UnfitError("value is missing; null deletes the key")
         value = given["value"]
         row: dict[str, Any] = {"value": self._value(value) if self._value else value}
         if given.get("key") is not None:
@@ -144,7 +144,7 @@ def _headers(given: Any) -> dict[str, bytes | None]:
     if given is None:
         return {}
     if not isinstance(given, dict):
-        raise UnfitError("headers are an object of names and values")
+        raise UnfitError("headers must be an object of names and values")
     return {name: given_bytes(value) for name, value in given.items()}
 
 
@@ -155,5 +155,5 @@ def _time(given: Any) -> Any:
 
 def _partition(given: Any) -> int:
     if not isinstance(given, int) or isinstance(given, bool):
-        raise UnfitError("a partition is a whole number")
+        raise UnfitError("partition must be an integer")
     return given

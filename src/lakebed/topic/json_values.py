@@ -153,7 +153,7 @@ def given_time(value: Any) -> datetime:
     if isinstance(value, int) and not isinstance(value, bool):
         return _EPOCH + timedelta(microseconds=value)
     if not isinstance(value, str):
-        raise UnfitError("a time is ISO 8601 text, or microseconds since 1970")
+        raise UnfitError("a time must be ISO 8601 text or microseconds since 1970")
     time = datetime.fromisoformat(value)
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
@@ -199,7 +199,7 @@ def _whole(value: Any) -> int:
         return value
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    raise UnfitError(f"{value!r} is not a whole number")  # Arrow would cut off the rest
+    raise UnfitError(f"{value!r} is not an integer")  # Arrow would cut off the rest
 
 
 def _decimal(value: Any) -> Decimal:

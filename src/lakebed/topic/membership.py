@@ -113,7 +113,7 @@ class Membership:
         if not still <= known.held:
             foreign = sorted(still - known.held)
             raise FencedError(
-                "the member does not hold this partition, or no longer",
+                "the partition is not assigned to this member",
                 member=member,
                 partitions=_shown(foreign),
                 generation=self.generation,
@@ -180,7 +180,7 @@ class Membership:
         others = self._members.keys() - {member}
         if len(others) >= limits.GROUP_MEMBERS_MAX:
             raise InvalidArgumentError(
-                "the group has as many members as it may", limit=limits.GROUP_MEMBERS_MAX
+                "the group has the maximum number of members", limit=limits.GROUP_MEMBERS_MAX
             )
         if others and strategy != self.strategy:
             raise InvalidArgumentError(

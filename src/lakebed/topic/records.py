@@ -62,7 +62,7 @@ def normalize(
         given = rows.lists_of(data, now_us, raw=value_type == _BINARY)
         return from_columns(*given, value_type, record_bytes_max)
     raise InvalidArgumentError(
-        "records are given as a pyarrow Table or RecordBatch, or as a list of rows",
+        "records must be a pyarrow Table, a RecordBatch or a list of rows",
         got=type(data).__name__,
     )
 

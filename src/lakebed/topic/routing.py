@@ -74,7 +74,9 @@ def route(batch: pa.RecordBatch, count: int, *, partition: int | None, start: in
 
 def _all_to(partition: int, rows: int, count: int) -> list[Part]:
     if not 0 <= partition < count:
-        raise PartitionNotFoundError("no such partition", partition=partition, partitions=count)
+        raise PartitionNotFoundError(
+            "the partition does not exist", partition=partition, partitions=count
+        )
     return [(partition, rows)] if rows else []
 
 

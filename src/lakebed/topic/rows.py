@@ -143,7 +143,7 @@ def value_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 def _check(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
     """Refuse what Arrow would change or leave out without a word.
 
-    That is names which the schema does not have, fractions of whole numbers, text as a list of its
+    That is names which the schema does not have, fractions of integers, text as a list of its
     letters, and true as 1.0.
     """
     if types.is_struct(kind):

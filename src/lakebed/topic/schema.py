@@ -77,7 +77,7 @@ def check_schema(schema: pa.Schema) -> pa.Schema:
     """Return a typed topic's schema in its normal form, or refuse it."""
     if not isinstance(schema, pa.Schema):
         raise InvalidArgumentError(
-            "a topic's schema is a pyarrow.Schema, or None for a raw topic",
+            "schema must be a pyarrow.Schema, or None for a raw topic",
             got=type(schema).__name__,
         )
     checked = pa.schema(_checked_fields(list(schema), "", 1))

@@ -85,7 +85,7 @@ def _field(given: Any, number: int, path: str) -> pa.Field:
 def _check_keys(given: dict[str, Any], known: set[str], path: str) -> None:
     for key in given:
         if key not in known:
-            raise _Wrong(f"{key!r} is none of {', '.join(sorted(known))}", path)
+            raise _Wrong(f"unknown key {key!r}; known are {', '.join(sorted(known))}", path)
 
 
 def _nullable(given: dict[str, Any], path: str) -> bool:
@@ -118,8 +118,10 @@ def _simple(text: str, path: str) -> pa.DataType:
     if match and 1 <= int(match[1]) <= 38 and int(match[2]) <= int(match[1]):
         return pa.decimal128(int(match[1]), int(match[2]))
     if match:
-        raise _Wrong("a decimal has 1 to 38 digits, and no more of them behind the point", path)
-    raise _Wrong(f"{text!r} is none of {_ALLOWED}", path)
+        raise _Wrong(
+            "a decimal must have 1 to 38 digits, and no more of them after the point", path
+        )
+    raise _Wrong(f"unknown type {text!r}; types are {_ALLOWED}", path)
 
 
 def schema_document(schema: pa.Schema) -> dict[str, object]:

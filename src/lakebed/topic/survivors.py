@@ -83,7 +83,7 @@ def pack_survivors(offsets: Offsets, *, base: int, end: int) -> bytes:
 def checked_survivors(packed: bytes) -> bytes:
     """Refuse survivors that are not bytes."""
     if not isinstance(packed, bytes):
-        raise InvalidArgumentError("survivors are bytes", got=type(packed).__name__)
+        raise InvalidArgumentError("survivors must be bytes", got=type(packed).__name__)
     return packed
 
 

@@ -9,12 +9,12 @@ def check_number(name: str, value: int, highest: int = 2**64 - 1) -> None:
     """Raise unless `value` is a whole number from 0 to `highest`."""
     if not isinstance(value, int) or not 0 <= value <= highest:
         raise InvalidArgumentError(
-            f"{name} must be a whole number from 0 to {highest}", value=repr(value)
+            f"{name} must be an integer from 0 to {highest}", value=repr(value)
         )
 
 
 def check_index(index: int) -> int:
     """Return an index of an entry, or raise if it is not a whole number."""
     if not isinstance(index, int):
-        raise InvalidArgumentError("index must be a whole number", value=repr(index))
+        raise InvalidArgumentError("index must be an integer", value=repr(index))
     return index

@@ -396,7 +396,7 @@ class GroupCommit:
                 self._lead_as_thread()
             except BaseException:
                 # A callback that raised SystemExit, say. What it cut short is done again.
-                _log.exception("the committer was interrupted; it goes on")
+                _log.exception("the committer was interrupted; it continues")
                 time.sleep(_PAUSE_SECONDS)
                 self._give_up(_THREAD)
 

@@ -229,7 +229,7 @@ class Wal(Closing):
         """
         self._check_usable()
         if not isinstance(payloads, (list, tuple)):
-            raise InvalidArgumentError("a list of payloads is needed", got=type(payloads).__name__)
+            raise InvalidArgumentError("payloads must be a list", got=type(payloads).__name__)
         if not payloads:
             end = self.last_index + 1
             return range(end, end)
@@ -265,7 +265,7 @@ class Wal(Closing):
         """Remember a Raft node's term and vote; durable when this returns."""
         self._check_usable()
         if not isinstance(state, HardState):
-            raise InvalidArgumentError("a hard state is needed", got=type(state).__name__)
+            raise InvalidArgumentError("state must be a HardState", got=type(state).__name__)
         check_number("term", state.term)
         check_number("vote", state.vote or 0)
         self.commits.call(hard_state_request(state))
@@ -296,7 +296,7 @@ class Wal(Closing):
         check_number("index", index, limits.INDEX_MAX // 2)
         check_number("term", term or 0)
         if not isinstance(note, bytes):
-            raise InvalidArgumentError("a note is bytes", got=type(note).__name__)
+            raise InvalidArgumentError("note must be bytes", got=type(note).__name__)
         if len(note) > limits.MARK_BYTES_MAX:
             raise InvalidArgumentError(
                 "the note is too large", bytes=len(note), bytes_max=limits.MARK_BYTES_MAX
@@ -354,7 +354,7 @@ class Wal(Closing):
         entries = self.read(index, max_entries=1)
         if not entries:
             raise EntryNotFoundError(
-                "there is no such entry yet", index=index, last_index=self.last_index
+                "the entry does not exist yet", index=index, last_index=self.last_index
             )
         return entries[0]
 
@@ -371,7 +371,7 @@ class Wal(Closing):
         check_number("max_bytes", max_bytes)
         if max_entries < 1 or max_bytes < 1:
             raise InvalidArgumentError(
-                "a read takes at least one entry and one byte",
+                "max_entries and max_bytes must be 1 or more",
                 max_entries=max_entries,
                 max_bytes=max_bytes,
             )
@@ -493,7 +493,7 @@ class Wal(Closing):
         elif not isinstance(term, int) or term < 0 or term >> 64:
             check_number("term", term)
         if not isinstance(kind, EntryKind):
-            raise InvalidArgumentError("kind is an EntryKind", got=repr(kind))
+            raise InvalidArgumentError("kind must be an EntryKind", got=repr(kind))
         flags = FLAG_CONFIGURATION if kind is EntryKind.CONFIGURATION else 0
         return entry_request(payload, flags=flags, term=term, bytes_max=self.config.entry_bytes_max)
 
@@ -518,9 +518,7 @@ class Wal(Closing):
 
     def _closed_error(self) -> ClosedError:
         if self._forked:
-            return ClosedError(
-                "the log belongs to the process that forked this one", path=self.folder
-            )
+            return ClosedError("the log belongs to the parent process", path=self.folder)
         return ClosedError("the log is closed", path=self.folder)
 
     def _leave_to_parent(self) -> None:

@@ -179,7 +179,7 @@ def _check_range(index: int, tail: Tail) -> None:
         )
     if index > tail.last_index:
         raise EntryNotFoundError(
-            "there is no such entry yet", index=index, last_index=tail.last_index
+            "the entry does not exist yet", index=index, last_index=tail.last_index
         )
 
 

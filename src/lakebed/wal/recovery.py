@@ -205,7 +205,10 @@ class _Surveyor:
             file.close()
         if header.number != number:
             raise CorruptionError(
-                "the file is not the one its name says", file=path, byte=16, number=header.number
+                "the content of the file does not match its name",
+                file=path,
+                byte=16,
+                number=header.number,
             )
         if size < header.capacity_bytes:
             raise CorruptionError(

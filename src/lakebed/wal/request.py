@@ -53,7 +53,7 @@ class Waiter:
         """Wait until it is finished, in whatever way, and wake the next waiter of its group."""
         gate = self.gate
         if gate is None:
-            raise AssertionError("nobody made a gate to wait at")
+            raise AssertionError("the request has no gate to wait at")
         try:
             gate.acquire()
             self.pass_on()
@@ -228,7 +228,8 @@ def _parts(payload: Buffer | Sequence[Buffer]) -> tuple[Sequence[Buffer], int]:
         views = [memoryview(buffer).cast("B") for buffer in buffers]
     except TypeError as error:
         raise InvalidArgumentError(
-            "an entry is bytes, a contiguous buffer, or a list of them", got=type(payload).__name__
+            "an entry must be bytes, a contiguous buffer, or a list of them",
+            got=type(payload).__name__,
         ) from error
     length = 0
     for view in views:

@@ -175,7 +175,7 @@ def _log_id(found: FoundLog, original: Layout) -> uuid.UUID:
         raise MissingFileError("the log has no WAL file", path=original.wal)
     if found.log_id is None:
         raise CorruptionError(
-            "nothing says which log this is: the identity file and every file header are damaged",
+            "the log cannot be identified: the identity file and every file header are damaged",
             path=original.root,
         )
     if not found.files:

@@ -9,7 +9,7 @@
     ["starts_with", node, text, ignore_case], likewise "ends_with" and "match_substring"
     ["cast", node, type, safe]
 
-Times, dates and durations are whole numbers of their type's unit, decimals are text. `and_kleene`
+Times, dates and durations are integers of their type's unit, decimals are text. `and_kleene`
 and `or_kleene` take two nodes or more. Arrow's own serialized form is not for foreign bytes: its
 decoder trusts them, and whoever reads a topic could bring the whole server down.
 """

@@ -103,9 +103,9 @@ def export(
 
 def _check(kind: str, layout: str) -> None:
     if kind not in FORMATS:
-        raise InvalidArgumentError("a format is one of " + ", ".join(FORMATS), got=repr(kind))
+        raise InvalidArgumentError("format must be one of " + ", ".join(FORMATS), got=repr(kind))
     if layout not in LAYOUTS:
-        raise InvalidArgumentError("a layout is one of " + ", ".join(LAYOUTS), got=repr(layout))
+        raise InvalidArgumentError("layout must be one of " + ", ".join(LAYOUTS), got=repr(layout))
 
 
 def _frame(

@@ -114,7 +114,9 @@ class Rows:
         for role, column in (("key", key), ("timestamp", timestamp)):
             if column is not None and column not in names:
                 raise InvalidArgumentError(
-                    f"there is no column for the {role}", column=column, columns=", ".join(names)
+                    f"the column for the {role} does not exist",
+                    column=column,
+                    columns=", ".join(names),
                 )
 
     def topic_schema(self) -> pa.Schema | None:

@@ -98,8 +98,8 @@ class IcebergSource(Source):
         for task in self._table.scan().plan_files():
             if task.delete_files:
                 raise InvalidArgumentError(
-                    "the table has rows that are deleted by files of their own, which Spark cannot"
-                    " read without Iceberg: compact the table first",
+                    "the table has delete files, which Spark cannot read without Iceberg: "
+                    "compact the table first",
                     table=self._paths[0],
                     file=task.file.file_path,
                 )
@@ -157,7 +157,7 @@ def _table(path: str, catalog: str | None) -> Any:
         return StaticTable.from_metadata(path)
     except (NoSuchTableError, OSError, ValueError) as error:
         raise MissingFileError(
-            "there is no such Iceberg table", table=path, reason=str(error)[:200]
+            "the Iceberg table does not exist", table=path, reason=str(error)[:200]
         ) from error
 
 

@@ -81,9 +81,9 @@ def import_(
     the job with their number, unless there is a topic for `dead_letters`.
     """
     if layout not in LAYOUTS:
-        raise InvalidArgumentError("a layout is one of " + ", ".join(LAYOUTS), got=repr(layout))
+        raise InvalidArgumentError("layout must be one of " + ", ".join(LAYOUTS), got=repr(layout))
     if format not in FORMATS:
-        raise InvalidArgumentError("a format is one of " + ", ".join(FORMATS), got=repr(format))
+        raise InvalidArgumentError("format must be one of " + ", ".join(FORMATS), got=repr(format))
     columns = None if schema is None else columns_of(schema)
     owner, reach = reached(spark, log)
     given = [paths] if isinstance(paths, str) else [str(each) for each in paths]

@@ -57,7 +57,7 @@ class Plans:
         found = self.get(name)
         if found is None:
             raise InvalidArgumentError(
-                "the plan of a job is gone: give the job another name", name=name, topic=TOPIC
+                "the plan of the job is missing: give the job another name", name=name, topic=TOPIC
             )
         return found
 

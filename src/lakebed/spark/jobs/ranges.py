@@ -42,7 +42,7 @@ def chosen_ranges(
     for number, (low, end) in bounds.items():
         if start is not None and starts[number] < low:
             raise OffsetOutOfRangeError(
-                "records of the range are gone",
+                "records of the range were removed",
                 topic=topic,
                 partition=number,
                 start=starts[number],
@@ -92,7 +92,7 @@ def _plain(given: Points | Time | None) -> Any:
 
 def _check_one(one: str, first: object, other: str, second: object) -> None:
     if first is not None and second is not None:
-        raise InvalidArgumentError(f"{one} and {other} say the same: leave one out")
+        raise InvalidArgumentError(f"{one} and {other} are mutually exclusive")
 
 
 def _resolved(
@@ -113,11 +113,13 @@ def _resolved(
     for number, offset in given.items():
         if number not in bounds:
             raise PartitionNotFoundError(
-                "offsets are given for a partition that there is not",
+                "offsets are given for a partition that does not exist",
                 topic=topic,
                 partition=number,
                 partitions=len(bounds),
             )
         if type(offset) is not int or offset < 0:
-            raise InvalidArgumentError("an offset is a whole number from 0 on", got=repr(offset))
+            raise InvalidArgumentError(
+                "an offset must be an integer of 0 or more", got=repr(offset)
+            )
     return {number: given.get(number, bound[otherwise]) for number, bound in bounds.items()}

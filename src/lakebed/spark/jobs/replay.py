@@ -74,9 +74,9 @@ def replay(
     none is given, it writes what is missing and nothing twice.
     """
     if source == target:
-        raise InvalidArgumentError("a topic is replayed into another one", topic=source)
+        raise InvalidArgumentError("source and target must be different topics", topic=source)
     if chunk_records < 1:
-        raise InvalidArgumentError("chunk_records is at least 1", got=chunk_records)
+        raise InvalidArgumentError("chunk_records must be 1 or more", got=chunk_records)
     owner, reach = reached(spark, log)
     info = owner.describe_topic(source)
     wanted = _sorted(keys)

@@ -32,7 +32,7 @@ def found_files(spark: SparkSession, paths: Sequence[str]) -> list[Found]:
         system, place = _opened(spark, path)
         matches = system.globStatus(place) or []
         if not matches:
-            raise InvalidArgumentError("there is no such file", path=path)
+            raise InvalidArgumentError("the file does not exist", path=path)
         for match in matches:
             for each in _below(system, match):
                 found[each.path] = each
@@ -80,7 +80,7 @@ class Destination:
         """Refuse to write where something is, unless that is wanted."""
         if self._system.exists(self._place) and not overwrite:
             raise InvalidArgumentError(
-                "there is something already: choose another place, or replace it (--overwrite)",
+                "the target exists: choose another one, or replace it (--overwrite)",
                 path=self.path,
             )
 

@@ -107,7 +107,7 @@ class _Types:
         if name in _SIMPLE:
             return _SIMPLE[name]
         if name in self._inside:
-            raise InvalidArgumentError("a record within itself has no end in Spark", field=path)
+            raise InvalidArgumentError("Spark does not support recursive records", field=path)
         if name not in self._named:
             raise InvalidArgumentError("Spark has no type for this field", field=path, type=name)
         return self.of(self._named[name], path)
@@ -116,7 +116,7 @@ class _Types:
         others = [each for each in kinds if each != "null"]
         if len(others) != 1:
             raise InvalidArgumentError(
-                "a field is of one type, or of one or null: Spark has no other unions", field=path
+                "a field must have one type, or a union of one type and null", field=path
             )
         return self.of(others[0], path)
 

@@ -106,7 +106,7 @@ class Pipeline:
 
     def _add(self, kind: str, name: str, **values: Any) -> Self:
         if name in self._document[kind]:
-            raise PipelineFileError(f"there is a {kind} of this name already", name=name)
+            raise PipelineFileError(f"a {kind} of this name exists already", name=name)
         self._document[kind][name] = _given(**values)
         return self
 
@@ -125,7 +125,7 @@ class Pipeline:
         available_now: bool = False,
         watch: Watch = lambda _: None,
     ) -> list[FlowStatus]:
-        """Run until somebody interrupts it; `available_now` works off what there is, and ends."""
+        """Run until interrupted; with `available_now`, process what is there, and end."""
         from lakebed.spark.pipeline.hold import held
         from lakebed.spark.pipeline.plan import PlanError
         from lakebed.spark.pipeline.run import running

@@ -128,7 +128,7 @@ def _schema(fields: Fields, decode: Decoder | None, folder: Path) -> str | None:
     schema, file = fields.text("schema"), fields.text("schema_file")
     needed = decode in (Decoder.JSON, Decoder.CSV, Decoder.AVRO)
     if schema is not None and file is not None:
-        fields.complain("schema and schema_file are two ways to say one thing: use one", "schema")
+        fields.complain("schema and schema_file are mutually exclusive", "schema")
     if needed and not fields.has("schema") and not fields.has("schema_file"):
         example = "an Avro schema as JSON" if decode == Decoder.AVRO else "'id LONG, name STRING'"
         fields.complain(f"decode = '{decode}' needs schema: {example}", "decode")
@@ -193,8 +193,7 @@ def _undecodable(fields: Fields, decode: Decoder | None, *, letters: bool) -> Ot
         fields.complain("otherwise is for records that are decoded: json, csv or avro", "otherwise")
     if chosen == Otherwise.COUNT:
         fields.complain(
-            "a record that cannot be decoded has no columns to go on with: "
-            "use 'drop', 'dead-letter' or 'fail'",
+            "a record that cannot be decoded has no columns: use 'drop', 'dead-letter' or 'fail'",
             "otherwise",
         )
     return chosen
@@ -238,7 +237,8 @@ def _step(name: str, fields: Fields, known: set[str]) -> Step:
         if not inputs:
             read, there = ", ".join(tables_of(sql)) or "nothing", ", ".join(sorted(known - {name}))
             fields.complain(
-                f"the query reads {read}, which is no source and no step; there are {there}", "sql"
+                f"the query reads {read}, which is neither a source nor a step; known are {there}",
+                "sql",
             )
     elif inputs is None and fields.has("python"):
         fields.complain(f"step.{name} needs from: the sources and steps that the function gets")
@@ -312,11 +312,11 @@ def _check_table(sink: Sink, fields: Fields) -> None:
         if fields.has(key):
             fields.complain(f"{key} is for topics only", key)
     if sink.mode == Mode.UPDATE:
-        fields.complain("mode = 'update' is for topics: for a table say 'current'", "mode")
+        fields.complain("mode = 'update' is for topics: use 'current' for a table", "mode")
     elif sink.mode == Mode.APPEND:
         for key in ("key", "order", "delete", "buckets"):
             if fields.has(key):
-                fields.complain(f"a table of every row has no {key}: say mode = 'current'", key)
+                fields.complain(f"a table of every row has no {key}: use mode = 'current'", key)
     elif not fields.has("key"):
         fields.complain(f"mode = '{sink.mode}' needs key: the columns that name a row", "mode")
     if sink.mode == Mode.HISTORY and not fields.has("order"):
@@ -331,8 +331,8 @@ def _spark(fields: Fields | None) -> dict[str, str]:
         if not isinstance(value, str | int | bool) or not name.startswith("spark."):
             key = name.partition(".")[0]
             fields.complain(
-                f"{name} is no setting of Spark: its settings are 'spark.NAME' with a text, a whole"
-                " number or true or false",
+                f"{name} is not a setting of Spark: settings are 'spark.NAME' with a text, an"
+                " integer or true or false",
                 key,
             )
     return {name: _setting(value) for name, value in found.items()}

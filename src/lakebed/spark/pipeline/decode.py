@@ -60,8 +60,7 @@ def _check_binary(frame: DataFrame, source: Source) -> None:
 def _check_typed(frame: DataFrame, source: Source) -> None:
     if frame.schema["value"].dataType.typeName() != "struct":
         raise InvalidArgumentError(
-            "the topic is raw: say how its values are decoded: decode = 'json', 'avro', 'csv' or"
-            " 'raw'",
+            "the topic is raw: set decode = 'json', 'avro', 'csv' or 'raw'",
             source=source.name,
             topic=source.topic,
         )

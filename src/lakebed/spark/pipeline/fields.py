@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -10,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from lakebed.config.checks import is_whole
 from lakebed.errors import InvalidNameError
+from lakebed.suggest import did_you_mean
 from lakebed.types import TopicName
 
 IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -120,13 +120,13 @@ class Fields:
         return default
 
     def number(self, key: str, low: int, high: int) -> int | None:
-        """Return a whole number within bounds."""
+        """Return an integer within bounds."""
         value = self.raw(key)
         if value is None:
             return None
         if is_whole(value, low, high):
             return value
-        self.complain(f"{key} must be a whole number from {low} to {high}, not {value!r}", key)
+        self.complain(f"{key} must be an integer from {low} to {high}, not {value!r}", key)
         return None
 
     def names(self, key: str) -> tuple[str, ...] | None:
@@ -166,9 +166,8 @@ class Fields:
         known = [*dict.fromkeys([*self._asked, *also])]
         for key in self.values:
             if key not in known:
-                near = difflib.get_close_matches(str(key), known, 1)
-                meant = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
-                self.complain(f"there is no key {key} in {self._name()}{meant}", key)
+                meant = did_you_mean(str(key), known) or f"; known are {', '.join(known)}"
+                self.complain(f"unknown key {key!r} in {self._name()}{meant}", key)
 
 
 def shown(value: object) -> str:

@@ -29,7 +29,7 @@ def nodes(spec: PipelineSpec) -> Iterator[Node]:
 
 def _source(source: Source) -> str:
     if source.table:
-        return f"table {source.table}, read anew for each batch"
+        return f"table {source.table}, read again for each batch"
     decoded = f", {source.decode}" if source.decode else ""
     return f"topic {source.topic}{decoded}{_more(source)}"
 

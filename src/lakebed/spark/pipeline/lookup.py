@@ -44,13 +44,15 @@ def topics_and_tables(
     doubtful = {each[:2] for each in wrong}
     for source in spec.sources.values():
         if source.topic is not None and source.topic not in topics:
-            advice = f"make it: lakebed topic create {source.topic}"
-            yield Problem(("source", source.name, "topic"), f"there is no such topic; {advice}")
+            advice = f"create it: lakebed topic create {source.topic}"
+            yield Problem(
+                ("source", source.name, "topic"), f"topic {source.topic!r} does not exist; {advice}"
+            )
         elif source.topic is not None and ("source", source.name) not in doubtful:
             yield from _decoding(source, log)
         elif source.table is not None and source.table not in log.derived.tables():
             known = ", ".join(log.derived.tables()) or "none"
-            message = f"there is no such table; there are {known}"
+            message = f"unknown table; known are {known}"
             yield Problem(("source", source.name, "table"), message)
     for sink in spec.sinks.values():
         if sink.topic in topics and ("sink", sink.name) not in doubtful:

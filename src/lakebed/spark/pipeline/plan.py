@@ -130,7 +130,7 @@ def _lacking(sink: Sink, columns: Sequence[str]) -> Iterator[Problem]:
     for key, names in (("key", sink.key), ("order", (sink.order,) if sink.order else ())):
         for name in names:
             if name.lower() not in there:
-                message = f"there is no column {name!r}; there are {', '.join(columns)}"
+                message = f"unknown column {name!r}; known are {', '.join(columns)}"
                 yield Problem(("sink", sink.name, key), message)
 
 
@@ -148,7 +148,7 @@ def _applied(
     frame = function_of(step, folder)(spark, **inputs)
     if not isinstance(frame, DataFrame):
         raise InvalidArgumentError(
-            "the function has to give a DataFrame", function=step.python, got=type(frame).__name__
+            "the function must return a DataFrame", function=step.python, got=type(frame).__name__
         )
     return frame
 
@@ -169,7 +169,7 @@ def function_of(step: Step, folder: str) -> Callable[..., Any]:
             f"{step.python} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     if not callable(found):
-        raise InvalidArgumentError(f"{step.python} is no function")
+        raise InvalidArgumentError(f"{step.python} is not a function")
     return found  # type: ignore[no-any-return]  # what a user's module holds
 
 

@@ -19,7 +19,7 @@ def check_relations(spec: PipelineSpec) -> Iterator[Problem]:
     """Return what is wrong between parts, each of which may be right alone."""
     known = spec.sources.keys() | spec.steps.keys()
     if not spec.sinks:
-        yield Problem(("sink",), "there is no sink: [sink.NAME] says where a step's rows go")
+        yield Problem(("sink",), "no sink: add [sink.NAME], which says where the rows of a step go")
     for name in spec.sources.keys() & spec.steps.keys():
         yield Problem(("step", name), f"a source is called {name} too: use another name")
     lost = list(_names(spec, known))
@@ -36,13 +36,13 @@ def _names(spec: PipelineSpec, known: set[str]) -> Iterator[Problem]:
     for step in spec.steps.values():
         for each in step.inputs:
             if each not in known:
-                message = f"there is no source or step {each!r}; there are {there}"
+                message = f"unknown source or step {each!r}; known are {there}"
                 yield Problem(("step", step.name, "from"), message)
             elif each == step.name:
                 yield Problem(("step", step.name, "from"), f"{each} is made from itself")
     for sink in spec.sinks.values():
         if sink.source not in known:
-            message = f"there is no source or step {sink.source!r}; there are {there}"
+            message = f"unknown source or step {sink.source!r}; known are {there}"
             yield Problem(("sink", sink.name, "from"), message)
 
 

@@ -51,7 +51,7 @@ def _check_columns(sink: Sink, frame: DataFrame) -> None:
     missing = [each for each in named if each not in frame.columns]
     if missing:
         raise InvalidArgumentError(
-            "the sink names a column that there is not",
+            "the sink names an unknown column",
             sink=sink.name,
             column=", ".join(missing),
             columns=", ".join(frame.columns),

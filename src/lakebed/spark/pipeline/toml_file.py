@@ -78,7 +78,7 @@ def read_pipeline(path: Path) -> PipelineFile:
     try:
         text = path.read_bytes().decode("utf8")
     except FileNotFoundError as error:
-        raise PipelineFileError("there is no such file", file=path) from error
+        raise PipelineFileError("the file does not exist", file=path) from error
     except OSError as error:
         raise from_os_error(error, "reading the pipeline", path) from error
     except UnicodeDecodeError as error:

@@ -23,7 +23,7 @@ def ready_topic(log: Log, sink: Sink, frame: DataFrame) -> None:
     missing = [each for each in sink.key if each not in columns]
     if missing:
         raise InvalidArgumentError(
-            "the key names a column that there is not",
+            "the key names an unknown column",
             sink=sink.name,
             key=", ".join(missing),
             columns=", ".join(columns),
@@ -61,7 +61,8 @@ def _check_fields(sink: Sink, found: pa.Schema, wanted: pa.Schema) -> None:
         place = found.get_field_index(field.name)
         if place < 0:
             raise SchemaMismatchError(
-                "the topic has no such field: add it by `lakebed topic alter`, or leave it out",
+                "the topic does not have this field: add it with `lakebed topic alter`, or "
+                "leave it out",
                 sink=sink.name,
                 topic=sink.topic,
                 field=field.name,

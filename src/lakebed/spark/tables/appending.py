@@ -43,7 +43,9 @@ def append(
         raise InvalidArgumentError("a table with a key takes changes, not rows", table=name)
     unknown = sorted(set(rows.columns).difference(table.schema.names))
     if unknown:
-        raise InvalidArgumentError("the table has no such column", table=name, column=unknown[0])
+        raise InvalidArgumentError(
+            "the table does not have this column", table=name, column=unknown[0]
+        )
     if number <= table.writers.get(writer, -1):
         return TableReport(name, table.version, duplicate=True)
     task = _Task(table, log.derived.place(name), table_files(log.derived))

@@ -97,7 +97,7 @@ def materialise(
     each field, unless `flatten` is off. `kind` is `current` or `history`.
     """
     if kind not in ("current", "history"):
-        raise InvalidArgumentError("a topic becomes a current or a history table", kind=repr(kind))
+        raise InvalidArgumentError("kind must be 'current' or 'history'", kind=repr(kind))
     owner = opened(spark, log)
     tell = progress or say_nothing
     name = table or topic
@@ -153,7 +153,7 @@ def _same(table: DerivedTable, version: int, files: tuple[DerivedFile, ...]) -> 
     """Return a table with its files, of a version that must still be the current one."""
     if table.version != version:
         raise TableChangedError(
-            "somebody else has changed the table meanwhile",
+            "the table was changed concurrently",
             table=table.name,
             expected=version,
             version=table.version,
@@ -207,7 +207,8 @@ def _starts(table: DerivedTable, info: TopicInfo) -> dict[int, int]:
     ]
     if others:
         raise InvalidArgumentError(
-            "the topic was made anew since the table was: drop the table", table=table.name
+            "the topic was deleted and created again after the table was created: drop the table",
+            table=table.name,
         )
     positions = table.positions.get(info.name, {})
     starts = {}
@@ -215,8 +216,8 @@ def _starts(table: DerivedTable, info: TopicInfo) -> dict[int, int]:
         start = positions.get(each.partition, 0 if positions else each.earliest)
         if start < each.earliest or start > each.end:
             raise OffsetOutOfRangeError(
-                "records that the table has not seen are gone: drop the table, and make it anew of"
-                " what there is",
+                "records that the table has not read were removed: drop the table, and create "
+                "it again from the remaining records",
                 table=table.name,
                 topic=info.name,
                 partition=each.partition,

@@ -1,6 +1,6 @@
 """Rows of a table by their keys: the latest change of each key, and where old rows are.
 
-Everything works on whole Arrow tables. Keys are whole numbers, texts, bytes, times or decimals, and
+Everything works on whole Arrow tables. Keys are integers, texts, bytes, times or decimals, and
 never null.
 """
 
