@@ -177,6 +177,7 @@ class ServeConfig:
                 refuse(name, getattr(self, name), "true or false")
         for name in (
             "host",
+            "advertise",
             "tls_cert",
             "tls_key",
             "tls_client_ca",
