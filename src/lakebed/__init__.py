@@ -78,18 +78,18 @@ def open(  # noqa: A001  # lakebed.open is what it does
     progress: Progress | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> Log:
-    """Open the log in a folder or an object store, creating it if new, or connect to a server.
+    """Open the log in a folder or in an object store, creating it, or connect to a server.
 
     This process owns the folder until the log is closed. If another process serves the folder, the
     result is connected to that server. A log in a store is taken over by this process; records are
-    acknowledged once they are in the store, unless the settings say otherwise.
+    then acknowledged once they are in the store, unless the settings say otherwise.
 
     Args:
-        target: a folder; the URL of a server, `lakebed://HOST:PORT` or `lakebed+tls://HOST:PORT`;
-            or that of a store, `s3://BUCKET/PREFIX`, `gs://…`, `abfs://…`, `file:///FOLDER`.
+        target: a folder; a server, `lakebed://HOST:PORT` or `lakebed+tls://HOST:PORT`; or a store,
+            `s3://BUCKET/PREFIX`, `gs://…`, `abfs://…` or `file:///FOLDER`.
         config: settings of the log, or of the client; default: the file or the environment.
         progress: called with the progress of recovery.
-        folder: the local copy of a log in a store; default: in the user's cache.
+        folder: local copy of a log in a store; default: in the user's cache.
 
     Raises:
         LockedError: another process owns the folder, and does not serve it.

@@ -8,12 +8,12 @@ import pytest
 
 import lakebed
 from lakebed.demo import comparing
-from lakebed.demo.orders import Change, Expected, change
+from lakebed.demo.orders import Expected, OrderChange, change
 
 CHANGES = [change(0, number) for number in range(100)]
 
 
-def found(folder: Path, changes: list[Change]) -> tuple[int, int, bool]:
+def found(folder: Path, changes: list[OrderChange]) -> tuple[int, int, bool]:
     """Write changes, compare them with what had to be written; give missing, wrong, exact."""
     with lakebed.open(folder) as log:
         log.create_topic("orders", partitions=2)
@@ -40,7 +40,7 @@ def test_what_was_written_is_found(tmp_path: Path) -> None:
     ids=["lost", "twice", "changed", "moved"],
 )
 def test_what_is_not_so_is_noticed(
-    tmp_path: Path, changes: list[Change], missing: int, wrong: int
+    tmp_path: Path, changes: list[OrderChange], missing: int, wrong: int
 ) -> None:
     assert found(tmp_path, changes) == (missing, wrong, False)
 

@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 import pytest
 
 from lakebed.demo.measures import (
-    Ack,
     Compaction,
     Comparison,
-    Flow,
+    MeasuredAck,
+    MeasuredFlow,
     Measures,
     Piping,
     Query,
@@ -19,7 +19,7 @@ from lakebed.demo.measures import (
     Sizes,
     Syncs,
 )
-from lakebed.demo.plots import Mark, Series, bars, over_time, short
+from lakebed.demo.plots import PlotMark, Series, bars, over_time, short
 from lakebed.demo.report import page
 
 
@@ -28,12 +28,16 @@ def measured() -> Measures:
     sale = Sale(
         records=100,
         checkouts=2,
-        acks=[Ack(0.5 + number / 10, 10, 1.0 + number) for number in range(10)],
+        acks=[MeasuredAck(0.5 + number / 10, 10, 1.0 + number) for number in range(10)],
         syncs=[[Syncs(0.5, 0, 0), Syncs(0.8, 6, 2)], [Syncs(1.1, 0, 0), Syncs(1.5, 4, 2)]],
         killed_at=0.9,
         reopened_at=1.0,
     )
-    flows = [Flow(3.0, "paid", 0), Flow(4.0, "paid", 70), Flow(5.0, "now", 100)]
+    flows = [
+        MeasuredFlow(3.0, "paid", 0),
+        MeasuredFlow(4.0, "paid", 70),
+        MeasuredFlow(5.0, "now", 100),
+    ]
     piping = Piping(flows, killed_at=3.5, seconds=5.0, paid=exact, dead=exact, table=exact)
     query = Query("sold <all>", "SELECT 1 < 2", ("name", "sum"), [("a&b", 12345.5)], 0.1, True)
     sizes = [Sizes("written", 2**20, 0, 0), Sizes("checkpoint", 2**20, 2**19, 2**18)]
@@ -76,7 +80,7 @@ def test_whatever_is_wrong_is_the_verdict(what: str) -> None:
 
 
 def test_a_plot_stands_where_its_values_are() -> None:
-    drawing = over_time("t", "u", [Series("a", [(0, 0), (10, 5)])], [Mark(5, "k", True)])
+    drawing = over_time("t", "u", [Series("a", [(0, 0), (10, 5)])], [PlotMark(5, "k", True)])
     points = re.findall(r'd="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', drawing)
     ((x0, y0, x1, y1),) = [tuple(map(float, each)) for each in points]
     assert (x0, x1) == (74, 742)

@@ -209,6 +209,25 @@ def test_a_returning_machine_continues_with_what_others_wrote(machines: Machines
         assert values(log) == [b"a1", b"b1", b"b2", b"b3", b"a2"]
 
 
+def test_an_unfinished_segment_does_not_stand_for_that_of_another_owner(
+    machines: Machines,
+) -> None:
+    """Both gave it the same number: the file is put aside, and the store has the right one."""
+    with machines.open("a") as log:
+        log.create_topic("orders")
+        log.append("orders", b"x")
+        path = log.parts.segment_folder.path(1, 0, 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"of a checkpoint that was killed")
+    with machines.open("b") as log:
+        log.checkpoint()
+        assert [each.name for each in log.parts.segment_folder.path(1, 0, 1).parent.iterdir()]
+    with machines.open("a") as log:
+        assert values(log) == [b"x"]
+        log.verify()
+    assert [each.name for each in (machines.root / "a" / "quarantine").iterdir()]
+
+
 @pytest.mark.parametrize("checkpoints", [False, True])
 def test_what_diverged_is_set_aside_with_a_report(machines: Machines, *, checkpoints: bool) -> None:
     """A machine acknowledged locally, died before shipping, and another continued."""

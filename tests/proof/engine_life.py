@@ -26,7 +26,7 @@ from unittest import mock
 from lakebed import Log, LogConfig, SyncMode, WalConfig
 from lakebed.api import transaction as transactions
 from lakebed.api.acks import Acks
-from lakebed.api.encoding import Encoded
+from lakebed.api.encoding import EncodedPart
 from lakebed.errors import LakebedError, RejectedError
 from lakebed.host import Disk, ManualClock
 from lakebed.state.commands import (
@@ -88,7 +88,7 @@ class _Sequence(NamedTuple):
     """A producer's last batch, to be sent again."""
 
     command: ProducerWrite
-    encoded: Encoded
+    encoded: EncodedPart
     operation: str
 
 

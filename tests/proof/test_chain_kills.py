@@ -11,15 +11,17 @@ import os
 import random
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lakebed import Log
+from lakebed import AckMode, Log
+from lakebed.errors import NotOwnerError
 from lakebed.host import failpoints
 from tests.proof.chain_writer import LEASE_MS, in_store
 from tests.proof.engine_child import ForkedChild
-from tests.proof.engine_ledger import Ledger
+from tests.proof.engine_ledger import Ledger, payload_of
 from tests.proof.engine_writer import SCRIPT, random_config
 from tests.proof.scale import SEED, Rounds, in_turn, kept_on_failure, rng, trials
 
@@ -159,3 +161,70 @@ def test_a_failpoint_of_the_chain_breaks_no_promise(point: str, tmp_path: Path) 
                         log.checkpoint()
                         ledger.check(log)
             shutil.rmtree(root)
+
+
+@pytest.mark.proof
+def test_what_a_local_owner_had_not_shipped_is_in_diverged(tmp_path: Path) -> None:
+    """With `local`, a kill and a takeover lose what was not shipped; the folder still has it."""
+    test = f"{_FILE}::test_what_a_local_owner_had_not_shipped_is_in_diverged"
+    for life in Rounds(test, short=4, long=400, seconds=10):
+        root, chance, ledger = tmp_path / f"life-{life}", rng("chain-local", life), Ledger()
+        (root / "store").mkdir(parents=True)
+        with kept_on_failure(root, test, f"life {life}"):
+            with _child(root, "a", 0, "local", ledger) as child:
+                _write_for_a_while(child, ledger, chance)
+                child.kill()
+            acked = {
+                name: item
+                for name, item in ledger.items.items()
+                if item.acked_at and item.topic == "fixed"
+            }
+            config = in_store(random_config(chance), str(root / "store"))
+            with Log.open(root / "b", config) as log:
+                found = ledger.adopt(log, weak=True)
+                log.create_topic("taken-over")  # from here on the two logs differ
+            lost = {name: item for name, item in acked.items() if name not in found.places}
+            with Log.open(root / "a", config) as log:
+                ledger.check(log)
+            kept = b"".join(
+                path.read_bytes() for path in sorted((root / "a").glob("diverged/*/*.entry"))
+            )
+            for name, item in lost.items():
+                assert payload_of(name, item.size) in kept, f"{name} is nowhere"
+            _adopt(root, "c", ledger, chance)
+        shutil.rmtree(root)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    "point", ["chain.local_set_aside", "chain.snapshot_installed", "chain.local_reset"]
+)
+def test_a_folder_that_diverged_is_killed_while_it_is_reconciled(
+    point: str, tmp_path: Path
+) -> None:
+    """Opened again, it has the store's log, and what was set aside is still there, once."""
+    ledger = Ledger()
+    (tmp_path / "store").mkdir()
+    config = in_store(SCRIPT, str(tmp_path / "store"))
+    slow = replace(config, wal=replace(config.wal, acks=AckMode.LOCAL, ship_ms=3_600_000))
+    log = Log.open(tmp_path / "a", slow)
+    log.create_topic("fixed")
+    log.parts.shipping.flush()  # type: ignore[union-attr]
+    log.append("fixed", b"only here")
+    shutil.copytree(tmp_path / "a", tmp_path / "returned")
+    log.parts.shipping.lost = NotOwnerError("the test ends this owner")  # type: ignore[union-attr]
+    log.close()
+    with Log.open(tmp_path / "b", config) as log:
+        log.create_topic("other")
+        log.checkpoint()
+        log.create_topic("another")
+        log.checkpoint()
+    armed = f"{point}=kill"
+    with _child(tmp_path, "returned", 0, "store", ledger, failpoint=armed) as child:
+        assert child.wait() == -signal.SIGKILL, child.errors()
+    with Log.open(tmp_path / "returned", config) as log:
+        assert sorted(log.topics()) == ["another", "fixed", "other"]
+        assert log.read("fixed").num_rows == 0
+        log.verify()
+    (entry,) = (tmp_path / "returned").glob("diverged/*/*.entry")
+    assert b"only here" in entry.read_bytes()

@@ -14,7 +14,7 @@ import pytest
 from crc32c import crc32c
 
 from lakebed.errors import LakebedError
-from lakebed.lake.segment_index import Chunk, RowGroup, SegmentIndex
+from lakebed.lake.segment_index import ColumnChunk, RowGroup, SegmentIndex
 from lakebed.lake.segment_index import decode as decode_index
 from lakebed.state.command_codec import decode, encode
 from lakebed.state.image import MAGIC, State, decode_state, encode_state
@@ -192,7 +192,7 @@ def test_fuzzed_snapshots_are_decoded_or_refused() -> None:
 
 def test_fuzzed_segment_indexes_are_decoded_or_refused() -> None:
     """Damaged documents in the end of a segment."""
-    group = RowGroup(0, 1, 2, 5, 6, (Chunk(4, 71, 2093467512), Chunk(75, 10, 1)))
+    group = RowGroup(0, 1, 2, 5, 6, (ColumnChunk(4, 71, 2093467512), ColumnChunk(75, 10, 1)))
     whole = SegmentIndex(7, 0, 2, (group,)).encode()
     assert decode_index(whole, _PATH).encode() == whole
 

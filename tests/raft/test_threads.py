@@ -21,7 +21,7 @@ from lakebed.errors import (
 )
 from lakebed.host import Fault, FaultyDisk, OsDisk, failpoints
 from lakebed.raft import HardState, LogEntry, WalLog
-from lakebed.raft.staging import Staging
+from lakebed.raft.staging import ProposalStaging
 from tests.raft.support import SMALL, entry, fill, picture, snapshot
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class FakeWal:
         self.groups: list[list[int]] = []
         self.entered = threading.Semaphore(0)
         self.outcomes: list[Callable[[], BaseException | None]] = []
-        self.staging = Staging(self.write, lambda: len(self.taken))
+        self.staging = ProposalStaging(self.write, lambda: len(self.taken))
 
     def write(self, entries: Sequence[LogEntry]) -> None:
         group = [each.index for each in entries]

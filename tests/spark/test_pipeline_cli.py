@@ -79,7 +79,7 @@ def command(
     real = module.running
 
     @contextlib.contextmanager
-    def running(spec: Any, target: Any, **more: Any) -> Iterator[module.Run]:
+    def running(spec: Any, target: Any, **more: Any) -> Iterator[module.PipelineRun]:
         with real(spec, target, spark, available_now=more.get("available_now", False)) as run:
             yield run
 

@@ -15,7 +15,7 @@ import pytest
 from lakebed.errors import NotALogError, PipelineRunningError
 from lakebed.spark import Pipeline
 from lakebed.spark.pipeline.hold import LOCK, held
-from lakebed.spark.pipeline.place import STATUS, Place
+from lakebed.spark.pipeline.place import STATUS, CheckpointFolder
 from lakebed.spark.pipeline.spec import PipelineSpec
 
 HOLD = """
@@ -95,7 +95,7 @@ def test_of_a_run_on_another_machine_there_is_a_warning(
     from lakebed.spark.pipeline.hold import _warn_of_others
 
     spec = spec_of(str(tmp_path / "state"))
-    place = Place(spec.place)
+    place = CheckpointFolder(spec.place)
     place.make()
     with caplog.at_level(logging.WARNING, "lakebed.spark"):
         place.write("copy", STATUS, {"flow": "copy", "state": "stopped", "owner": "far:1"})

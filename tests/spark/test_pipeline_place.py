@@ -11,9 +11,9 @@ import lakebed
 from lakebed.errors import PipelineChangedError
 from lakebed.host.store import ObjectStore
 from lakebed.spark import Pipeline
-from lakebed.spark.pipeline.place import FLOW, STATUS, Place
+from lakebed.spark.pipeline.place import FLOW, STATUS, CheckpointFolder
 from lakebed.spark.pipeline.plan import Planner
-from lakebed.spark.pipeline.run import Run
+from lakebed.spark.pipeline.run import PipelineRun
 from lakebed.spark.serving import url_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SPARKS = ["metadata", "offsets/0", "offsets/1", "commits/0", "state/0/0/1.delta"]
 
 
-def checkpoint(place: Place) -> None:
+def checkpoint(place: CheckpointFolder) -> None:
     """Make what a flow has after two batches."""
     place.make()
     for name in SPARKS:
@@ -37,7 +37,7 @@ def checkpoint(place: Place) -> None:
 def test_what_an_interrupted_reset_leaves_belongs_to_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: int
 ) -> None:
-    place = Place(str(tmp_path / "state"))
+    place = CheckpointFolder(str(tmp_path / "state"))
     checkpoint(place)
     real = ObjectStore.remove
     left = iter(range(removed))
@@ -68,8 +68,8 @@ def test_a_flow_has_a_new_writer_until_it_has_begun_and_is_refused_after_half_a_
             "orders", topic="orders", decode="raw"
         )
         spec = made.sink("paid", "orders", topic="paid", encode="raw").spec
-        place = Place(spec.place)
-        run = Run(spec, spark, log, url_of(log))
+        place = CheckpointFolder(spec.place)
+        run = PipelineRun(spec, spark, log, url_of(log))
         planner = Planner(spec, spark, url_of(log))
 
         def writer() -> Any:

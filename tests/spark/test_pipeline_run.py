@@ -20,7 +20,7 @@ from lakebed.errors import (
 )
 from lakebed.spark import Pipeline
 from lakebed.spark.pipeline.compatibility import definition
-from lakebed.spark.pipeline.place import Place
+from lakebed.spark.pipeline.place import CheckpointFolder
 from lakebed.spark.pipeline.plan import Planner
 from lakebed.spark.pipeline.spec import Mode, Sink
 from lakebed.spark.pipeline.status import FlowStatus, look
@@ -136,7 +136,7 @@ def test_a_pipeline_goes_on_where_it_was_and_repeats_nothing(
 
     spec = totals(log).spec
     write(log, (5, "c", 1.0))
-    told = {each.flow: each for each in look(spec, Place(spec.place), log)}
+    told = {each.flow: each for each in look(spec, CheckpointFolder(spec.place), log)}
     assert told["copy"].lag == 1
     assert told["copy"].offsets == after["copy"].offsets
     assert log.describe_group("shop.copy").lag <= 2
@@ -145,7 +145,7 @@ def test_a_pipeline_goes_on_where_it_was_and_repeats_nothing(
         totals(log, key="id").run(spark, available_now=True)
     with pytest.raises(PipelineChangedError, match="keeps another state"):
         totals(log, "max(amount) AS amount").run(spark, available_now=True)
-    assert look(spec, Place(spec.place), log)[0].batch == told["totals"].batch
+    assert look(spec, CheckpointFolder(spec.place), log)[0].batch == told["totals"].batch
 
 
 def total(spark: SparkSession, orders: DataFrame, customers: DataFrame) -> DataFrame:
@@ -196,7 +196,9 @@ def test_a_table_beside_a_stream_is_read_anew_for_each_batch(
     assert caught.value.facts["flow"] == "joined"
     assert "DIVIDE_BY_ZERO" in str(caught.value.facts["cause"])
     spec = joined.spec
-    (told,) = [each for each in look(spec, Place(spec.place), log) if each.flow == "joined"]
+    (told,) = [
+        each for each in look(spec, CheckpointFolder(spec.place), log) if each.flow == "joined"
+    ]
     assert (told.state, told.lag) == ("failed", 1)
     assert "DIVIDE_BY_ZERO" in str(told.error)
 
@@ -278,4 +280,4 @@ def test_what_cannot_run_is_refused_before_anything_starts(
 
 def test_a_status_of_nothing_is_new(tmp_path: Path, log: lakebed.Log) -> None:
     spec = orders(log).sink("a", "orders", topic="b").spec
-    assert look(spec, Place(spec.place), log)[0] == FlowStatus("a")
+    assert look(spec, CheckpointFolder(spec.place), log)[0] == FlowStatus("a")

@@ -164,7 +164,7 @@ def test_the_pipelines_of_the_command_line(
     real = module.running
 
     @contextlib.contextmanager
-    def running(spec: Any, target: Any, **more: Any) -> Iterator[module.Run]:
+    def running(spec: Any, target: Any, **more: Any) -> Iterator[module.PipelineRun]:
         with real(spec, target, spark, available_now=more.get("available_now", False)) as run:
             yield run
 

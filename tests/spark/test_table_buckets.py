@@ -17,7 +17,7 @@ from lakebed.reports.derived import DATA, DELETES, DerivedFile
 from lakebed.spark.tables.appending import commit_files
 from lakebed.spark.tables.bucket import REMOVED, REPORT, Task
 from lakebed.spark.tables.folding import DELETED_SHARE, FILES_MAX, by_bucket, folded
-from lakebed.spark.tables.rows import Order, conformed, found, in_order, key_codes, latest
+from lakebed.spark.tables.rows import RowOrder, conformed, found, in_order, key_codes, latest
 
 BUCKETS = 3
 FILES = TableFiles({})
@@ -47,7 +47,7 @@ def run(
     files = by_bucket(before.files)
     chosen = folded(files, BUCKETS)
     place = log.derived.place("users")
-    task = Task(before.table, files, place, FILES, Order(("_order_0",)), chosen)
+    task = Task(before.table, files, place, FILES, RowOrder(("_order_0",)), chosen)
     told: list[dict[str, Any]] = []
     for bucket in range(BUCKETS):
         rows = [
@@ -129,7 +129,7 @@ def _told(log: lakebed.Log, changes: pa.Table, *order: str) -> list[dict[str, An
     before = log.derived.files("users")
     place = log.derived.place("users")
     files = by_bucket(before.files)
-    task = Task(before.table, files, place, FILES, Order(order or ("_order_0",)), frozenset())
+    task = Task(before.table, files, place, FILES, RowOrder(order or ("_order_0",)), frozenset())
     told: list[dict[str, Any]] = task.run(1, changes).to_pylist()
     return told
 
@@ -215,7 +215,7 @@ def test_the_latest_change_of_each_key_is_found_for_keys_of_several_columns() ->
             "value": ["a", "b", "c", "d", "e"],
         }
     )
-    kept = latest(rows, ["a", "b"], Order(("order",)))
+    kept = latest(rows, ["a", "b"], RowOrder(("order",)))
     assert sorted(kept.column("value").to_pylist()) == ["a", "b", "e"]
     assert len(set(key_codes(rows, ["a", "b"]).tolist())) == 3
     wanted = pa.table({"a": [2, 1, 7], "b": ["x", "y", "x"]})
@@ -232,17 +232,17 @@ def test_keys_in_several_partitions_have_an_order_of_their_own() -> None:
             "time": [5, 4, 9, 1],
         }
     )
-    order = Order(("part", "at", "time"), ("time", "part", "at"))
+    order = RowOrder(("part", "at", "time"), ("time", "part", "at"))
     codes = key_codes(rows, ["key"])
     assert in_order(rows, codes, order).tolist() == [1, 0, 2, 3]
-    assert in_order(rows, codes, Order(("part", "at"))).tolist() == [0, 1, 2, 3]
+    assert in_order(rows, codes, RowOrder(("part", "at"))).tolist() == [0, 1, 2, 3]
 
 
 def test_an_old_version_without_an_order_comes_first_and_counts_as_no_move() -> None:
     rows = pa.table(
         {"key": ["k", "k", "k"], "part": [0, 0, None], "at": [1, 0, None], "time": [4, 5, None]}
     )
-    order = Order(("part", "at", "time"), ("time", "part", "at"))
+    order = RowOrder(("part", "at", "time"), ("time", "part", "at"))
     assert in_order(rows, key_codes(rows, ["key"]), order).tolist() == [2, 1, 0]
 
 

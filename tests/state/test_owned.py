@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.state.owned import Markers, Producers
-from lakebed.state.values import Marker, Producer, owner_of
+from lakebed.state.values import Marker, ProducerState, owner_of
 
 _NAMES = st.sampled_from(["a", "b", "ann/", "ann/job", "bob/job", "bob/x"])
 _STEPS = st.lists(
@@ -50,10 +50,10 @@ def test_a_marker_that_is_set_again_and_again_takes_no_room() -> None:
 
 
 def test_a_copy_stays_as_it_was() -> None:
-    producers = Producers([(1, Producer(1, "ann/p", 1, 0, False))])
+    producers = Producers([(1, ProducerState(1, "ann/p", 1, 0, False))])
     copy = producers.copy()
-    producers[2] = Producer(2, "ann/", 1, 0, True)
-    producers[2] = Producer(2, "ann/", 2, 0, True)
+    producers[2] = ProducerState(2, "ann/", 1, 0, True)
+    producers[2] = ProducerState(2, "ann/", 2, 0, True)
     producers.pop(1)
     producers.pop(1, None)
     assert (copy.owned("ann"), producers.owned("ann"), producers.owned("")) == (1, 1, 0)

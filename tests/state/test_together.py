@@ -20,7 +20,7 @@ from lakebed.state.commands import CommitTogether
 from lakebed.state.decision import TIMED_OUT, Written
 from lakebed.state.image import State, encode_state
 from lakebed.state.machine import carry_out, decide
-from lakebed.state.values import Committed, Marker
+from lakebed.state.values import CommittedOffset, Marker
 from tests.state.machines import part_with
 
 Identity = tuple[int, int]
@@ -164,9 +164,9 @@ def test_offsets_are_committed_with_them_and_checked_against_the_new_end() -> No
     refused(machine, OffsetOutOfRangeError, 1, good, offsets=(("g", "", 1, 0, 5),))
     refused(machine, FencedError, 1, good, offsets=(("g", "m", 1, 0, 1),))
     machine.together(1, good, offsets=(("g", "", 1, 0, 4),))
-    assert machine.state.offsets == {("g", 1, 0): Committed(4, 10)}
+    assert machine.state.offsets == {("g", 1, 0): CommittedOffset(4, 10)}
     assert machine.together(1, offsets=(("g", "", 1, 0, 0),)).duplicate
-    assert machine.state.offsets == {("g", 1, 0): Committed(4, 10)}
+    assert machine.state.offsets == {("g", 1, 0): CommittedOffset(4, 10)}
 
 
 def test_markers_are_forgotten_after_their_time_when_another_is_set() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lakebed import limits
 from lakebed.config import TopicConfig
-from lakebed.state.values import Committed, Segment
+from lakebed.state.values import CommittedOffset, Segment
 from lakebed.topic.retention import (
     MERGE_GROWTH_MIN,
     compaction_hold,
@@ -358,11 +358,15 @@ def test_the_slowest_of_the_groups_that_committed_lately_holds() -> None:
     config = TopicConfig(compact_hold_ms=500)
     long_ago, lately = NOW_US - 500_001, NOW_US - 500_000
     assert compaction_hold([], config, now_us=NOW_US) is None
-    assert compaction_hold([Committed(5, long_ago)], config, now_us=NOW_US) is None
-    committed = [Committed(5, long_ago), Committed(20, NOW_US), Committed(10, lately)]
+    assert compaction_hold([CommittedOffset(5, long_ago)], config, now_us=NOW_US) is None
+    committed = [
+        CommittedOffset(5, long_ago),
+        CommittedOffset(20, NOW_US),
+        CommittedOffset(10, lately),
+    ]
     assert compaction_hold(committed, config, now_us=NOW_US) == 10
 
 
 def test_without_holds_no_group_is_waited_for() -> None:
     config = TopicConfig(compact_hold_ms=0)
-    assert compaction_hold([Committed(0, NOW_US)], config, now_us=NOW_US) is None
+    assert compaction_hold([CommittedOffset(0, NOW_US)], config, now_us=NOW_US) is None

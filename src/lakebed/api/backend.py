@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakebed.api.cursor import Cursor, Fetched
 from lakebed.api.offsets import Offsets
 from lakebed.api.reads import Bounds
-from lakebed.api.writing import Writer
+from lakebed.api.writing import LogWriter
 from lakebed.errors import LakebedError
 from lakebed.host.clock import Clock
 from lakebed.host.forks import Forkable
@@ -24,7 +24,7 @@ from lakebed.state.values import Topic
 from lakebed.types import TopicPartition
 
 
-class Groups(Protocol):
+class GroupsApi(Protocol):
     """The consumer groups of a log. Any thread."""
 
     def join(
@@ -117,12 +117,12 @@ class Backend(Protocol):
         ...
 
     @property
-    def writing(self) -> Writer:
+    def writing(self) -> LogWriter:
         """Appends records and carries out commands."""
         ...
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> GroupsApi:
         """The consumer groups."""
         ...
 

@@ -40,7 +40,7 @@ Rows = Any
 """A `pyarrow.Table`, a `pyarrow.RecordBatch`, or a list of rows."""
 
 
-class Lookup(Protocol):
+class TopicLookup(Protocol):
     """Where an encoder finds topics and the time."""
 
     @property
@@ -57,7 +57,7 @@ class Lookup(Protocol):
         ...
 
 
-class Target(NamedTuple):
+class WriteTarget(NamedTuple):
     """A topic as a writer needs it."""
 
     topic: Topic
@@ -71,7 +71,7 @@ class Target(NamedTuple):
         return not self.topic.schemas
 
 
-class Encoded(NamedTuple):
+class EncodedPart(NamedTuple):
     """A batch that is ready for an entry."""
 
     part: Part
@@ -82,7 +82,7 @@ class Encoded(NamedTuple):
 class Record(NamedTuple):
     """One checked record that waits for its batch."""
 
-    target: Target
+    target: WriteTarget
     value: bytes | None
     key: bytes | None
     headers: dict[str, bytes] | None
@@ -93,31 +93,35 @@ class Record(NamedTuple):
     size: int
 
 
-class Encoder(abc.ABC):
+class RecordEncoder(abc.ABC):
     """Checks, routes and encodes what callers append. Any thread."""
 
-    def __init__(self, lookup: Lookup, entry_bytes_max: int) -> None:
+    def __init__(self, lookup: TopicLookup, entry_bytes_max: int) -> None:
         self._lookup = lookup
         self.batch_bytes_max: Final = entry_bytes_max
         """The most bytes that a batch may have once it is written out: those of an entry."""
         # What gathers must fit into an entry, whatever encoding adds to it.
         self.gathered_bytes_max = min(_GATHERED_BYTES_MAX, entry_bytes_max // 4)
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, WriteTarget] = {}
         self._turns = itertools.count()
 
-    def target(self, name: str) -> Target:
+    def target(self, name: str) -> WriteTarget:
         """Return a topic as writers need it; `TopicNotFoundError` if it does not exist."""
         topic = self._lookup.topic_named(name)
         known = self._targets.get(name)
         if known is None or known.topic is not topic:
             schema = self._lookup.schema(topic, len(topic.schemas))
-            known = Target(topic, stored_config(topic.config), schema, schema.field("value").type)
+            known = WriteTarget(
+                topic, stored_config(topic.config), schema, schema.field("value").type
+            )
             self._targets[name] = known
         return known
 
     # Batches
 
-    def encode_rows(self, target: Target, rows: Rows, partition: int | None) -> Encoded | None:
+    def encode_rows(
+        self, target: WriteTarget, rows: Rows, partition: int | None
+    ) -> EncodedPart | None:
         """Check, route and encode rows; None if there are none."""
         batch = normalize(
             rows,
@@ -130,7 +134,9 @@ class Encoder(abc.ABC):
             return None
         return self.encode_batch(target, batch, partition)
 
-    def encode_batch(self, target: Target, batch: pa.RecordBatch, partition: int | None) -> Encoded:
+    def encode_batch(
+        self, target: WriteTarget, batch: pa.RecordBatch, partition: int | None
+    ) -> EncodedPart:
         """Route and encode a storage batch."""
         if partition is not None:
             check_partition(target.topic, partition)
@@ -140,7 +146,7 @@ class Encoder(abc.ABC):
         )
 
     @abc.abstractmethod
-    def encode_routed(self, target: Target, routed: Routed) -> Encoded:
+    def encode_routed(self, target: WriteTarget, routed: Routed) -> EncodedPart:
         """Encode a batch whose rows are sorted by partition."""
 
     def check_fits(self, payload: Sequence[Buffer]) -> None:
@@ -171,7 +177,7 @@ class Encoder(abc.ABC):
             self._check_fits_alone(record)
         return record
 
-    def encode_records(self, records: list[Record]) -> Encoded:
+    def encode_records(self, records: list[Record]) -> EncodedPart:
         """Make a batch of checked records of one topic, each to its partition."""
         target = records[0].target
         if target.raw:
@@ -243,7 +249,7 @@ class Encoder(abc.ABC):
         )
 
 
-def _columns(target: Target, records: list[Record]) -> pa.RecordBatch:
+def _columns(target: WriteTarget, records: list[Record]) -> pa.RecordBatch:
     keys = [record.key for record in records]
     headers = [record.headers for record in records]
     return from_columns(

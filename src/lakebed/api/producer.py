@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lakebed.api.acks import Acks
 from lakebed.api.backend import Backend
-from lakebed.api.encoding import RECORD_BYTES, Encoded, Target
+from lakebed.api.encoding import RECORD_BYTES, EncodedPart, WriteTarget
 from lakebed.api.producer_batch import ProducerBatch, Sent, _Extra, microseconds_of
 from lakebed.api.writing import Identity
 from lakebed.errors import ClosedError, InvalidArgumentError, LakebedError
@@ -164,7 +164,7 @@ class Producer(Closing):
                 self._close_batch(batch)
         return sent
 
-    def _open_batch(self, topic: str, target: Target) -> ProducerBatch:
+    def _open_batch(self, topic: str, target: WriteTarget) -> ProducerBatch:
         batch = self._open.get(topic)
         if batch is not None and batch.target is not target:
             self._close_batch(batch)  # the topic was changed or created again
@@ -252,7 +252,7 @@ class Producer(Closing):
 
         future.add_done_callback(settled)
 
-    def _encode(self, batch: ProducerBatch) -> Encoded:
+    def _encode(self, batch: ProducerBatch) -> EncodedPart:
         target, count = batch.target, batch.target.topic.partitions
         values, keys, times = batch.columns()
         extras = [batch.extras.get(ticket) for ticket in batch.tickets] if batch.extras else []

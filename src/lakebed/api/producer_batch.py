@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakebed.api.acks import Ack, Acks
-from lakebed.api.encoding import Target
+from lakebed.api.encoding import WriteTarget
 from lakebed.errors import LakebedError
 
 _log = logging.getLogger("lakebed.engine")
@@ -64,7 +64,7 @@ class ProducerBatch:
     """Records of one topic in flight.
 
     A record is four items of one list (value, key, time in nanoseconds, ticket), added in one step:
-    any thread may add without a lock. The thread that closes the batch first says so (`closing`),
+    any thread may add without a lock. The thread that closes the batch says so first (`closing`),
     then counts what is in it. A thread that adds a record looks at `closing` afterwards, and if it
     is set finds out under the lock whether the record was counted. A `Sent` knows its ticket; that
     the batch does not know the `Sent` lets those without a reference vanish at once, which spares
@@ -92,7 +92,7 @@ class ProducerBatch:
         "tickets",
     )
 
-    def __init__(self, target: Target, opened_at: float, large_bytes: int) -> None:
+    def __init__(self, target: WriteTarget, opened_at: float, large_bytes: int) -> None:
         self.target = target
         self.opened_at = opened_at
         self.record_bytes_max = (

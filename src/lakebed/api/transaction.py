@@ -17,7 +17,7 @@ from typing import Any, Final
 from lakebed.api.acks import Acks
 from lakebed.api.backend import Backend
 from lakebed.api.consumer import Consumer
-from lakebed.api.encoding import RECORD_BYTES, Encoded, Record
+from lakebed.api.encoding import RECORD_BYTES, EncodedPart, Record
 from lakebed.api.offsets import Offsets
 from lakebed.api.writing import Identity
 from lakebed.errors import (
@@ -52,7 +52,7 @@ class Transaction(Closing):
         self._collected_bytes = 0
         self._spoiled = False
         """An exception struck while a batch was handed over: the outcome is unknown."""
-        self._ready: list[Encoded] = []
+        self._ready: list[EncodedPart] = []
         self._topics: list[str] = []
         self._orders: list[Any] = []
         self._written: list[Future[Any]] = []
@@ -271,7 +271,7 @@ class Transaction(Closing):
         if records:
             self._add(topic, self._writing.encode_records(records))
 
-    def _add(self, topic: str, encoded: Encoded) -> None:
+    def _add(self, topic: str, encoded: EncodedPart) -> None:
         self._ready.append(encoded)
         self._topics.append(topic)
         self._orders.append(encoded.order)
@@ -307,7 +307,7 @@ class Transaction(Closing):
         self._collected_bytes = 0
         self._check_written()
 
-    def _check_fits(self, encoded: Encoded) -> None:
+    def _check_fits(self, encoded: EncodedPart) -> None:
         """Refuse a batch that no entry can hold, before it is in the way of everything else."""
         command = TransactionWrite(self.id, self.epoch, 0, (encoded.part,))
         self._writing.check_fits(encode(command, (encoded.body.raw(),)))

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from lakebed.api.acks import Ack, Acks
-from lakebed.api.encoding import Encoder, Record, Rows
+from lakebed.api.encoding import Record, RecordEncoder, Rows
 from lakebed.state.commands import Command
 from lakebed.topic.memtable import Body
 
@@ -18,7 +18,7 @@ Identity = tuple[int, int]
 Result = TypeVar("Result")
 
 
-class Writer(Encoder):
+class LogWriter(RecordEncoder):
     """Everything that appends to a log, embedded or served. Any thread."""
 
     @property

@@ -136,9 +136,9 @@ def _check_flows(spec: PipelineSpec, flows: tuple[str, ...]) -> None:
 
 
 def _reset(spec: PipelineSpec, flows: tuple[str, ...], *, yes: bool) -> None:
-    from lakebed.spark.pipeline.place import Place
+    from lakebed.spark.pipeline.place import CheckpointFolder
 
-    place = Place(spec.place)
+    place = CheckpointFolder(spec.place)
     for flow in flows:
         confirm(f"Restart {flow} from the beginning? It writes its output again.", yes=yes)
         place.remove(flow)
@@ -243,12 +243,12 @@ def status_command(file: Path, folder: Target | None, *, as_json: bool) -> None:
 
     Read from the checkpoints and the log, whether or not the pipeline runs.
     """
-    from lakebed.spark.pipeline.place import Place
+    from lakebed.spark.pipeline.place import CheckpointFolder
     from lakebed.spark.pipeline.status import look
 
     spec = read_pipeline(file).checked()
     with _asked(_log_of(spec, folder)) as log:
-        statuses = look(spec, Place(spec.place), log)
+        statuses = look(spec, CheckpointFolder(spec.place), log)
     if as_json:
         for each in statuses:
             write_json("flow", {"pipeline": spec.name, **each.document()})

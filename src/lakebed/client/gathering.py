@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from lakebed.api.acks import Ack, Acks
-from lakebed.api.encoding import GATHERED_RECORDS_MAX, RECORD_BYTES, Encoded, Record
+from lakebed.api.encoding import GATHERED_RECORDS_MAX, RECORD_BYTES, EncodedPart, Record
 from lakebed.client.put_items import Item, Runs
 from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.state.decision import Placed
@@ -23,7 +23,7 @@ class GatheringWriter(Protocol):
     def gathered_bytes_max(self) -> int:
         """The size of a batch of single records, at most."""
 
-    def encode_records(self, records: list[Record]) -> Encoded:
+    def encode_records(self, records: list[Record]) -> EncodedPart:
         """Make one batch of records of one topic."""
 
     def doubt(self, topic: str | int, error: LakebedError | None) -> None:

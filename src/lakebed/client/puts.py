@@ -39,7 +39,7 @@ from lakebed.client.put_items import (
     mark_settling_thread,
     unknown_outcome,
 )
-from lakebed.client.sequences import Sequences
+from lakebed.client.sequences import PutSequences
 from lakebed.errors import (
     ClosedError,
     FencedError,
@@ -65,7 +65,7 @@ _QUEUED_MAX: Final = 64
 """Batches that wait for their turn; whoever comes with more waits too."""
 
 
-class Lane:
+class ProducerStream:
     """A put stream of one producer (or transaction) into one topic. Any thread."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Lane:
         """Counts the threads: one that was given up ends when it notices."""
         self._ended = False
         """Its thread is gone, and there will be no other."""
-        self._sequences = Sequences()
+        self._sequences = PutSequences()
         self._number = 0
         self._over_quota: QuotaExceededError | None = None
         """Why the server refuses the stream for now; None once it has answered something."""

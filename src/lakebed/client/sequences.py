@@ -5,7 +5,7 @@ from __future__ import annotations
 from lakebed.client.put_items import Item
 
 
-class Sequences:
+class PutSequences:
     """The next number of each partition, and the last that is acknowledged. One thread."""
 
     def __init__(self) -> None:

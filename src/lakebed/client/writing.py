@@ -17,16 +17,16 @@ import pyarrow as pa
 
 from lakebed.api.acks import Ack, Acks
 from lakebed.api.encoding import (
-    Encoded,
+    EncodedPart,
     Record,
     Rows,
-    Target,
+    WriteTarget,
 )
-from lakebed.api.writing import Identity, Writer
+from lakebed.api.writing import Identity, LogWriter
 from lakebed.client.connection import Connection
 from lakebed.client.gathering import GatheredRecords, placements
 from lakebed.client.put_items import Item, Runs, check_may_wait, future_item, in_callback
-from lakebed.client.puts import Lane
+from lakebed.client.puts import ProducerStream
 from lakebed.client.topics import RemoteTopics
 from lakebed.errors import (
     InvalidArgumentError,
@@ -80,14 +80,14 @@ class Carried(Body):
         self._batch = batch
 
 
-class RemoteWriting(Writer):
+class RemoteWriting(LogWriter):
     """Everything that appends, over a connection. Any thread."""
 
     def __init__(self, topics: RemoteTopics, connection: Connection, entry_bytes_max: int) -> None:
         super().__init__(topics, entry_bytes_max)
         self._topics = topics
         self._connection = connection
-        self._lanes: dict[LaneKey, Lane] = {}
+        self._lanes: dict[LaneKey, ProducerStream] = {}
         self._gathering_lanes: dict[LaneKey, GatheredRecords] = {}
         self._lanes_guard = threading.Lock()
         self._watching: threading.Thread | None = None
@@ -160,11 +160,11 @@ class RemoteWriting(Writer):
         item.settle = settle
         return item
 
-    def encode_routed(self, target: Target, routed: Routed) -> Encoded:
+    def encode_routed(self, target: WriteTarget, routed: Routed) -> EncodedPart:
         """Take a batch whose rows stand partition by partition; the connection encodes it."""
         runs = tuple(Run(*part) for part in routed.parts)
         part = Part(target.topic.id, len(target.topic.schemas), runs, routed.batch.nbytes)
-        return Encoded(part, Carried(routed.batch), routed.order)
+        return EncodedPart(part, Carried(routed.batch), routed.order)
 
     # Single records
 
@@ -310,10 +310,10 @@ class RemoteWriting(Writer):
 
     # Lanes
 
-    def _own_key(self, target: Target) -> LaneKey:
+    def _own_key(self, target: WriteTarget) -> LaneKey:
         return ("append", (0, 0), target.topic.id, len(target.topic.schemas))
 
-    def _own_lane(self, target: Target) -> Lane:
+    def _own_lane(self, target: WriteTarget) -> ProducerStream:
         """Return the lane of plain appends to a topic."""
         self._connection.check_process()
         key = self._own_key(target)
@@ -325,7 +325,7 @@ class RemoteWriting(Writer):
                     self._retire(target.topic.name)
                     self._watch()
                     gathered = self._gathering_lanes[key] = GatheredRecords(self)
-                    lane = self._lanes[key] = Lane(
+                    lane = self._lanes[key] = ProducerStream(
                         connection=self._connection,
                         topic=target.topic.name,
                         topic_id=target.topic.id,
@@ -347,7 +347,7 @@ class RemoteWriting(Writer):
                     target=self._end_own, args=(lane,), name="lakebed-retire", daemon=True
                 ).start()
 
-    def _end_own(self, lane: Lane) -> None:
+    def _end_own(self, lane: ProducerStream) -> None:
         """Close a lane of plain appends, and have its producer forgotten."""
         lane.drain()
         lane.close()
@@ -373,7 +373,7 @@ class RemoteWriting(Writer):
         producer, epoch = self._connection.call("register_producer", name=None)
         return producer, epoch
 
-    def _lane(self, kind: str, identity: Identity, part: Part) -> Lane:
+    def _lane(self, kind: str, identity: Identity, part: Part) -> ProducerStream:
         """Return the lane of a producer or a transaction into a topic."""
         self._connection.check_process()
         key = (kind, identity, part.topic, part.schema)
@@ -388,7 +388,7 @@ class RemoteWriting(Writer):
                 if lane is None:
                     self._watch()
                     topic = self._topics.looked_up(part.topic)
-                    lane = self._lanes[key] = Lane(
+                    lane = self._lanes[key] = ProducerStream(
                         connection=self._connection,
                         topic=topic.name,
                         topic_id=topic.id,

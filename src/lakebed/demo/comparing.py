@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import lakebed
 from lakebed.demo.measures import Comparison
-from lakebed.demo.orders import Change, Expected, version, versions
+from lakebed.demo.orders import Expected, OrderChange, version, versions
 
 _NOTHING: Final = object()
 """What is meant where nothing should be: equal to nothing."""
@@ -64,7 +64,7 @@ def table(rows: Iterable[tuple[Any, ...]], expected: Expected) -> Comparison:
     return _compared(((row[0], row) for row in rows), meant, len(current))
 
 
-def _contents(wanted: Callable[[Change], bool]) -> Callable[[int, int], object]:
+def _contents(wanted: Callable[[OrderChange], bool]) -> Callable[[int, int], object]:
     """Return what names the n-th of those changes of an order that are wanted."""
 
     def meant(order: int, nth: int) -> object:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 _SHARES: Final = (50.0, 90.0, 99.0, 99.9, 100.0)
 
 
-class Ack(NamedTuple):
+class MeasuredAck(NamedTuple):
     """A batch that the writer was told is on disk."""
 
     at: float
@@ -24,7 +24,7 @@ class Syncs(NamedTuple):
     syncs: int
 
 
-class Flow(NamedTuple):
+class MeasuredFlow(NamedTuple):
     """How far a flow of the pipeline was."""
 
     at: float
@@ -38,7 +38,7 @@ class Sale:
 
     records: int
     checkouts: int
-    acks: list[Ack] = field(default_factory=list)
+    acks: list[MeasuredAck] = field(default_factory=list)
     syncs: list[list[Syncs]] = field(default_factory=list)
     """For each life."""
     acknowledged: int = 0
@@ -54,7 +54,7 @@ class Sale:
     """What opening the log took after the kill."""
     replayed_entries: int = 0
 
-    def acknowledge(self, ack: Ack) -> None:
+    def acknowledge(self, ack: MeasuredAck) -> None:
         """Note a batch that is on disk."""
         self.acks.append(ack)
         self.acknowledged += ack.records
@@ -94,7 +94,7 @@ class Comparison:
 class Piping:
     """The pipeline's two lives."""
 
-    flows: list[Flow] = field(default_factory=list)
+    flows: list[MeasuredFlow] = field(default_factory=list)
     killed_at: float | None = None
     """None if the pipeline had ended before it could be killed."""
     seconds: float = 0.0

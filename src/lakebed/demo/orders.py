@@ -36,7 +36,7 @@ class Order(NamedTuple):
     status: str
 
 
-class Change(NamedTuple):
+class OrderChange(NamedTuple):
     """What a checkout writes at once: an order as it is now, or that it is gone."""
 
     id: int
@@ -60,14 +60,14 @@ class Change(NamedTuple):
         return self.order is not None and self.order.status == "paid" and self.order.amount <= 0
 
 
-def change(checkout: int, number: int) -> Change:
+def change(checkout: int, number: int) -> OrderChange:
     """Return a checkout's change of this number."""
     block, step = divmod(number, _CHANGES)
     slot = step if step < _ORDERS else (5, 0, 1)[step - _ORDERS]
     return version(checkout * _IDS + block * _ORDERS + slot, int(step >= _ORDERS))
 
 
-def version(order: int, number: int) -> Change:
+def version(order: int, number: int) -> OrderChange:
     """Return an order's change of this number: the first makes it."""
     within = order % _IDS
     slot = within % _ORDERS
@@ -76,10 +76,10 @@ def version(order: int, number: int) -> Change:
     status = "open" if slot >= _ORDERS - 2 else "paid"
     if number == 1:
         if slot == 1:
-            return Change(order, None)
+            return OrderChange(order, None)
         status = "paid"
         amount += 0.25 if slot == 0 else 0
-    return Change(order, Order(order, CUSTOMERS[within % len(CUSTOMERS)], amount, status))
+    return OrderChange(order, Order(order, CUSTOMERS[within % len(CUSTOMERS)], amount, status))
 
 
 def versions(order: int) -> int:
@@ -113,7 +113,7 @@ class Expected:
         self.ever_paid = len(paid)
 
     @staticmethod
-    def _all(checkouts: int, changes: int) -> Iterator[Change]:
+    def _all(checkouts: int, changes: int) -> Iterator[OrderChange]:
         for checkout in range(checkouts):
             for number in range(changes):
                 yield change(checkout, number)

@@ -21,7 +21,7 @@ Format = Callable[[float], str]
 Point = tuple[float, float]
 
 
-class Mark(NamedTuple):
+class PlotMark(NamedTuple):
     """A moment that is marked by a line from top to bottom."""
 
     at: float
@@ -37,7 +37,12 @@ class Series(NamedTuple):
 
 
 def over_time(
-    title: str, unit: str, series: Sequence[Series], marks: Sequence[Mark], *, stepped: bool = False
+    title: str,
+    unit: str,
+    series: Sequence[Series],
+    marks: Sequence[PlotMark],
+    *,
+    stepped: bool = False,
 ) -> str:
     """Draw lines over the seconds of the run."""
     points = [point for each in series for point in each.points] or [(0.0, 0.0)]
@@ -136,7 +141,7 @@ def _seconds(xs: _Scale) -> list[str]:
     ]
 
 
-def _marked(mark: Mark, x: float) -> list[str]:
+def _marked(mark: PlotMark, x: float) -> list[str]:
     kind = "kill" if mark.is_kill else "mark"
     anchor, shift = ("end", -5) if x > WIDTH * 0.75 else ("start", 5)
     return [

@@ -13,7 +13,7 @@ from typing import Final
 
 from lakebed.demo import pipeline, plots
 from lakebed.demo.measures import Comparison, Measures, Query, Sale, Syncs
-from lakebed.demo.plots import Mark, Series
+from lakebed.demo.plots import PlotMark, Series
 from lakebed.version import __version__
 
 _PER_SECOND: Final = "per second, over the seconds of the run"
@@ -100,7 +100,7 @@ def _head(measures: Measures) -> Iterable[str]:
 
 
 def _writer(sale: Sale) -> Iterable[str]:
-    marks = [*_killed(sale.killed_at, "writer killed"), Mark(sale.reopened_at, "open", False)]
+    marks = [*_killed(sale.killed_at, "writer killed"), PlotMark(sale.reopened_at, "open", False)]
     yield "<h2>The writer</h2>"
     yield (
         f"<p>{sale.checkouts} threads append {sale.records:,} orders, corrections and deletions. "
@@ -133,8 +133,8 @@ def _writer(sale: Sale) -> Iterable[str]:
     )
 
 
-def _killed(at: float | None, label: str) -> list[Mark]:
-    return [] if at is None else [Mark(at, label, True)]
+def _killed(at: float | None, label: str) -> list[PlotMark]:
+    return [] if at is None else [PlotMark(at, label, True)]
 
 
 def _rates(sale: Sale) -> list[tuple[float, float]]:

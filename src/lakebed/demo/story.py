@@ -21,7 +21,15 @@ from typing import Final, Protocol
 import lakebed
 from lakebed.demo import asking, comparing, pipeline
 from lakebed.demo.children import TEMPORARY, Child
-from lakebed.demo.measures import Ack, Compaction, Flow, Measures, Sale, Sizes, Syncs
+from lakebed.demo.measures import (
+    Compaction,
+    MeasuredAck,
+    MeasuredFlow,
+    Measures,
+    Sale,
+    Sizes,
+    Syncs,
+)
 from lakebed.demo.orders import Expected
 from lakebed.demo.writer import TOPIC
 from lakebed.errors import InvalidArgumentError, translated
@@ -125,7 +133,7 @@ class Story:
             word, *numbers = line.split()
             if word == "ack":
                 _, _, records, at, took = numbers
-                sale.acknowledge(Ack(self._since(at), int(records), int(took) / 1e6))
+                sale.acknowledge(MeasuredAck(self._since(at), int(records), int(took) / 1e6))
                 if kill_at is not None and sale.acknowledged >= kill_at:
                     child.kill()
             elif word == "stats":
@@ -206,7 +214,7 @@ class Story:
             if status["type"] != "flow":
                 return
             read[status["flow"]] = status["rows"]
-            piping.flows.append(Flow(self._now(), status["flow"], status["rows"]))
+            piping.flows.append(MeasuredFlow(self._now(), status["flow"], status["rows"]))
             if kill and all(read.get(name) for name in _FLOWS):
                 child.kill()
 

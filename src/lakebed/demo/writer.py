@@ -25,7 +25,7 @@ AT_ONCE: Final = 25
 _STATS_SECONDS: Final = 0.1
 
 
-class Teller:
+class WriterReport:
     """Writes lines to the parent process; thread-safe."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Teller:
 
 def sell(folder: str, checkouts: int, changes: int) -> None:
     """Write all changes of all checkouts that are not in the log yet."""
-    tell, begun = Teller(), time.monotonic_ns()
+    tell, begun = WriterReport(), time.monotonic_ns()
     with lakebed.open(folder) as log:
         took = time.monotonic_ns() - begun
         tell("opened", time.monotonic_ns(), took, log.stats().replayed_entries)
@@ -72,7 +72,7 @@ def written(log: lakebed.Log) -> Counter[int]:
     return found
 
 
-def _check_out(log: lakebed.Log, tell: Teller, checkout: int, first: int, end: int) -> None:
+def _check_out(log: lakebed.Log, tell: WriterReport, checkout: int, first: int, end: int) -> None:
     for start in range(first, end, AT_ONCE):
         changes = [change(checkout, number) for number in range(start, min(end, start + AT_ONCE))]
         rows = pa.table(
@@ -87,7 +87,7 @@ def _check_out(log: lakebed.Log, tell: Teller, checkout: int, first: int, end: i
         tell("ack", checkout, start, len(changes), now, now - begun)
 
 
-def _watch(log: lakebed.Log, tell: Teller, over: threading.Event) -> None:
+def _watch(log: lakebed.Log, tell: WriterReport, over: threading.Event) -> None:
     """Report now and then how many entries and syncs there were."""
     ended = False
     while not ended:

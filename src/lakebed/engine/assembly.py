@@ -22,6 +22,7 @@ from lakebed.engine.budget import Budget
 from lakebed.engine.checkpoint import Checkpointer
 from lakebed.engine.cleanup import Cleanup
 from lakebed.engine.commands import Commands
+from lakebed.engine.compaction_rewrite import CompactionRewrite
 from lakebed.engine.core import Core, Hooks
 from lakebed.engine.groups import Groups
 from lakebed.engine.lifecycle import Lifecycle
@@ -32,8 +33,7 @@ from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
 from lakebed.engine.rewriting import Rewriting
 from lakebed.engine.shipping import Shipping
 from lakebed.engine.staging import Staging
-from lakebed.engine.survival import Survival
-from lakebed.engine.table_keys import Lookup
+from lakebed.engine.table_keys import KeyLookup
 from lakebed.engine.topics import Topics
 from lakebed.engine.uploads import Uploads
 from lakebed.engine.writing import Writing
@@ -74,7 +74,7 @@ class Parts:
     # Reading and writing
     segment_reader: SegmentReader
     reading: Reading
-    lookup: Lookup
+    lookup: KeyLookup
     commands: Commands
     admission: Admission
     writing: Writing
@@ -91,7 +91,7 @@ class Parts:
     # What happens in the background
     budget: Budget
     checkpointer: Checkpointer
-    survival: Survival
+    compaction_rewrite: CompactionRewrite
     cleanup: Cleanup
     maintenance: Maintenance
     backups: Backups
@@ -122,7 +122,7 @@ class _Upkeep(NamedTuple):
 
     budget: Budget
     checkpointer: Checkpointer
-    survival: Survival
+    compaction_rewrite: CompactionRewrite
     cleanup: Cleanup
     maintenance: Maintenance
 
@@ -170,7 +170,9 @@ def assemble(
                 config=config,
                 takeover=takeover or Takeover(),
             )
-        recovered = _recover(files, core, wal, tell, stored=bool(config.lake.store))
+        recovered = _recover(
+            files, core, wal, tell, stored=bool(config.lake.store), shared=config.ships
+        )
         return _assemble(files, config, core, wal, recovered, shipping, uploads, threaded=threaded)
     except BaseException:
         wal.close()
@@ -188,7 +190,9 @@ def _build_uploads(files: _Files, config: LogConfig, wal: Wal) -> Uploads | None
     return Uploads(store=store, locations=locations, lake=files.segments, log_id=str(wal.log_id))
 
 
-def _recover(files: _Files, core: Core, wal: Wal, tell: Progress, *, stored: bool) -> Recovered:
+def _recover(
+    files: _Files, core: Core, wal: Wal, tell: Progress, *, stored: bool, shared: bool
+) -> Recovered:
     """Load the state from snapshot and WAL into the core; compare the segments with it."""
     layout = Layout(files.folder)
     declared = is_declared(files.disk, layout)
@@ -196,7 +200,15 @@ def _recover(files: _Files, core: Core, wal: Wal, tell: Progress, *, stored: boo
         _check_not_raft(wal)
     core.state, recovered = load_snapshot(files.snapshots, wal)
     replay(core, wal, recovered, lambda done, total: tell("replaying entries", done, total))
-    tidy(core, files.segments, files.disk, files.folder, recovered, stored=stored)
+    tidy(
+        core,
+        files.segments,
+        files.disk,
+        files.folder,
+        recovered,
+        stored=stored,
+        shared=shared,
+    )
     if not declared:
         declare_kind(files.disk, layout, wal.log_id, TOPICS)
     return recovered
@@ -243,7 +255,7 @@ def _assemble(
         recovered=recovered,
         segment_reader=tables.reader,
         reading=reading,
-        lookup=Lookup(core, tables.reader),
+        lookup=KeyLookup(core, tables.reader),
         commands=commands,
         admission=admission,
         writing=writing,
@@ -258,7 +270,7 @@ def _assemble(
         derived=tables.derived,
         budget=upkeep.budget,
         checkpointer=upkeep.checkpointer,
-        survival=upkeep.survival,
+        compaction_rewrite=upkeep.compaction_rewrite,
         cleanup=upkeep.cleanup,
         maintenance=upkeep.maintenance,
         backups=Backups(
@@ -358,7 +370,9 @@ def _build_upkeep(
     return _Upkeep(
         budget=budget,
         checkpointer=checkpointer,
-        survival=Survival(core=core, reader=reader, rewriting=rewriting, checkpointer=checkpointer),
+        compaction_rewrite=CompactionRewrite(
+            core=core, reader=reader, rewriting=rewriting, checkpointer=checkpointer
+        ),
         cleanup=cleanup,
         maintenance=Maintenance(
             core=core,

@@ -2,8 +2,9 @@
 
 Whoever reads the files of a plan (a Spark job, say) finds out which records survive: those without
 a key, and the last of each key, unless that is a tombstone with a timestamp before
-`tombstone_before_us`. The log's owner then rewrites the segments itself (`engine/survival.py`). A
-plan changes nothing, and can be used as long as its segments are there.
+`tombstone_before_us`. The log's owner then rewrites the segments itself
+(`engine/compaction_rewrite.py`). A plan changes nothing, and can be used as long as its segments
+are there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from lakebed.engine.core import Core
 from lakebed.errors import InvalidArgumentError
 from lakebed.reports.maintenance import CompactionPlan, PartitionCompaction
 from lakebed.reports.topics import SealedFile
-from lakebed.state.values import Committed, Partition, Segment, Topic
+from lakebed.state.values import CommittedOffset, Partition, Segment, Topic
 from lakebed.topic.retention import (
     compaction_hold,
     dirty_bytes,
@@ -96,7 +97,7 @@ def holds_of(core: Core, topic: Topic, config: TopicConfig, now_us: int) -> Mapp
     """
     if not is_compacted(config):
         return {}
-    committed: dict[int, list[Committed]] = {}
+    committed: dict[int, list[CommittedOffset]] = {}
     for (_, number, partition), each in list(core.state.offsets.items()):
         if number == topic.id:
             committed.setdefault(partition, []).append(each)

@@ -9,7 +9,7 @@ seen to write since the log was opened are therefore kept until the monotonic cl
 from __future__ import annotations
 
 from lakebed.engine.core import Core
-from lakebed.state.values import Producer
+from lakebed.state.values import ProducerState
 
 
 class Idleness:
@@ -50,7 +50,7 @@ class Idleness:
         }
         self._last_look, self._last_seen = now, seen
 
-    def _written_at(self, producer: Producer, now: float) -> float:
+    def _written_at(self, producer: ProducerState, now: float) -> float:
         """Return when a producer wrote that has written since the last look.
 
         A wall clock that says anything else than since then has jumped: then it may be just now.
@@ -58,5 +58,5 @@ class Idleness:
         seconds = (self._core.clock.time_us() - producer.seen_us) / 1_000_000
         return now - seconds if 0 <= seconds <= now - self._last_look + 1 else now
 
-    def _seen(self) -> dict[int, Producer]:
+    def _seen(self) -> dict[int, ProducerState]:
         return {each.id: each for each in list(self._core.state.producers.values())}

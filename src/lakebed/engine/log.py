@@ -259,7 +259,7 @@ class EmbeddedLog(Log):
         self._check_open()
         key = self.parts.reading.key(self.parts.topics.find(topic), partition)
         return self.parts.maintenance.rewrite(
-            lambda: self.parts.survival.rewrite(key, segments, survivors)
+            lambda: self.parts.compaction_rewrite.rewrite(key, segments, survivors)
         )
 
     def backup(

@@ -28,6 +28,7 @@ from lakebed.chain.calls import Get, Procedure, Put
 from lakebed.chain.driver import Driver
 from lakebed.chain.lease import Hold, Watch, read
 from lakebed.chain.owner import Owner, found, take_over
+from lakebed.chain.read_ahead import reading_ahead
 from lakebed.chain.records import BASE, Base, new_nonce
 from lakebed.chain.settle import create
 from lakebed.chain.walk import Walker
@@ -146,7 +147,8 @@ def own(
     hold = Hold(owner_id(folder), takeover.address, config.wal.lease_ms / 1000)
     _claim(driver, hold, core, config, takeover)
     local = LocalLog(wal, disk, folder, snapshots)
-    owner = _take(driver, local, wal)
+    with reading_ahead(chain.store) as store:
+        owner = _take(Driver(store, str(wal.log_id)), local, wal)
     if wal.hard_state.term < owner.term:
         wal.set_hard_state(HardState(owner.term))
     driver.run(hold.serve(owner.term, core.clock.monotonic()), patience_seconds=_PATIENCE_SECONDS)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from crc32c import crc32c
+
 from lakebed.engine.core import Core, Prepared
 from lakebed.engine.leftovers import may_be_dropped, may_be_unfinished, segment_owners
 from lakebed.engine.write_runs import WriteRuns
@@ -27,12 +29,13 @@ from lakebed.errors import (
     MissingFileError,
     from_os_error,
 )
+from lakebed.host import Mode, read_exactly
 from lakebed.lake.folder import LakeFolder, SegmentName
 from lakebed.state.command_codec import decode
 from lakebed.state.commands import TOPIC_COMMANDS, parts_of
 from lakebed.state.decision import Dropped
 from lakebed.state.image import State, decode_state
-from lakebed.state.values import LOCAL, STORE
+from lakebed.state.values import BOTH, LOCAL, STORE, Segment
 from lakebed.wal import Wal
 
 if TYPE_CHECKING:
@@ -135,9 +138,27 @@ def _apply(core: Core, entry: Entry, runs: WriteRuns) -> None:
 
 
 def tidy(
-    core: Core, lake: LakeFolder, disk: Disk, root: Path, found: Recovered, *, stored: bool
+    core: Core,
+    lake: LakeFolder,
+    disk: Disk,
+    root: Path,
+    found: Recovered,
+    *,
+    stored: bool,
+    shared: bool = False,
 ) -> None:
-    """Make the lake hold exactly the state's segments; `stored` if there is an object store."""
+    """Make the lake hold exactly the state's segments; `stored` if there is an object store.
+
+    A `shared` log may have had other owners, who gave the numbers of unfinished segments of this
+    folder to others: a file that is not what the state names is put aside, the store has the right
+    one.
+    """
+    copies = {
+        (topic, partition, segment.id): segment
+        for (topic, partition), each in core.state.partitions.items()
+        for segment in each.segments
+        if shared and segment.place == BOTH
+    }
     segments = {
         (topic, partition, segment.id): segment.place
         for (topic, partition), each in core.state.partitions.items()
@@ -159,9 +180,9 @@ def tidy(
         elif segments.get(name) == STORE:
             lake.remove(*name)  # readers take it from the store
             found.files_removed += 1
-        elif name in segments:
+        elif name in segments and _is_copy(disk, lake.path(*name), copies.get(name)):
             needed.discard(name)
-        elif may_be_dropped(core.state, owners, name):
+        elif name not in segments and may_be_dropped(core.state, owners, name):
             found.dropped.append(name)  # the process died before it was removed
         else:
             strange.append(lake.path(*name))
@@ -196,6 +217,25 @@ def quarantine(disk: Disk, root: Path, path: Path) -> None:
     except OSError as error:
         raise from_os_error(error, "putting a file aside", path) from error
     _log.warning("a file that is not part of the log was put aside: %s", folder / name)
+
+
+def _is_copy(disk: Disk, path: Path, segment: Segment | None) -> bool:
+    """Return True if a file has the length and the end of a segment, if one is given."""
+    if segment is None:
+        return True
+    try:
+        file = disk.open(path, Mode.READ)
+    except FileNotFoundError:
+        return True  # there is nothing to put aside
+    try:
+        if file.size() != segment.file_bytes:
+            return False
+        tail = read_exactly(file, segment.file_bytes - segment.tail_bytes, segment.tail_bytes)
+        return crc32c(tail) == segment.tail_checksum
+    except OSError as error:
+        raise from_os_error(error, "comparing a segment", path) from error
+    finally:
+        file.close()
 
 
 def _remove(disk: Disk, path: Path) -> None:

@@ -73,6 +73,9 @@ class Staging:
             if self.load_remote is None:
                 raise
             return self._fetch(number, position, length, checksum)
+        if self.load_remote is not None and not _holds(mapping, position, length, checksum):
+            # A file of this folder whose number another owner used again.
+            return self._fetch(number, position, length, checksum)
         if position + length > len(mapping):
             raise CorruptionError(
                 "a staged file is cut short", file=self.path(number), bytes=len(mapping)
@@ -86,7 +89,7 @@ class Staging:
         body = self._remote.get((number, position))
         if body is None:
             if self.load_remote is None:
-                raise MissingFileError("a staged file is gone", file=self.path(number))
+                raise MissingFileError("a staged file is missing", file=self.path(number))
             body = self.load_remote(number, position, length, checksum)
             if crc32c(body) != checksum:
                 raise CorruptionError("a staged object is damaged", file=number, byte=position)
@@ -136,3 +139,9 @@ class Staging:
         """Remove a file that may not be there."""
         with contextlib.suppress(FileNotFoundError):
             self._disk.remove(path)
+
+
+def _holds(mapping: Mapping, position: int, length: int, checksum: int) -> bool:
+    """Return True if a mapped file has a body with this checksum there."""
+    end = position + length
+    return end <= len(mapping) and crc32c(mapping.view(position, end)) == checksum

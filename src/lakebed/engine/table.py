@@ -21,9 +21,9 @@ from lakebed.api.table import Points, Table, by_position, checked_key, checked_t
 from lakebed.engine.core import Core
 from lakebed.engine.plan import plan
 from lakebed.engine.reading import Reading
-from lakebed.engine.table_keys import Lookup
+from lakebed.engine.table_keys import KeyLookup
 from lakebed.engine.table_latest import KEY_COLUMNS, current, last_of_keys
-from lakebed.engine.table_scan import Extent, Scan, Selection, fitted
+from lakebed.engine.table_scan import Scan, ScanExtent, Selection, fitted
 from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
 from lakebed.lake.segment_reader import SegmentReader
 from lakebed.reports.topics import ScanPlan
@@ -47,7 +47,7 @@ class EmbeddedTable(Table):
         core: Core,
         reading: Reading,
         segments: SegmentReader,
-        lookup: Lookup,
+        lookup: KeyLookup,
         iceberg: Callable[[str], Any],
         locate: Callable[[int, int, Segment], str],
         name: str,
@@ -83,7 +83,7 @@ class EmbeddedTable(Table):
             for name, points in (("start", start), ("until", until))
         )
         extents = [
-            Extent(
+            ScanExtent(
                 number,
                 max(found.low, lowest.get(number, 0)),
                 min(found.end, highest.get(number, found.end)),
@@ -161,7 +161,7 @@ class EmbeddedTable(Table):
             time_us = checked_time(time)
             wanted = _by_then(wanted, time_us)
             self._check_time(topic, now, time_us)
-        extents = [Extent(number, found.low, until[number]) for number, found in now.items()]
+        extents = [ScanExtent(number, found.low, until[number]) for number, found in now.items()]
         return self._scan(topic, extents, wanted).table()
 
     def iceberg(self) -> Any:
@@ -203,7 +203,7 @@ class EmbeddedTable(Table):
         memtable = self._core.memtables.get((topic, partition))
         return 0 if memtable is None else memtable.bytes_between(start, until)
 
-    def _scan(self, topic: Topic, extents: Sequence[Extent], wanted: Selection) -> Scan:
+    def _scan(self, topic: Topic, extents: Sequence[ScanExtent], wanted: Selection) -> Scan:
         return Scan(
             core=self._core,
             reading=self._reading,
@@ -237,7 +237,8 @@ class EmbeddedTable(Table):
     def _latest(self, topic: Topic, names: tuple[str, ...]) -> tuple[pa.Table, int]:
         """Return the current records, and how many of them were removed before they were read."""
         extents = [
-            Extent(number, found.low, found.end) for number, found in self._now(topic, None).items()
+            ScanExtent(number, found.low, found.end)
+            for number, found in self._now(topic, None).items()
         ]
         only = current(
             {

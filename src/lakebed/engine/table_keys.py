@@ -101,7 +101,7 @@ def _add(runs: list[_Run], run: _Run) -> None:
     runs.append(run)
 
 
-class Lookup:
+class KeyLookup:
     """Finds records by their keys, in all topics of a log. Any thread."""
 
     def __init__(self, core: Core, segments: SegmentReader) -> None:

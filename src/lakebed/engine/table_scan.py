@@ -25,7 +25,7 @@ from lakebed.engine.core import Core, Key
 from lakebed.engine.reading import Reading, segment_at
 from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
 from lakebed.lake.open_segment import OpenSegment
-from lakebed.lake.prefetch import Piece
+from lakebed.lake.prefetch import PendingDecode
 from lakebed.lake.pruning import may_match
 from lakebed.lake.segment_reader import SegmentReader
 from lakebed.lake.segment_scan import between, pieces
@@ -41,7 +41,7 @@ _FROM_MEMORY: Final = Bounds(limits.ROW_GROUP_RECORDS, 16 * limits.MIB)
 """How much of a memtable is made one batch."""
 
 
-class Extent(NamedTuple):
+class ScanExtent(NamedTuple):
     """Offsets of a partition, `until` exclusive."""
 
     partition: int
@@ -72,7 +72,7 @@ class Scan:
         reading: Reading,
         segments: SegmentReader,
         topic: Topic,
-        extents: Sequence[Extent],
+        extents: Sequence[ScanExtent],
         wanted: Selection,
     ) -> None:
         self._core = core
@@ -101,11 +101,11 @@ class Scan:
 
     # Where the records are
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self) -> Iterator[PendingDecode]:
         for extent in self._extents:
             yield from self._of_partition(extent)
 
-    def _of_partition(self, extent: Extent) -> Iterator[Piece]:
+    def _of_partition(self, extent: ScanExtent) -> Iterator[PendingDecode]:
         key, at = (self._topic.id, extent.partition), extent.start
         while (at := self._following(extent.partition, at, extent.until)) < extent.until:
             found = self._partition(key)
@@ -142,7 +142,7 @@ class Scan:
 
     def _of_segment(
         self, opened: OpenSegment, key: Key, segment: Segment, start: int, until: int
-    ) -> Iterator[Piece]:
+    ) -> Iterator[PendingDecode]:
         wanted, partition = self._wanted, key[1]
         numbers = between(opened, start, until)
         if wanted.where is not None:
@@ -163,7 +163,7 @@ class Scan:
             reopen=lambda: self._segments.reopen(*key, segment),
         )
 
-    def _from_memory(self, key: Key, at: int, until: int) -> tuple[int, Piece | None]:
+    def _from_memory(self, key: Key, at: int, until: int) -> tuple[int, PendingDecode | None]:
         """Return the next records of a memtable, and the offset behind them."""
         names = ("offset", *self._names)
         bounds = Bounds(min(_FROM_MEMORY.records, until - at), _FROM_MEMORY.bytes)
@@ -177,7 +177,7 @@ class Scan:
         batches = table.select(list(self._names)).combine_chunks().to_batches()
         if not batches:
             return at, None
-        return at, Piece(table.nbytes, lambda: self._shaped(batches[0], key[1]))
+        return at, PendingDecode(table.nbytes, lambda: self._shaped(batches[0], key[1]))
 
     def _partition(self, key: Key) -> Partition:
         if self._reading.closed:
@@ -187,7 +187,7 @@ class Scan:
             raise no_topic(self._topic.name)
         return found
 
-    def _tell_removed(self, extent: Extent, at: int, low: int) -> None:
+    def _tell_removed(self, extent: ScanExtent, at: int, low: int) -> None:
         _log.warning(
             "a scan left out what was removed before it came there: topic=%s partition=%d"
             " offsets=%d",

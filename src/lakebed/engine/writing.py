@@ -17,12 +17,12 @@ from lakebed.api.acks import Ack, Acks
 from lakebed.api.encoding import (
     GATHERED_RECORDS_MAX,
     RECORD_BYTES,
-    Encoded,
+    EncodedPart,
     Record,
     Rows,
-    Target,
+    WriteTarget,
 )
-from lakebed.api.writing import Writer
+from lakebed.api.writing import LogWriter
 from lakebed.engine.admission import Admission
 from lakebed.engine.commands import Commands, outcome, running_future
 from lakebed.engine.core import Core, Prepared
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class Writing(Writer):
+class Writing(LogWriter):
     """Everything that appends to a WAL. Any thread."""
 
     def __init__(self, *, core: Core, wal: Wal, commands: Commands, admission: Admission) -> None:
@@ -87,13 +87,13 @@ class Writing(Writer):
             lambda written: Acks(target.topic.name, _accepted(written.parts[0]), order),
         )
 
-    def encode_routed(self, target: Target, routed: Routed) -> Encoded:
+    def encode_routed(self, target: WriteTarget, routed: Routed) -> EncodedPart:
         """Encode a batch whose rows stand partition by partition."""
         raw = serialize(routed.batch)
         runs = tuple(itertools.starmap(Run, routed.parts))
         part = Part(target.topic.id, len(target.topic.schemas), runs, raw.size)
         body = Body(lambda: raw, target.schema, raw.size, holders=len(runs))
-        return Encoded(part, body, routed.order)
+        return EncodedPart(part, body, routed.order)
 
     # Commands
 

@@ -33,7 +33,7 @@ from lakebed.host import failpoints
 from lakebed.host.retry import Backoff, retry
 from lakebed.host.store_bucket import Bucket
 from lakebed.host.store_failures import translated
-from lakebed.host.store_folder import Folder
+from lakebed.host.store_folder import FolderObjects
 from lakebed.host.store_values import Stored, StoreStats
 
 __all__ = ["SCHEMES", "ObjectStore", "StoreStats", "Stored"]
@@ -228,7 +228,9 @@ class ObjectStore:
 
 def _objects(location: str, options: Mapping[str, str]) -> _Objects:
     if location.startswith("file:///") and location.strip("/") != "file:":
-        return Folder(location, Path(location.removeprefix("file://")))  # whatever signs it has
+        return FolderObjects(
+            location, Path(location.removeprefix("file://"))
+        )  # whatever signs it has
     match = _LOCATION.fullmatch(location)
     if match is None or match[1] not in SCHEMES:
         # Not repeated in the message: a location that is no location may hold a password.

@@ -24,7 +24,7 @@ from lakebed.host.store_values import CHUNK_BYTES, Stored
 _UNFINISHED: Final = ".tmp"
 
 
-class Folder:
+class FolderObjects:
     """The objects in a folder. Any thread, but one writes an object at a time."""
 
     def __init__(self, location: str, root: Path) -> None:

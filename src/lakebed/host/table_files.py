@@ -24,7 +24,7 @@ _ROW_GROUP_ROWS: Final = 256 * 1024
 _LOCAL: Final = "file://"
 
 
-class Written(NamedTuple):
+class WrittenFile(NamedTuple):
     """A file that was written."""
 
     location: str
@@ -51,7 +51,7 @@ class TableFiles:
         schema: pa.Schema,
         batches: Iterable[pa.Table],
         plain: Iterable[str] = (),
-    ) -> Written:
+    ) -> WrittenFile:
         """Write tables, which have the columns of `schema`, as one file that is there for good.
 
         Columns in `plain` have no dictionary: values of a key are hardly ever alike.
@@ -69,7 +69,7 @@ class TableFiles:
                 for table in batches:
                     writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
                     rows += table.num_rows
-        return Written(location, rows, self._size(location))
+        return WrittenFile(location, rows, self._size(location))
 
     def read(self, location: str, columns: list[str] | None = None) -> pa.Table:
         """Read a file, or those of its columns that it has."""

@@ -24,7 +24,7 @@ _WAITING_MAX: Final = _THREADS + 1
 _Waiting = deque[tuple[Future[pa.RecordBatch], int]]
 
 
-class Piece(NamedTuple):
+class PendingDecode(NamedTuple):
     """A part of a scan that is still to be decoded."""
 
     size_bytes: int
@@ -40,7 +40,7 @@ class Decoders:
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
 
-    def in_order(self, pieces: Iterator[Piece]) -> Iterator[pa.RecordBatch]:
+    def in_order(self, pieces: Iterator[PendingDecode]) -> Iterator[pa.RecordBatch]:
         """Return every piece's batch, empty ones left out, while those that follow are decoded.
 
         A caller that stops early leaves nothing running: what was not begun is cancelled.
@@ -66,7 +66,7 @@ class Decoders:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
 
-    def _fill(self, waiting: _Waiting, pieces: Iterator[Piece]) -> None:
+    def _fill(self, waiting: _Waiting, pieces: Iterator[PendingDecode]) -> None:
         held = sum(_size(future, about) for future, about in waiting)
         while held < WINDOW_BYTES and len(waiting) < _WAITING_MAX:
             piece = next(pieces, None)

@@ -30,7 +30,7 @@ KEY: Final = "lakebed.segment"
 MAGIC: Final = b"PAR1"
 
 
-class Chunk(NamedTuple):
+class ColumnChunk(NamedTuple):
     """A column chunk's place in the file and its checksum."""
 
     start: int
@@ -47,7 +47,7 @@ class RowGroup:
     rows: int
     time_min_us: int
     time_max_us: int
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[ColumnChunk, ...]
     key_filter: tuple[int, int] = (0, 0)
     """First byte and length."""
 
@@ -105,7 +105,7 @@ def _row_group(found: dict[str, object]) -> RowGroup:
     start, length = _place(found.pop("key_filter", [0, 0]))
     numbers = {str(name): int(str(value)) for name, value in found.items()}
     return RowGroup(
-        **numbers, chunks=tuple(Chunk(*each) for each in chunks), key_filter=(start, length)
+        **numbers, chunks=tuple(ColumnChunk(*each) for each in chunks), key_filter=(start, length)
     )
 
 

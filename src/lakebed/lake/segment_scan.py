@@ -25,7 +25,7 @@ from lakebed import limits
 from lakebed.errors import CorruptionError
 from lakebed.lake.columns import column_numbers
 from lakebed.lake.open_segment import OpenSegment
-from lakebed.lake.prefetch import Piece
+from lakebed.lake.prefetch import PendingDecode
 from lakebed.lake.segment_index import RowGroup
 
 WHOLE_BYTES_MAX: Final = 16 * limits.MIB
@@ -59,7 +59,7 @@ def pieces(
     until: int,
     shape: Shape,
     reopen: Reopen,
-) -> Iterator[Piece]:
+) -> Iterator[PendingDecode]:
     """Return row groups in pieces, cut to the offsets from `start` up to `until`, exclusive."""
     source = _Source(opened, reopen)
     for number in numbers:
@@ -68,7 +68,7 @@ def pieces(
 
 def _of_row_group(
     source: _Source, number: int, names: tuple[str, ...], start: int, until: int, shape: Shape
-) -> Iterator[Piece]:
+) -> Iterator[PendingDecode]:
     opened = source.opened
     group = opened.index.row_groups[number]
     cut = group.first < start or group.last >= until
@@ -82,11 +82,13 @@ def _of_row_group(
 
     size = opened.decoded_bytes(number, read)
     if size <= WHOLE_BYTES_MAX:
-        yield Piece(size, lambda: shaped(source.use(lambda at: _whole(at, number, read)), 0))
+        yield PendingDecode(
+            size, lambda: shaped(source.use(lambda at: _whole(at, number, read)), 0)
+        )
         return
     parts = _Parts(source, number, read, max(1, group.rows * PART_BYTES // size))
     for row in range(0, group.rows, parts.rows):
-        yield Piece(PART_BYTES, lambda row=row: shaped(parts.at(row), row))  # type: ignore[misc]
+        yield PendingDecode(PART_BYTES, lambda row=row: shaped(parts.at(row), row))  # type: ignore[misc]
 
 
 def _whole(opened: OpenSegment, number: int, names: Sequence[str]) -> pa.RecordBatch:

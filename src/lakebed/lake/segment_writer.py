@@ -29,8 +29,8 @@ from lakebed.lake.folder import UNFINISHED
 from lakebed.lake.key_filter import filter_of
 from lakebed.lake.row_groups import row_groups
 from lakebed.lake.schema import encodings, file_schema
-from lakebed.lake.segment_index import KEY, MAGIC, Chunk, RowGroup, SegmentIndex
-from lakebed.lake.sink import Sink
+from lakebed.lake.segment_index import KEY, MAGIC, ColumnChunk, RowGroup, SegmentIndex
+from lakebed.lake.sink import SegmentSink
 from lakebed.state.values import Segment
 
 COMPRESSIONS: Final = ("none", "zstd", "snappy", "lz4", "gzip")
@@ -102,7 +102,7 @@ class _Draft:
         self._base = base
         self._end = end
         self._schema = schema
-        self._sink = Sink(file)
+        self._sink = SegmentSink(file)
         chosen = encodings(schema)
         self._leaves = len(chosen.dictionary) + len(chosen.others)
         self._facts: list[_Facts] = []
@@ -187,7 +187,7 @@ class _Draft:
 
     def _room(self, tail_start: int) -> bytes:
         """Return a document as long as the index can get: every number has its most digits."""
-        longest = Chunk(tail_start, tail_start, 0xFFFFFFFF)
+        longest = ColumnChunk(tail_start, tail_start, 0xFFFFFFFF)
         groups = tuple(
             RowGroup(*facts, (longest,) * self._leaves, place)
             for facts, place in zip(self._facts, self._filter_places(tail_start), strict=True)
@@ -217,7 +217,7 @@ class _Draft:
                 if start != position:
                     raise _unexpected(self._file.path, position)
                 position += length
-                chunks.append(Chunk(start, length, crc32c(data[start:position])))
+                chunks.append(ColumnChunk(start, length, crc32c(data[start:position])))
             groups.append(RowGroup(*facts, tuple(chunks), filters[number]))
         if position != tail_start:
             raise _unexpected(self._file.path, position)

@@ -22,7 +22,7 @@ _SYNC_BYTES: Final = 1 * limits.MIB
 """Bytes that are synced at a time: concurrent syncs of the WAL wait for no more than these."""
 
 
-class Sink:
+class SegmentSink:
     """A file object for the Parquet library. One thread at a time."""
 
     closed = False

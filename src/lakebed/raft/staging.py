@@ -19,7 +19,7 @@ from lakebed.errors import LakebedError, PoisonedError, UnknownOutcomeError
 from lakebed.raft.values import LogEntry
 
 
-class Group:
+class ProposalGroup:
     """Entries that go to disk together, and what became of them."""
 
     def __init__(self, guard: threading.Lock) -> None:
@@ -43,7 +43,7 @@ def _copy(error: LakebedError) -> LakebedError:
     return type(error)(error.message, **error.facts)
 
 
-class Staging:
+class ProposalStaging:
     """The group under way, the group that is open, and who leads.
 
     `write` hands entries to the WAL and returns when they are durable. `rewound` is called, with
@@ -57,20 +57,20 @@ class Staging:
         self.guard = threading.Lock()
         self._write = write
         self._rewound = rewound
-        self._under_way: Group | None = None
-        self._open = Group(self.guard)
+        self._under_way: ProposalGroup | None = None
+        self._open = ProposalGroup(self.guard)
         self._leader: object | None = None
         self._alone_wanted = 0
         self._idle = threading.Condition(self.guard)
 
-    def add(self, entries: Sequence[LogEntry]) -> Group:
+    def add(self, entries: Sequence[LogEntry]) -> ProposalGroup:
         """Stage entries, at least one, that follow the last one. With the guard."""
         self._open.entries += entries
         self._open.last_index = entries[-1].index
         self._open.payload_bytes += sum(entry.payload_bytes for entry in entries)
         return self._open
 
-    def last(self) -> Group | None:
+    def last(self) -> ProposalGroup | None:
         """Return the group that holds the last staged entry. With the guard."""
         return self._open if self._open.entries else self._under_way
 
@@ -91,7 +91,7 @@ class Staging:
                 found += group.entries[max(0, first - start) : max(0, last + 1 - start)]
         return found
 
-    def wait(self, group: Group) -> None:
+    def wait(self, group: ProposalGroup) -> None:
         """Return when a group is settled, leading if nobody else does."""
         me = object()
         try:
@@ -130,10 +130,10 @@ class Staging:
     def drop(self, error: LakebedError) -> None:
         """Drop what is staged and not under way. With the guard."""
         if self._open.entries:
-            dropped, self._open = self._open, Group(self.guard)
+            dropped, self._open = self._open, ProposalGroup(self.guard)
             self._settle(dropped, error)
 
-    def _must_lead(self, group: Group, me: object) -> bool:
+    def _must_lead(self, group: ProposalGroup, me: object) -> bool:
         """Wait for the group to be settled; True if this thread is to write instead."""
         with self.guard:
             while not group.settled:
@@ -148,7 +148,7 @@ class Staging:
         """Write the group under way, or the open one."""
         with self.guard:
             if self._under_way is None:
-                self._under_way, self._open = self._open, Group(self.guard)
+                self._under_way, self._open = self._open, ProposalGroup(self.guard)
             group = self._under_way
         error = None
         try:
@@ -161,7 +161,7 @@ class Staging:
             if error is not None:
                 self.drop(_of_those_behind(error))
 
-    def _settle(self, group: Group, error: LakebedError | None) -> None:
+    def _settle(self, group: ProposalGroup, error: LakebedError | None) -> None:
         group.error = error
         group.durable_index = group.last_index if error is None else self._rewound()
         group.settled = True

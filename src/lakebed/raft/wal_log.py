@@ -32,7 +32,7 @@ from lakebed.raft.checks import (
 from lakebed.raft.codec import Note, encode_note
 from lakebed.raft.log import READ_BYTES_MAX
 from lakebed.raft.mapping import boundary_of, load_history, note_of, read_durable, runs
-from lakebed.raft.staging import Group, Staging
+from lakebed.raft.staging import ProposalGroup, ProposalStaging
 from lakebed.raft.values import LogEntry, Membership, Snapshot
 from lakebed.state.snapshot_files import SnapshotFolder
 from lakebed.types import Closing, EntryKind, HardState
@@ -59,7 +59,7 @@ class WalLog(Closing):
         self._wal = wal
         self._snapshots = SnapshotFolder(disk, wal.folder)
         self._snapshotting = threading.Lock()
-        self._staging = Staging(self._write, self._rewound)
+        self._staging = ProposalStaging(self._write, self._rewound)
         self._guard = self._staging.guard
         self._appended = threading.local()
         self._closed = False
@@ -313,7 +313,7 @@ class WalLog(Closing):
 
     # With the guard
 
-    def _stage(self, entries: Sequence[LogEntry]) -> Group:
+    def _stage(self, entries: Sequence[LogEntry]) -> ProposalGroup:
         self._check_usable()
         history = self._history
         checked = checked_entries(
@@ -329,7 +329,7 @@ class WalLog(Closing):
 
     def _check_appended(self) -> None:
         """Raise what became of this thread's last append, once, if it was dropped."""
-        last: tuple[Group, int] | None = getattr(self._appended, "last", None)
+        last: tuple[ProposalGroup, int] | None = getattr(self._appended, "last", None)
         if last is not None and last[0].settled:
             self._appended.last = None
             last[0].check(last[1])

@@ -23,7 +23,7 @@ from lakebed.errors import (
 from lakebed.operations.description import Operation, Owner
 from lakebed.operations.requests import committed_offset, groups_of_offsets, offsets
 from lakebed.reports.derived import DerivedFile
-from lakebed.serve.room import Room
+from lakebed.serve.room import StateQuota
 from lakebed.state.commands import (
     AbortTransaction,
     BeginTransaction,
@@ -69,9 +69,9 @@ class Session:
         self._administrator = administrator
 
     @property
-    def room(self) -> Room:
+    def room(self) -> StateQuota:
         """What the caller may still add to the state."""
-        return Room(self.log, self.principal.name, administrator=self._administrator)
+        return StateQuota(self.log, self.principal.name, administrator=self._administrator)
 
 
 def producer_name(principal: str, name: str | None) -> str:

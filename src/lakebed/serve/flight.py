@@ -49,7 +49,7 @@ from lakebed.serve.requests import (
     parsed_bytes,
     unpack_call,
 )
-from lakebed.serve.sent import Sent, pieces
+from lakebed.serve.sent import AnswerStream, pieces
 from lakebed.serve.sockets import Sockets
 from lakebed.serve.under_way import UnderWay
 from lakebed.wire.protocol import pack
@@ -216,7 +216,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             again = self._rechecked(context, caller, name, parsed.topics())
             return fl.GeneratorStream(
                 schema,
-                Sent(
+                AnswerStream(
                     quotas=self._quotas,
                     meters=self._meters,
                     caller=caller,

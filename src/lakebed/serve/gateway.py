@@ -29,7 +29,7 @@ from lakebed.serve.gateway_models import (
     TopicChange,
 )
 from lakebed.serve.http_body import GoneError
-from lakebed.serve.http_door import Caller, Door
+from lakebed.serve.http_door import HttpCaller, RequestPipeline
 from lakebed.serve.openapi import add_route
 from lakebed.serve.record_form import RecordReader
 from lakebed.topic.json_records import RecordTexts, by_partition
@@ -80,7 +80,7 @@ WaitQuery = Annotated[
 ]
 
 
-def add_gateway(app: FastAPI, door: Door) -> None:
+def add_gateway(app: FastAPI, door: RequestPipeline) -> None:
     """Add the routes; each has the name of its call."""
     _add_topics(app, door)
     _add_topic(app, door)
@@ -93,14 +93,14 @@ def answer(value: object, status: int = 200) -> Response:
     return Response(_text(value), status, media_type="application/json")
 
 
-def _add_topics(app: FastAPI, door: Door) -> None:
+def _add_topics(app: FastAPI, door: RequestPipeline) -> None:
     log, run = door.log, door.threads.run
 
     @add_route(app, "topics")
     async def topics(request: Request) -> Response:
         """List the topics that the caller may read."""
 
-        async def work(caller: Caller) -> Response:
+        async def work(caller: HttpCaller) -> Response:
             return answer({"topics": caller.permitted(log.topics())})
 
         return await door.answer(request, "topics", work)
@@ -109,7 +109,7 @@ def _add_topics(app: FastAPI, door: Door) -> None:
     async def create_topic(request: Request) -> Response:
         """Make a topic."""
 
-        async def work(caller: Caller) -> Response:
+        async def work(caller: HttpCaller) -> Response:
             caller.check_somewhere()
             given, checked = await caller.body(NewTopic)
             caller.check([checked.topic])
@@ -119,14 +119,14 @@ def _add_topics(app: FastAPI, door: Door) -> None:
         return await door.answer(request, "create_topic", work)
 
 
-def _add_topic(app: FastAPI, door: Door) -> None:
+def _add_topic(app: FastAPI, door: RequestPipeline) -> None:
     log, run = door.log, door.threads.run
 
     @add_route(app, "describe_topic")
     async def describe_topic(request: Request, topic: TopicPath) -> Response:
         """Return partitions, schema and settings of a topic."""
 
-        async def work(_: Caller) -> Response:
+        async def work(_: HttpCaller) -> Response:
             return answer(_topic(await run(log.describe_topic, topic)))
 
         return await door.answer(request, "describe_topic", work, [topic])
@@ -135,7 +135,7 @@ def _add_topic(app: FastAPI, door: Door) -> None:
     async def alter_topic(request: Request, topic: TopicPath) -> Response:
         """Change settings, add nullable fields to the schema, add partitions."""
 
-        async def work(caller: Caller) -> Response:
+        async def work(caller: HttpCaller) -> Response:
             given, _ = await caller.body(TopicChange)
             partitions, schema, config = _topic_arguments(given)
             return answer(_topic(await run(log.alter_topic, topic, config, schema, partitions)))
@@ -146,7 +146,7 @@ def _add_topic(app: FastAPI, door: Door) -> None:
     async def delete_topic(request: Request, topic: TopicPath) -> Response:
         """Remove a topic with everything in it."""
 
-        async def work(_: Caller) -> Response:
+        async def work(_: HttpCaller) -> Response:
             await run(log.delete_topic, topic)
             return Response(status_code=204)
 
@@ -156,7 +156,7 @@ def _add_topic(app: FastAPI, door: Door) -> None:
     async def offsets(request: Request, topic: TopicPath) -> Response:
         """Return where each partition begins and ends; the end is exclusive."""
 
-        async def work(_: Caller) -> Response:
+        async def work(_: HttpCaller) -> Response:
             found = await run(log.offsets, topic)
             partitions = [
                 {"partition": number, "earliest": earliest, "end": end}
@@ -189,7 +189,7 @@ def _topic(info: TopicInfo) -> dict[str, object]:
 # Records
 
 
-def _add_records(app: FastAPI, door: Door) -> None:
+def _add_records(app: FastAPI, door: RequestPipeline) -> None:
     run = door.threads.run
 
     @add_route(app, "put")
@@ -199,7 +199,7 @@ def _add_records(app: FastAPI, door: Door) -> None:
         A request that got no answer may have been written.
         """
 
-        async def work(caller: Caller) -> Response:
+        async def work(caller: HttpCaller) -> Response:
             given, _ = await caller.body(NewRecords, limits.JSON_BYTES_MAX)
             rows = await run(_rows, door.log, topic, given["records"])
             places = await _written(door, topic, rows)
@@ -223,7 +223,7 @@ def _add_records(app: FastAPI, door: Door) -> None:
             bounds = Bounds(max_records, _READ_BYTES)
             return bridge.read(door.log, run, topic, partition, start, bounds, None, wait_ms / 1000)
 
-        async def work(caller: Caller) -> Response:
+        async def work(caller: HttpCaller) -> Response:
             start = await run(_start, door.log, topic, partition, offset)
             if wait_ms:
                 with door.waiting(caller):
@@ -244,7 +244,9 @@ def _rows(log: EmbeddedLog, topic: str, records: list[dict[str, Any]]) -> list[d
     return [row_of(record, row=number) for number, record in enumerate(records)]
 
 
-async def _written(door: Door, topic: str, rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
+async def _written(
+    door: RequestPipeline, topic: str, rows: list[dict[str, Any]]
+) -> list[tuple[int, int]]:
     """Write rows atomically; give partition and offset of each."""
     found = by_partition(rows)
     if len(found) == 1:
@@ -316,14 +318,14 @@ def _records(topic: str, partition: int, start: int, table: pa.Table | None) -> 
 # Groups
 
 
-def _add_groups(app: FastAPI, door: Door) -> None:
+def _add_groups(app: FastAPI, door: RequestPipeline) -> None:
     log, run = door.log, door.threads.run
 
     @add_route(app, "groups")
     async def groups(request: Request) -> Response:
         """List the consumer groups that the caller may see."""
 
-        async def work(caller: Caller) -> Response:
+        async def work(caller: HttpCaller) -> Response:
             return answer({"groups": caller.permitted(log.groups())})
 
         return await door.answer(request, "groups", work)
@@ -332,7 +334,7 @@ def _add_groups(app: FastAPI, door: Door) -> None:
     async def describe_group(request: Request, group: GroupPath) -> Response:
         """Return members, committed offsets and lag of a group."""
 
-        async def work(caller: Caller) -> Response:
+        async def work(caller: HttpCaller) -> Response:
             info = await run(log.describe_group, group)
             return answer(_group(filter_group(info, caller.may_read)))
 
@@ -342,7 +344,7 @@ def _add_groups(app: FastAPI, door: Door) -> None:
     async def commit_offsets(request: Request, group: GroupPath) -> Response:
         """Commit offsets for a group, whoever its members are; durable when it answers."""
 
-        async def work(caller: Caller) -> Response:
+        async def work(caller: HttpCaller) -> Response:
             _, checked = await caller.body(Commit, limits.JSON_COMMIT_BYTES_MAX)
             offsets = {(each.topic, each.partition): each.offset for each in checked.offsets}
             if len(offsets) < len(checked.offsets):
@@ -358,7 +360,7 @@ def _add_groups(app: FastAPI, door: Door) -> None:
     async def delete_group(request: Request, group: GroupPath) -> Response:
         """Forget a group that has no members."""
 
-        async def work(_: Caller) -> Response:
+        async def work(_: HttpCaller) -> Response:
             await run(log.delete_group, group)
             return Response(status_code=204)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lakebed.config import ServeConfig
     from lakebed.engine.log import EmbeddedLog
     from lakebed.serve.guard import Guard
-    from lakebed.serve.http_door import Door
+    from lakebed.serve.http_door import RequestPipeline
     from lakebed.serve.meters import Meters
     from lakebed.serve.quotas import Quotas
 
@@ -37,7 +37,7 @@ class _Parts(NamedTuple):
     """What the thread of a server works with."""
 
     loop: asyncio.AbstractEventLoop
-    door: Door
+    door: RequestPipeline
     server: uvicorn.Server
 
 
@@ -88,7 +88,7 @@ def start_http(
     `ready` tells whether the log can be used, and if not, why.
     """
     from lakebed.serve.http_app import make_app
-    from lakebed.serve.http_door import Door
+    from lakebed.serve.http_door import RequestPipeline
     from lakebed.serve.http_protocol import report_loop_error
 
     context = tls_context(config)
@@ -98,7 +98,7 @@ def start_http(
 
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(report_loop_error)
-        door = Door(log=log, guard=guard, quotas=quotas, meters=meters, config=config)
+        door = RequestPipeline(log=log, guard=guard, quotas=quotas, meters=meters, config=config)
         try:
             server = _server(make_app(door, ready), door, config, context)
             server.on_start = lambda: begun.set_result(
@@ -128,16 +128,18 @@ def _run(run: Callable[[], Coroutine[Any, Any, None]], begun: Future[_Parts]) ->
         begun.set_exception(error)
 
 
-def _server(app: Any, door: Door, config: ServeConfig, context: ssl.SSLContext | None) -> Any:
+def _server(
+    app: Any, door: RequestPipeline, config: ServeConfig, context: ssl.SSLContext | None
+) -> Any:
     import uvicorn
 
     from lakebed.bridge.completions import CompletionQueue
-    from lakebed.serve.http_connections import Connections, Seat
+    from lakebed.serve.http_connections import HttpConnections, Seat
     from lakebed.serve.http_listener import Listener
-    from lakebed.serve.http_protocol import Connection
+    from lakebed.serve.http_protocol import HttpConnection
     from lakebed.serve.record_socket import RecordSocket
 
-    connections = Connections(config, door.meters)
+    connections = HttpConnections(config, door.meters)
 
     class Writer(RecordSocket):
         """WebSockets of this server."""
@@ -145,7 +147,7 @@ def _server(app: Any, door: Door, config: ServeConfig, context: ssl.SSLContext |
     Writer.door = door
     Writer.completions = CompletionQueue(asyncio.get_running_loop())
 
-    class Limited(Connection):
+    class Limited(HttpConnection):
         """Connections of this server."""
 
         meters = door.meters

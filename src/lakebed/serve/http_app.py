@@ -14,7 +14,7 @@ from starlette.routing import Match
 
 from lakebed.errors import LakebedError
 from lakebed.serve.gateway import add_gateway, answer
-from lakebed.serve.http_door import ANSWER, Caller, Door
+from lakebed.serve.http_door import ANSWER, HttpCaller, RequestPipeline
 from lakebed.serve.http_errors import HEADERS, Refused, problem, refusal
 from lakebed.serve.http_head import head_fault
 from lakebed.serve.meters import CONTENT_TYPE
@@ -32,7 +32,7 @@ _PIECE_BYTES: Final = 256 * 1024
 """A longer answer is handed over in pieces of this size, the next one when the last is taken."""
 
 
-def make_app(door: Door, ready: ReadyState) -> ASGIApp:
+def make_app(door: RequestPipeline, ready: ReadyState) -> ASGIApp:
     """Make the application."""
     app = FastAPI(
         docs_url=None,
@@ -51,7 +51,7 @@ def make_app(door: Door, ready: ReadyState) -> ASGIApp:
     return _Envelope(app, door)
 
 
-def _add_health(app: FastAPI, door: Door, ready: ReadyState) -> None:
+def _add_health(app: FastAPI, door: RequestPipeline, ready: ReadyState) -> None:
     @add_route(app, "live")
     async def live() -> Response:
         """Answer while the process lives."""
@@ -70,7 +70,7 @@ def _add_health(app: FastAPI, door: Door, ready: ReadyState) -> None:
     async def metrics(request: Request) -> Response:
         """Return every counter as Prometheus text."""
 
-        async def work(_: Caller) -> Response:
+        async def work(_: HttpCaller) -> Response:
             text = await door.threads.run(door.meters.render, door.log)
             return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
@@ -87,13 +87,13 @@ def _state(ready: ReadyState) -> tuple[bool, str]:
 class _Invalid:
     """Answers requests whose path or parameters are not as the route has them."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: RequestPipeline) -> None:
         self._door = door
 
     async def __call__(self, request: Request, error: Any) -> Response:
         """Return the answer; like any other only to those who are known."""
 
-        async def work(_: Caller) -> Response:
+        async def work(_: HttpCaller) -> Response:
             first = error.errors()[0]
             place = first["loc"][-1] if first["loc"] else ""
             raise Refused(400, "a parameter is not allowed", parameter=place, why=first["msg"])
@@ -132,7 +132,7 @@ class _Unrouted:
 class _Envelope:
     """Around every request: counted bytes, headers of every answer, and no failure without one."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
+    def __init__(self, app: ASGIApp, door: RequestPipeline) -> None:
         self._app = app
         self._door = door
 
@@ -167,7 +167,9 @@ class _Envelope:
 class _Exchange:
     """The bytes of one request and its answer."""
 
-    def __init__(self, door: Door, receive: Receive, send: Send, *, closes: bool) -> None:
+    def __init__(
+        self, door: RequestPipeline, receive: Receive, send: Send, *, closes: bool
+    ) -> None:
         self.begun = False
         """Whether the answer was begun."""
         self._meters = door.meters

@@ -29,7 +29,7 @@ class Seat:
 
     __slots__ = ("_close", "_connections", "_pool", "address", "known", "spare")
 
-    def __init__(self, connections: Connections, address: str, *, spare: bool) -> None:
+    def __init__(self, connections: HttpConnections, address: str, *, spare: bool) -> None:
         self.address = address
         self.spare = spare
         """Whether it is beyond the limit, and serves health probes and administrators alone."""
@@ -87,7 +87,7 @@ def _nothing() -> None:
     pass
 
 
-class Connections:
+class HttpConnections:
     """The connections of one server. To be used in its event loop."""
 
     def __init__(self, config: ServeConfig, meters: Meters) -> None:

@@ -33,7 +33,7 @@ from lakebed.serve.http_places import Places, too_many
 from lakebed.serve.http_stalls import BUFFER_BYTES
 from lakebed.serve.record_form import check_form
 from lakebed.serve.refusals import tell
-from lakebed.serve.room import Room
+from lakebed.serve.room import StateQuota
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -63,11 +63,17 @@ def _stopping_error() -> LakebedError:
     return ServerUnavailableError("the server is stopping")
 
 
-class Caller:
+class HttpCaller:
     """A request whose sender is known."""
 
     def __init__(
-        self, *, door: Door, request: Request, principal: Principal, call: str, stack: ExitStack
+        self,
+        *,
+        door: RequestPipeline,
+        request: Request,
+        principal: Principal,
+        call: str,
+        stack: ExitStack,
     ) -> None:
         self.principal = principal
         self.call = call
@@ -83,9 +89,9 @@ class Caller:
         return self._door.guard.administers(self.principal)
 
     @property
-    def room(self) -> Room:
+    def room(self) -> StateQuota:
         """What the caller may still add to the state."""
-        return Room(self._door.log, self.principal.name, administrator=self.administers)
+        return StateQuota(self._door.log, self.principal.name, administrator=self.administers)
 
     @property
     def address(self) -> str:
@@ -157,10 +163,10 @@ def _checked(model: type[Model], body: bytes) -> tuple[Any, Model]:
     return value, check_form(model, value)
 
 
-Work = Callable[[Caller], Awaitable[Response]]
+Work = Callable[[HttpCaller], Awaitable[Response]]
 
 
-class Door:
+class RequestPipeline:
     """Lets requests in. To be made and used in the event loop of the HTTP server."""
 
     def __init__(
@@ -184,7 +190,7 @@ class Door:
     ) -> Response:
         """Serve a call; with `names`, only if it may be made on them."""
         began, outcome = time.perf_counter(), "cancelled"
-        caller: Caller | None = None
+        caller: HttpCaller | None = None
         try:
             with ExitStack() as stack:
                 caller = self._enter(request, call, stack)
@@ -212,7 +218,7 @@ class Door:
                 self._record(caller, outcome)
         return response
 
-    def _record(self, caller: Caller, outcome: str) -> None:
+    def _record(self, caller: HttpCaller, outcome: str) -> None:
         """Put an administrative act on record; what was refused before, the guard has recorded."""
         call = OPERATIONS.get(caller.call)
         if call is None or caller.names is None or not call.is_audited:
@@ -237,7 +243,7 @@ class Door:
             peer=_peer(request),
         )
 
-    def _enter(self, request: Request, call: str, stack: ExitStack) -> Caller:
+    def _enter(self, request: Request, call: str, stack: ExitStack) -> HttpCaller:
         is_open = self.log.access.open
         check_origin(request.headers, request.method, self.config, is_open=is_open)
         principal = self.authenticate(request)
@@ -256,10 +262,10 @@ class Door:
         length = announced(request)
         admitted = STEP_BYTES if length is None else min(max(1, length), self.body_bytes_max)
         stack.enter_context(self.quotas.admitted(principal, admitted))
-        return Caller(door=self, request=request, principal=principal, call=call, stack=stack)
+        return HttpCaller(door=self, request=request, principal=principal, call=call, stack=stack)
 
     @contextlib.contextmanager
-    def waiting(self, caller: Caller) -> Iterator[None]:
+    def waiting(self, caller: HttpCaller) -> Iterator[None]:
         """Let a call wait for records within the block, or raise `QuotaExceededError`.
 
         Administrators have a reserve, as they have for other requests and for streams.

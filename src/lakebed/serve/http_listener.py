@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from lakebed.serve.http_connections import Connections, Seat
+from lakebed.serve.http_connections import HttpConnections, Seat
 from lakebed.serve.meters import Meters
 from lakebed.serve.refusals import tell_connections
 
@@ -34,7 +34,7 @@ class Listener:
         *,
         listener: socket.socket,
         make: Callable[[Seat], asyncio.Protocol],
-        connections: Connections,
+        connections: HttpConnections,
         meters: Meters,
         tls: ssl.SSLContext | None,
         handshake_seconds: float,

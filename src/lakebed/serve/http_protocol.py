@@ -28,7 +28,7 @@ _logger.setLevel(logging.WARNING)  # uvicorn has a line for each connection othe
 _logger.addFilter(OncePerSecond())
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """A connection that is closed if nothing comes, or nothing is taken."""
 
     meters: Meters

@@ -52,7 +52,7 @@ from lakebed.wire.received import Received, batch_bytes
 
 if TYPE_CHECKING:
     from lakebed.api.acks import Ack
-    from lakebed.api.encoding import Encoded, Target
+    from lakebed.api.encoding import EncodedPart, WriteTarget
     from lakebed.engine.log import EmbeddedLog
     from lakebed.serve.guard import Principal
 
@@ -238,7 +238,7 @@ class PutStream:
 
     def _routed(
         self, batch: pa.RecordBatch, rest: Any, width: int
-    ) -> tuple[tuple[int, int], Target, Any]:
+    ) -> tuple[tuple[int, int], WriteTarget, Any]:
         """Check who writes, and that the runs of a batch are its rows."""
         if len(rest) != 5 or not all(type(each) is int and each >= 0 for each in rest[:4]):
             raise ProtocolError(
@@ -262,7 +262,9 @@ class PutStream:
             raise ProtocolError("the runs of a batch must be all of its rows")
         return identity, target, runs
 
-    def _encode(self, target: Target, batch: pa.RecordBatch, schema: int, runs: Any) -> Encoded:
+    def _encode(
+        self, target: WriteTarget, batch: pa.RecordBatch, schema: int, runs: Any
+    ) -> EncodedPart:
         writing, core = self._log.parts.writing, self._log.parts.core
         if schema != len(target.topic.schemas):
             if not 0 < schema < len(target.topic.schemas):

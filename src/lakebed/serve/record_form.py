@@ -14,7 +14,7 @@ from lakebed.topic.json_records import TROUBLE, RecordRows, reason
 from lakebed.topic.json_values import UnfitError
 
 if TYPE_CHECKING:
-    from lakebed.api.encoding import Target
+    from lakebed.api.encoding import WriteTarget
 
 _WHY_MAX: Final = 200
 _USUAL: Final = frozenset(["value", "key"])
@@ -56,7 +56,7 @@ def check_record(record: Any) -> None:
 class RecordReader:
     """Reads records of a topic, whose form was checked, as rows that can be appended."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: WriteTarget) -> None:
         self.target = target
         self._raw = target.raw
         self._row = RecordRows(None if target.raw else pa.schema(list(target.value_type)))

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from lakebed.serve.guard import Principal
     from lakebed.serve.http_connections import Seat
-    from lakebed.serve.http_door import Door
+    from lakebed.serve.http_door import RequestPipeline
 
 _logger: Final = logging.getLogger("lakebed.serve")
 _protocol_logger: Final = logging.getLogger("lakebed.serve.websocket")
@@ -63,7 +63,7 @@ _CLOSE_SECONDS: Final = 10.0
 """How long a connection that is closed may take to be gone."""
 
 
-class Slot(Reply):
+class SocketSlot(Reply):
     """The answer to one message of a connection, once the log has written or refused its record."""
 
     def __init__(self, socket: RecordSocket, completions: CompletionQueue) -> None:
@@ -80,7 +80,7 @@ class Slot(Reply):
 class RecordSocket(asyncio.Protocol):
     """One connection; the HTTP server hands it over when it asks for an upgrade."""
 
-    door: Door
+    door: RequestPipeline
     completions: CompletionQueue
     """Both set in a class of its own for each server."""
 
@@ -109,7 +109,7 @@ class RecordSocket(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         self._messages: deque[bytes] = deque()
-        self._slots: deque[Slot] = deque()
+        self._slots: deque[SocketSlot] = deque()
         self._waiting = False
         self._full = False
         self._deaf = False
@@ -363,7 +363,7 @@ class RecordSocket(asyncio.Protocol):
 
     def _submit(self, message: bytes) -> None:
         """Append the record of a message."""
-        slot = Slot(self, self.completions)
+        slot = SocketSlot(self, self.completions)
         try:
             if time.monotonic() - self._checked_at > _RECHECK_SECONDS:
                 self._check()
@@ -402,7 +402,7 @@ class RecordSocket(asyncio.Protocol):
     # Answers
 
     def _refuse(self, error: LakebedError) -> None:
-        slot = Slot(self, self.completions)
+        slot = SocketSlot(self, self.completions)
         slot.answer = error
         self._slots.append(slot)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lakebed.engine.log import EmbeddedLog
 
 
-class Room:
+class StateQuota:
     """What one caller may still add."""
 
     def __init__(self, log: EmbeddedLog, principal: str, *, administrator: bool) -> None:

@@ -36,7 +36,7 @@ def pieces(table: pa.Table, nbytes: int) -> Iterator[Any]:
     yield from table.to_batches(max_chunksize=max(1, -(-table.num_rows // count)))
 
 
-class Sent:
+class AnswerStream:
     """The batches of one answer. gRPC's thread of the call takes them one by one."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Sent:
         self._again = again
         self._ended = False
 
-    def __iter__(self) -> Sent:
+    def __iter__(self) -> AnswerStream:
         return self
 
     def __next__(self) -> Any:

@@ -14,14 +14,14 @@ from lakebed.spark.offsets import Offsets
 if TYPE_CHECKING:
     from lakebed.client.log import RemoteLog
     from lakebed.reports.topics import ScanPlan
-    from lakebed.spark.topics import Found
+    from lakebed.spark.topics import TopicHandle
 
 Ends = dict[str, dict[int, int]]
 
 
 def limited(
     log: RemoteLog,
-    topics: list[Found],
+    topics: list[TopicHandle],
     starts: Offsets,
     ends: Ends,
     records_max: int | None,
@@ -80,7 +80,7 @@ def shared(
     return parts
 
 
-def _bytes(log: RemoteLog, topic: Found, starts: Offsets, ends: Ends) -> int:
+def _bytes(log: RemoteLog, topic: TopicHandle, starts: Offsets, ends: Ends) -> int:
     """Return about how many bytes a range has: of files as they lie, of the rest as in memory."""
     plan: ScanPlan = log.table(topic.name).plan(
         start={number: starts.get(topic.name, {}).get(number, 0) for number in topic.bounds},

@@ -54,7 +54,7 @@ _WRITE_KEEP_MS: Final = 3_600_000
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WrittenPartition(WriterCommitMessage):
     """What a task says to the driver: its transaction, and under which query it was written."""
 
     query: str
@@ -77,7 +77,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._number = options.version or 0
         self._keep_ms = _WRITE_KEEP_MS if options.application is None else _STREAM_KEEP_MS
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPartition:
         """Write a task's rows into a transaction, durable and not seen yet."""
         return _write(self._options, self._schema, self._name, self._number, iterator)
 
@@ -107,7 +107,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         check_rows(connected(self._options.target, patient=True), options, schema)
         self._schema = schema
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPartition:
         """Write a task's rows into a transaction, durable and not seen yet."""
         query, batch = _query_and_batch()
         return _write(self._options, self._schema, query, batch, iterator)
@@ -150,7 +150,7 @@ def _write(
     name: str,
     number: int,
     batches: Iterator[pa.RecordBatch],
-) -> Written:
+) -> WrittenPartition:
     failpoints.arm_from_environment()
     log = connected(options.target, patient=True)
     done = log.committed_number(name)
@@ -159,10 +159,10 @@ def _write(
         # same: the state of aggregations before this is only kept once they are.
         for _ in batches:
             pass
-        return Written(name, None, 0)
+        return WrittenPartition(name, None, 0)
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
-        return Written(name, None, 0)
+        return WrittenPartition(name, None, 0)
     rows = Rows(log, options, schema)
     transaction = log.transaction(timeout_ms=options.timeout_ms)
     try:
@@ -176,7 +176,7 @@ def _write(
     except BaseException as error:
         _drop(log, [(transaction.id, transaction.epoch)], error)
         raise
-    return Written(name, identity, records)
+    return WrittenPartition(name, identity, records)
 
 
 def _commit(
@@ -204,7 +204,7 @@ def _named(messages: Sequence[Any]) -> list[tuple[int, int]]:
     return [
         each.transaction
         for each in messages
-        if isinstance(each, Written) and each.transaction is not None
+        if isinstance(each, WrittenPartition) and each.transaction is not None
     ]
 
 

@@ -18,7 +18,7 @@ from lakebed.spark.fetch import Fetch
 from lakebed.spark.options import SourceOptions, Target, sink_options, source_options
 from lakebed.spark.planning import Piece, pieces, shares
 from lakebed.spark.topics import (
-    Found,
+    TopicHandle,
     bounded,
     check_known,
     check_reached,
@@ -117,7 +117,7 @@ class BatchReader(DataSourceReader):
         return read_share(partition, self._schema, self._options)
 
 
-def planned(log: Any, topic: Found, ranges: dict[int, tuple[int, int]]) -> list[Piece]:
+def planned(log: Any, topic: TopicHandle, ranges: dict[int, tuple[int, int]]) -> list[Piece]:
     """Find out where ranges of a topic are."""
     if not ranges:
         return []

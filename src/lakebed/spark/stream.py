@@ -35,7 +35,7 @@ from lakebed.spark.planning import Piece
 from lakebed.spark.rates import limited
 from lakebed.spark.source import planned, read_share, tasks
 from lakebed.spark.topics import (
-    Found,
+    TopicHandle,
     bounded,
     check_known,
     check_reached,
@@ -143,7 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             same = first.ids.get(topic.name) == topic.id
             starts = first.offsets.get(topic.name, {}) if same else {}
             ends = last.offsets[topic.name]
-            known = Found(
+            known = TopicHandle(
                 topic.name,
                 topic.id,
                 {number: topic.bounds[number] for number in ends if number in topic.bounds},
@@ -176,7 +176,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the names of the topics, where it does no harm that one of them is gone."""
         return (self._options.topic, *self._options.subscribe)
 
-    def _ends(self, begun: Position, topics: list[Found]) -> dict[str, dict[int, int]]:
+    def _ends(self, begun: Position, topics: list[TopicHandle]) -> dict[str, dict[int, int]]:
         """Return the ends there are now, never before where the batch begins."""
         ends: dict[str, dict[int, int]] = {
             name: dict(offsets) for name, offsets in begun.offsets.items()
@@ -190,7 +190,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 known[number] = max(known.get(number, 0), min(end, final))
         return ends
 
-    def _living(self, begun: Position, topics: list[Found]) -> Position:
+    def _living(self, begun: Position, topics: list[TopicHandle]) -> Position:
         """Return a position without the topics that are gone, or are others of the same name.
 
         That they are gone is an error, unless the options allow it; one that was made again is then
@@ -213,7 +213,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             {name: parts for name, parts in begun.offsets.items() if name not in gone},
         )
 
-    def _reached(self, begun: Position, topics: list[Found]) -> Position:
+    def _reached(self, begun: Position, topics: list[TopicHandle]) -> Position:
         """Return a position that is not beyond the ends of the topics.
 
         One that is was reached in a log that had more: it was restored from an older backup. What
@@ -232,13 +232,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 offsets[topic.name][number] = end
         return Position(begun.group, begun.ids, offsets)
 
-    def _of(self, log: RemoteLog, last: Position) -> list[Found]:
+    def _of(self, log: RemoteLog, last: Position) -> list[TopicHandle]:
         """Return the topics of a batch as they are now."""
         topics = find(log, self._options, missing=last.ids)
         living = self._living(last, topics)
         return [each for each in topics if each.name in living.offsets]
 
-    def _show_progress(self, log: RemoteLog, begun: Position, topics: list[Found]) -> None:
+    def _show_progress(self, log: RemoteLog, begun: Position, topics: list[TopicHandle]) -> None:
         """Commit to the query's group what is done: everything below the next batch.
 
         Whoever may only read cannot commit; a group that nobody asked for is then done without.

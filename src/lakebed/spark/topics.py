@@ -27,7 +27,7 @@ Bounds = Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Found:
+class TopicHandle:
     """A topic as it is now."""
 
     name: str
@@ -37,7 +37,7 @@ class Found:
 
 def find(
     log: RemoteLog, options: SourceOptions, *, missing: Container[str | None] = ()
-) -> list[Found]:
+) -> list[TopicHandle]:
     """Return the topics that the options name, as they are now, in the order of their names.
 
     A pattern may fit none, or more later on; a topic that is named has to be there, unless the
@@ -50,7 +50,7 @@ def find(
     found = []
     for name in sorted(names):
         try:
-            found.append(Found(name, log.describe_topic(name).id, log.offsets(name)))
+            found.append(TopicHandle(name, log.describe_topic(name).id, log.offsets(name)))
         except TopicNotFoundError:
             if options.pattern is None and name not in missing:
                 raise
@@ -89,7 +89,7 @@ def schema_of(log: RemoteLog, options: SourceOptions) -> StructType:
 
 
 def resolved(
-    log: RemoteLog, topic: Found, wanted: Start, time_us: int | None, *, otherwise: str
+    log: RemoteLog, topic: TopicHandle, wanted: Start, time_us: int | None, *, otherwise: str
 ) -> dict[int, int]:
     """Return the offset of each partition that a start or an end means.
 
@@ -122,7 +122,7 @@ def resolved(
     return offsets
 
 
-def named(topic: Found, starting: Start, ending: Start) -> Found:
+def named(topic: TopicHandle, starting: Start, ending: Start) -> TopicHandle:
     """Return a topic with the partitions that are read: all, or those that two dictionaries name.
 
     So a range that is bounded on both sides stays what it is when partitions are added.
@@ -138,7 +138,7 @@ def _named(name: str, bounds: tuple[int, int]) -> int:
     return bounds[0] if name == EARLIEST else bounds[1]
 
 
-def check_known(wanted: Start, topics: list[Found], option: str) -> None:
+def check_known(wanted: Start, topics: list[TopicHandle], option: str) -> None:
     """Refuse offsets of topics that are not read."""
     if isinstance(wanted, str):
         return
@@ -152,7 +152,7 @@ def check_known(wanted: Start, topics: list[Found], option: str) -> None:
         )
 
 
-def check_reached(topic: Found, starts: Mapping[int, int]) -> None:
+def check_reached(topic: TopicHandle, starts: Mapping[int, int]) -> None:
     """Refuse to begin beyond a partition's end: what comes before that would be passed over."""
     for number, (low, end) in topic.bounds.items():
         if starts[number] > end:
@@ -167,7 +167,11 @@ def check_reached(topic: Found, starts: Mapping[int, int]) -> None:
 
 
 def bounded(
-    topic: Found, starts: Mapping[int, int], ends: Mapping[int, int], *, fail_on_data_loss: bool
+    topic: TopicHandle,
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    *,
+    fail_on_data_loss: bool,
 ) -> dict[int, tuple[int, int]]:
     """Return the wanted ranges that exist; a missing one is an error, unless allowed."""
     ranges = {}

@@ -19,7 +19,7 @@ from lakebed.state.decision import (
 from lakebed.state.image import State
 from lakebed.state.partition_ends import PartitionEnds
 from lakebed.state.values import (
-    Committed,
+    CommittedOffset,
     Group,
 )
 
@@ -59,7 +59,7 @@ def set_offsets(
             offset=offset,
             end=end,
         )
-    changes: list[Change] = [(state.offsets, (group, *key), Committed(offset, time_us))]
+    changes: list[Change] = [(state.offsets, (group, *key), CommittedOffset(offset, time_us))]
     if group not in state.groups:
         changes.append((state.groups, group, Group()))
     return changes

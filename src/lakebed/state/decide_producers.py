@@ -14,18 +14,18 @@ from lakebed.state.decision import (
 )
 from lakebed.state.image import State
 from lakebed.state.values import (
-    Producer,
+    ProducerState,
 )
 
 
 def register(
     state: State, name: str, time_us: int, *, transactional: bool
-) -> tuple[Producer, list[Change]]:
+) -> tuple[ProducerState, list[Change]]:
     """Return a producer with a new epoch, and the changes that make it so."""
     number = state.producer_names.get((transactional, name))
     if number is None:
         number = state.numbers["producer"]
-        producer = Producer(number, name, 1, time_us, transactional)
+        producer = ProducerState(number, name, 1, time_us, transactional)
         changes: list[Change] = [(state.numbers, "producer", number + 1)]
         if producer.named:
             changes.append((state.producer_names, (transactional, name), number))
@@ -43,7 +43,7 @@ def register_producer(state: State, command: commands.RegisterProducer) -> Decis
     return Decision((producer.id, producer.epoch), changes)
 
 
-def find_producer(state: State, number: int, epoch: int, *, transactional: bool) -> Producer:
+def find_producer(state: State, number: int, epoch: int, *, transactional: bool) -> ProducerState:
     """Return a producer, or raise if its id or epoch is not current."""
     producer = state.producers.get(number)
     if producer is None:
@@ -68,7 +68,7 @@ def forget_producer(state: State, command: commands.ForgetProducer) -> Decision:
     return Decision(None, _forgotten(state, {producer.id: producer}))
 
 
-def _forgotten(state: State, gone: dict[int, Producer]) -> list[Change]:
+def _forgotten(state: State, gone: dict[int, ProducerState]) -> list[Change]:
     changes: list[Change] = []
     for producer in gone.values():
         changes.append((state.producers, producer.id, GONE))

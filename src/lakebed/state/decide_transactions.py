@@ -31,7 +31,7 @@ from lakebed.state.partition_ends import PartitionEnds
 from lakebed.state.values import (
     Marker,
     Pending,
-    Transaction,
+    TransactionState,
     owner_of,
 )
 
@@ -39,7 +39,7 @@ from lakebed.state.values import (
 def begin_transaction(state: State, command: commands.BeginTransaction) -> Decision:
     """Begin a transaction, which aborts the open one of its name."""
     producer, changes = register(state, command.name, command.time_us, transactional=True)
-    transaction = Transaction(producer.id, producer.epoch, command.time_us, command.timeout_us)
+    transaction = TransactionState(producer.id, producer.epoch, command.time_us, command.timeout_us)
     changes.append((state.transactions, producer.id, transaction))
     return Decision((producer.id, producer.epoch), changes)
 
@@ -105,7 +105,9 @@ def commit_together(state: State, _index: int, command: commands.CommitTogether)
     return Decision(Written(tuple(parts)), changes)
 
 
-def _named(state: State, command: commands.CommitTogether, number: int, epoch: int) -> Transaction:
+def _named(
+    state: State, command: commands.CommitTogether, number: int, epoch: int
+) -> TransactionState:
     """Return an open transaction of the one who commits: nobody else's name says what counts."""
     transaction = _open(state, number, epoch, command.time_us)
     if state.producers[number].owner != owner_of(command.name):
@@ -145,7 +147,7 @@ def abort_transaction(state: State, command: commands.AbortTransaction) -> Decis
     return Decision(None, _ended(state, transaction, command.reason, seen_us))
 
 
-def _ended(state: State, transaction: Transaction, outcome: str, time_us: int) -> list[Change]:
+def _ended(state: State, transaction: TransactionState, outcome: str, time_us: int) -> list[Change]:
     producer = state.producers[transaction.producer]
     ended = producer._replace(seen_us=time_us, outcome=outcome)
     # One without a name is not heard of again, unless it has to learn that it was too late.
@@ -156,7 +158,7 @@ def _ended(state: State, transaction: Transaction, outcome: str, time_us: int) -
     ]
 
 
-def _open(state: State, number: int, epoch: int, time_us: int) -> Transaction:
+def _open(state: State, number: int, epoch: int, time_us: int) -> TransactionState:
     """Return an open transaction that this epoch may still write to."""
     producer = find_producer(state, number, epoch, transactional=True)
     transaction = state.transactions.get(number)

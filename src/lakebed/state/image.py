@@ -22,17 +22,17 @@ from lakebed.errors import CorruptionError, FormatTooNewError
 from lakebed.state.command_codec import marker, segment, texts, token
 from lakebed.state.owned import Markers, Producers
 from lakebed.state.values import (
-    Committed,
+    CommittedOffset,
     Group,
     Part,
     Partition,
     Pending,
-    Producer,
+    ProducerState,
     Run,
     Sequences,
     Token,
     Topic,
-    Transaction,
+    TransactionState,
 )
 
 MAGIC: Final = b"LKBSNAP\n"
@@ -60,12 +60,12 @@ class State:
     """Producers by (transactional, name)."""
     sequences: dict[tuple[int, int, int], Sequences] = field(default_factory=dict)
     """By producer, topic and partition."""
-    transactions: dict[int, Transaction] = field(default_factory=dict)
+    transactions: dict[int, TransactionState] = field(default_factory=dict)
     """The open ones, by producer."""
     markers: Markers = field(default_factory=Markers)
     """How far those have come who commit transactions together, by their name."""
     groups: dict[str, Group] = field(default_factory=dict)
-    offsets: dict[tuple[str, int, int], Committed] = field(default_factory=dict)
+    offsets: dict[tuple[str, int, int], CommittedOffset] = field(default_factory=dict)
     """Committed offsets by group, topic and partition."""
     tokens: dict[str, Token] = field(default_factory=dict)
     """By id."""
@@ -174,7 +174,7 @@ def _state(document: dict[str, Any]) -> State:
             low, end, flushed, tuple(map(segment, segments)), compacted_to
         )
     for values in document["producers"]:
-        producer = Producer(*values)
+        producer = ProducerState(*values)
         state.producers[producer.id] = producer
         if producer.named:
             state.producer_names[(producer.transactional, producer.name)] = producer.id
@@ -187,7 +187,7 @@ def _state(document: dict[str, Any]) -> State:
     for name, generation, owners in document["groups"]:
         state.groups[name] = Group(generation, owners)
     for name, number, partition, offset, time_us in document["offsets"]:
-        state.offsets[(name, number, partition)] = Committed(offset, time_us)
+        state.offsets[(name, number, partition)] = CommittedOffset(offset, time_us)
     for values in document["tokens"]:
         made = token(values)
         state.tokens[made.id] = made
@@ -206,9 +206,9 @@ def _state(document: dict[str, Any]) -> State:
     return state
 
 
-def _transaction(values: Any) -> Transaction:
+def _transaction(values: Any) -> TransactionState:
     producer, epoch, started_us, timeout_us, pending, offsets = values
-    return Transaction(
+    return TransactionState(
         producer, epoch, started_us, timeout_us, tuple(map(_pending, pending)), offsets
     )
 

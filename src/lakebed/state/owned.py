@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import Any, Self, TypeVar
 
-from lakebed.state.values import Marker, Producer, owner_of
+from lakebed.state.values import Marker, ProducerState, owner_of
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -55,10 +55,10 @@ class Owned(dict[Key, Value]):
         return copied
 
 
-class Producers(Owned[int, Producer]):
+class Producers(Owned[int, ProducerState]):
     """Producers and transactions by id."""
 
-    def _owner(self, _key: int, value: Producer) -> str:
+    def _owner(self, _key: int, value: ProducerState) -> str:
         return value.owner
 
 

@@ -62,7 +62,7 @@ class Partition(NamedTuple):
     """The last compaction by key saw everything below this."""
 
 
-class Producer(NamedTuple):
+class ProducerState(NamedTuple):
     """Somebody who writes under a name: only the latest of that name may."""
 
     id: int
@@ -129,7 +129,7 @@ class Pending(NamedTuple):
     checksum: int = 0
 
 
-class Transaction(NamedTuple):
+class TransactionState(NamedTuple):
     """An open transaction: its data is invisible until it commits."""
 
     producer: int
@@ -159,7 +159,7 @@ class Group(NamedTuple):
     """(topic, partition, member), sorted."""
 
 
-class Committed(NamedTuple):
+class CommittedOffset(NamedTuple):
     """The next offset that a group will read in a partition, and when it said so."""
 
     offset: int

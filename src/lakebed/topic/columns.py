@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError
-from lakebed.topic.expansion import Room, has_negative_view
+from lakebed.topic.expansion import ExpansionBudget, has_negative_view
 from lakebed.topic.schema import HEADERS, TIMESTAMP
 from lakebed.topic.times import check_array
 
@@ -50,7 +50,7 @@ def timestamp_column(array: pa.Array, now_us: int) -> pa.Array:
     return array
 
 
-def binary_column(array: pa.Array, column: str, room: Room) -> pa.Array:
+def binary_column(array: pa.Array, column: str, room: ExpansionBudget) -> pa.Array:
     """Return the bytes of a key or raw value; text is its UTF-8 encoding."""
     kind = array.type
     if kind == pa.binary():
@@ -64,7 +64,7 @@ def binary_column(array: pa.Array, column: str, room: Room) -> pa.Array:
     return _cast(array, pa.binary(), column, room)
 
 
-def headers_column(array: pa.Array, room: Room) -> pa.Array:
+def headers_column(array: pa.Array, room: ExpansionBudget) -> pa.Array:
     """Return the headers as a map of text to bytes."""
     kind = array.type
     if kind == HEADERS:
@@ -80,7 +80,9 @@ def headers_column(array: pa.Array, room: Room) -> pa.Array:
     return _cast(array, HEADERS, "headers", room)
 
 
-def typed_column(array: pa.Array, kind: pa.DataType, room: Room, path: str = "value") -> pa.Array:
+def typed_column(
+    array: pa.Array, kind: pa.DataType, room: ExpansionBudget, path: str = "value"
+) -> pa.Array:
     """Return the values of a typed topic, the fields of structs matched by name."""
     got = array.type
     if got == kind:
@@ -98,18 +100,20 @@ def typed_column(array: pa.Array, kind: pa.DataType, room: Room, path: str = "va
     return _cast(array, kind, path, room)
 
 
-def _decode(array: pa.DictionaryArray, values: pa.Array, room: Room) -> pa.Array:
+def _decode(array: pa.DictionaryArray, values: pa.Array, room: ExpansionBudget) -> pa.Array:
     """Write out a dictionary whose values have the stored type."""
     room.take_dictionary(array.indices, values)
     return pa.DictionaryArray.from_arrays(array.indices, values, safe=False).dictionary_decode()
 
 
-def _nulls(kind: pa.DataType, rows: int, room: Room) -> pa.Array:
+def _nulls(kind: pa.DataType, rows: int, room: ExpansionBudget) -> pa.Array:
     room.take_nulls(kind, rows)
     return pa.nulls(rows, kind)
 
 
-def _struct(array: pa.StructArray, kind: pa.StructType, room: Room, path: str) -> pa.Array:
+def _struct(
+    array: pa.StructArray, kind: pa.StructType, room: ExpansionBudget, path: str
+) -> pa.Array:
     names = [field.name for field in array.type]
     known = {field.name for field in kind}
     for name in names:
@@ -123,7 +127,7 @@ def _struct(array: pa.StructArray, kind: pa.StructType, room: Room, path: str) -
 
 
 def _child(
-    array: pa.StructArray, names: list[str], field: pa.Field, room: Room, path: str
+    array: pa.StructArray, names: list[str], field: pa.Field, room: ExpansionBudget, path: str
 ) -> pa.Array:
     if field.name in names:
         return typed_column(array.field(names.index(field.name)), field.type, room, path)
@@ -164,7 +168,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
     )
 
 
-def _cast(array: pa.Array, kind: pa.DataType, column: str, room: Room) -> pa.Array:
+def _cast(array: pa.Array, kind: pa.DataType, column: str, room: ExpansionBudget) -> pa.Array:
     if has_negative_view(array):
         raise InvalidArgumentError(
             "the Arrow data is not valid: a view has a negative size", column=column

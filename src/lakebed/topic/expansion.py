@@ -3,7 +3,8 @@
 Some layouts are small and stand for much: a dictionary or a view refers to the same bytes from many
 rows, a column of type null or of zero-width values has no bytes at all. Converting such a column to
 the stored layout takes as much memory as its rows say, and Arrow adds up the sizes of views without
-looking whether they are negative. `Room` bounds the first, `has_negative_view` finds the second.
+looking whether they are negative. `ExpansionBudget` bounds the first, `has_negative_view` finds the
+second.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _VIEW_BYTES: Final = 16
 _OFFSET_BYTES: Final = 4
 
 
-class Room:
+class ExpansionBudget:
     """How many bytes the converted columns of one batch may still take."""
 
     def __init__(self, record_bytes_max: int, batch_bytes_max: int) -> None:

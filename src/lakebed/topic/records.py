@@ -25,7 +25,7 @@ from lakebed.errors import (
     SchemaMismatchError,
 )
 from lakebed.topic import columns, rows, sizes, times
-from lakebed.topic.expansion import Room
+from lakebed.topic.expansion import ExpansionBudget
 from lakebed.topic.offsets import own_offsets
 from lakebed.topic.schema import HEADERS, TIMESTAMP, reader_schema, storage_schema
 
@@ -55,7 +55,7 @@ def normalize(
     """
     if isinstance(data, pa.Table | pa.RecordBatch):
         _check_count(data.num_rows)
-        room = Room(record_bytes_max, batch_bytes_max)
+        room = ExpansionBudget(record_bytes_max, batch_bytes_max)
         return _from_arrow(data, value_type, now_us, record_bytes_max, room)
     if isinstance(data, list | tuple):
         _check_count(len(data))
@@ -146,7 +146,7 @@ def _from_arrow(
     value_type: pa.DataType,
     now_us: int,
     record_bytes_max: int,
-    room: Room,
+    room: ExpansionBudget,
 ) -> pa.RecordBatch:
     given = _by_name(data, value_type)
     timestamp, key, headers = given.get("timestamp"), given.get("key"), given.get("headers")

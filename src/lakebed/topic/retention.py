@@ -11,7 +11,7 @@ from typing import Final
 
 from lakebed import limits
 from lakebed.config import TopicConfig
-from lakebed.state.values import BOTH, STORE, Committed, Segment
+from lakebed.state.values import BOTH, STORE, CommittedOffset, Segment
 
 MERGE_GROWTH_MIN: Final = 2
 """A merge makes a segment at least this many times as large as the largest that goes into it.
@@ -168,7 +168,7 @@ def compactable(
 
 
 def compaction_hold(
-    committed: Iterable[Committed], config: TopicConfig, *, now_us: int
+    committed: Iterable[CommittedOffset], config: TopicConfig, *, now_us: int
 ) -> int | None:
     """Return the offset from which on groups hold a partition, None if nobody does.
 

@@ -6,7 +6,7 @@ from lakebed.errors import InvalidArgumentError
 
 
 def check_number(name: str, value: int, highest: int = 2**64 - 1) -> None:
-    """Raise unless `value` is a whole number from 0 to `highest`."""
+    """Raise unless `value` is an integer from 0 to `highest`."""
     if not isinstance(value, int) or not 0 <= value <= highest:
         raise InvalidArgumentError(
             f"{name} must be an integer from 0 to {highest}", value=repr(value)
@@ -14,7 +14,7 @@ def check_number(name: str, value: int, highest: int = 2**64 - 1) -> None:
 
 
 def check_index(index: int) -> int:
-    """Return an index of an entry, or raise if it is not a whole number."""
+    """Return an index of an entry, or raise if it is not an integer."""
     if not isinstance(index, int):
         raise InvalidArgumentError("index must be an integer", value=repr(index))
     return index

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from lakebed import limits
 
 
-class Place(NamedTuple):
+class EntryPosition(NamedTuple):
     """A frame to walk from.
 
     The entry `index` stands at `position` of file `number`; `last` is the extent's last.
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 @dataclass
-class Extent:
+class EntryExtent:
     """Consecutive entries of one file."""
 
     number: int
@@ -60,7 +60,7 @@ class EntryMap:
     """The live extents, in index order. One thread at a time; the log's mutex guards it."""
 
     def __init__(self) -> None:
-        self._extents: list[Extent] = []
+        self._extents: list[EntryExtent] = []
         self._firsts: list[int] = []
         self._growing = False
         self.changes = 0
@@ -74,7 +74,7 @@ class EntryMap:
         """
         extent = self._extents[-1] if self._extents and self._growing else None
         if extent is None or extent.number != number or extent.last + 1 != first:
-            extent = Extent(number, first, last)
+            extent = EntryExtent(number, first, last)
             self._extents.append(extent)
             self._firsts.append(first)
             self._growing = True
@@ -115,14 +115,16 @@ class EntryMap:
         self._extents = [extent for extent in self._extents if extent.number >= number]
         self._firsts = [extent.first for extent in self._extents]
 
-    def find(self, index: int) -> Place | None:
+    def find(self, index: int) -> EntryPosition | None:
         """Return the nearest remembered position up to `index`, or None if no extent holds it."""
         at = bisect_right(self._firsts, index) - 1
         if at < 0 or self._extents[at].last < index:
             return None
         extent = self._extents[at]
         mark = bisect_right(extent.indexes, index) - 1
-        return Place(extent.number, extent.indexes[mark], extent.positions[mark], extent.last)
+        return EntryPosition(
+            extent.number, extent.indexes[mark], extent.positions[mark], extent.last
+        )
 
     def next_after(self, index: int) -> int | None:
         """Return the first index above `index` that an extent holds."""

@@ -26,7 +26,7 @@ from lakebed.errors import (
 )
 from lakebed.host import Disk, Mapping, Mode
 from lakebed.types import Entry, EntryKind
-from lakebed.wal.entry_map import EntryMap, Place
+from lakebed.wal.entry_map import EntryMap, EntryPosition
 from lakebed.wal.folder import Layout
 from lakebed.wal.frame import ENTRY, FLAG_CONFIGURATION, FRAME_HEADER, FRAME_MAGIC, HEADER_BYTES
 
@@ -184,7 +184,7 @@ def _check_range(index: int, tail: Tail) -> None:
 
 
 def read_run(
-    mapping: Mapping, salt: int, place: Place, *, first: int, last: int, bytes_max: int
+    mapping: Mapping, salt: int, place: EntryPosition, *, first: int, last: int, bytes_max: int
 ) -> tuple[list[Entry], int]:
     """Read entries `first` to `last` of one extent, walking from `place`; stop after `bytes_max`.
 

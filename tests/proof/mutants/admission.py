@@ -125,7 +125,7 @@ MUTANTS = (
     Mutant(
         name="quota-told-as-a-server-that-is-gone",
         breaks="a refusal for want of streams is told as such",
-        at="lakebed.client.puts:Lane.expire",
+        at="lakebed.client.puts:ProducerStream.expire",
         changes=(omit("self._over_quota"),),
         tests=(f"{STREAMS_OF_ONE}::test_a_refusal_for_want_of_streams_is_told_as_such[append]",),
         seconds=15,
@@ -189,7 +189,7 @@ MUTANTS = (
     Mutant(
         name="one-principal-fills-the-state",
         breaks="one caller leaves room for the others",
-        at="lakebed.serve.room:Room._check_own",
+        at="lakebed.serve.room:StateQuota._check_own",
         changes=(never("count >= most"),),
         tests=(f"{ROOM}::test_one_caller_leaves_room_for_the_others",),
         seconds=15,

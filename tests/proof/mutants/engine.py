@@ -207,7 +207,7 @@ changes = [
     Mutant(
         name="rewritten-segments-not-verified",
         breaks="what stands for old segments was read again and compared first",
-        at="lakebed.engine.survival:Survival._write",
+        at="lakebed.engine.compaction_rewrite:CompactionRewrite._write",
         changes=(drop("self._verify(...)"),),
         tests=(
             f"{COMPACTION}::test_a_key_survives_once",

@@ -75,7 +75,7 @@ MUTANTS = (
     Mutant(
         name="shared-values-not-counted",
         breaks="a conversion is bounded before it takes memory",
-        at="lakebed.topic.expansion:Room._take",
+        at="lakebed.topic.expansion:ExpansionBudget._take",
         changes=(drop("self._left -= $X"),),
         tests=(
             f"{EXPANSION}::test_what_many_rows_share_is_counted_for_each_of_them",

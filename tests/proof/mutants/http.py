@@ -21,7 +21,7 @@ MUTANTS = (
     Mutant(
         name="no-reserve-of-http-waits",
         breaks="administrators have a reserve of requests that wait",
-        at="lakebed.serve.http_door:Door.waiting",
+        at="lakebed.serve.http_door:RequestPipeline.waiting",
         changes=(replace("self.quotas.stream(...)", "self.quotas.stream(caller.principal)"),),
         tests=(
             "tests/serve/test_streams_of_one.py"
@@ -32,7 +32,7 @@ MUTANTS = (
     Mutant(
         name="answer-not-held",
         breaks="bytes of an HTTP answer count until it is sent",
-        at="lakebed.serve.http_door:Door.answer",
+        at="lakebed.serve.http_door:RequestPipeline.answer",
         changes=(drop("caller.hold(...)"),),
         tests=(f"{SLOW}::test_answers_count_until_they_are_sent",),
         seconds=15,
@@ -64,7 +64,7 @@ MUTANTS = (
     Mutant(
         name="one-json-limit-for-all-calls",
         breaks="only records may be long",
-        at="lakebed.serve.http_door:Caller.body",
+        at="lakebed.serve.http_door:HttpCaller.body",
         changes=(replace("min(bytes_max, $X)", "$X"),),
         tests=(f"{SLOW}::test_a_large_body_is_for_records_alone",),
         seconds=15,
@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant(
         name="bad-chunk-answered-twice",
         breaks="a bad chunk does not fill the log",
-        at="lakebed.serve.http_protocol:Connection.send_400_response",
+        at="lakebed.serve.http_protocol:HttpConnection.send_400_response",
         changes=(drop("cycle.disconnected = True"),),
         tests=(f"{CROWDS}::test_bad_chunks_are_answered_and_do_not_fill_the_log",),
         seconds=15,
@@ -96,7 +96,7 @@ MUTANTS = (
     Mutant(
         name="known-callers-evicted-first",
         breaks="connections without a known caller make room first",
-        at="lakebed.serve.http_connections:Connections.evict_idle",
+        at="lakebed.serve.http_connections:HttpConnections.evict_idle",
         changes=(replace("(self.idle_unknown, $X)", "($X, self.idle_unknown)"),),
         tests=(f"{CROWDS}::test_idle_connections_make_room_for_the_next_one",),
         seconds=15,
@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         name="no-reserve-of-connections",
         breaks="health probes are served when every connection is busy",
-        at="lakebed.serve.http_connections:Connections._make_spare_room",
+        at="lakebed.serve.http_connections:HttpConnections._make_spare_room",
         changes=(never("self._spares < $X"),),
         tests=(
             f"{CROWDS}::test_health_probes_and_administrators_are_served_when_every_connection_is_busy",

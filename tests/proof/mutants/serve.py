@@ -99,7 +99,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
     Mutant(
         name="sent-again-as-something-new",
         breaks="what is sent again is written once",
-        at="lakebed.client.puts:Lane._begin",
+        at="lakebed.client.puts:ProducerStream._begin",
         changes=(after("self._flying.items()", "self._known = None"),),
         tests=(f"{SERVER_KILLS}::test_what_was_written_and_not_acknowledged_is_not_written_twice",),
         seconds=15,
@@ -107,7 +107,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
     Mutant(
         name="single-records-wait-for-ever",
         breaks="every call on a server that is gone ends in time",
-        at="lakebed.client.puts:Lane.expire",
+        at="lakebed.client.puts:ProducerStream.expire",
         changes=(drop("self._gathered.refuse(...)"),),
         tests=(f"{SERVER_KILLS}::test_a_client_of_a_server_that_is_gone_is_told_so_in_time",),
         seconds=60,

@@ -14,7 +14,7 @@ from lakebed.reports.topics import TopicInfo
 from lakebed.spark.failures import told
 from lakebed.spark.jobs.progress import watched
 from lakebed.spark.jobs.ranges import Points, Time, chosen_ranges
-from lakebed.spark.jobs.storage import Destination
+from lakebed.spark.jobs.storage import ExportFolder
 from lakebed.spark.jobs.target import AnyLog, reached
 from lakebed.types import Progress
 
@@ -73,7 +73,7 @@ def export(
     info = owner.describe_topic(topic)
     if layout == FIELDS and info.schema is None:
         raise InvalidArgumentError("a raw topic has no fields: export its records", topic=topic)
-    place = Destination(spark, str(target))
+    place = ExportFolder(spark, str(target))
     place.check_free(overwrite=overwrite)
     ranges = chosen_ranges(
         owner, topic, start=start, until=until, from_time=from_time, to_time=to_time

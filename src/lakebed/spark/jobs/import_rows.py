@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidArgumentError, TopicNotFoundError
 from lakebed.spark.failures import cause_in
-from lakebed.spark.jobs.import_sources import CORRUPT, Source
-from lakebed.spark.jobs.storage import Found
+from lakebed.spark.jobs.import_sources import CORRUPT, ImportSource
+from lakebed.spark.jobs.storage import StoredFile
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -29,11 +29,11 @@ _RECORD: Final = ("key", "value", "headers", "timestamp")
 
 def schema_for(
     owner: Log,
-    source: Source,
+    source: ImportSource,
     given: StructType | None,
     topic: str,
     layout: str,
-    files: Sequence[Found],
+    files: Sequence[StoredFile],
 ) -> StructType:
     """Return the columns to read: those given, those of the topic, or those that the files have."""
     from pyspark.sql.types import StructType
@@ -92,11 +92,11 @@ def _of_records(schema: StructType, kind: str) -> StructType:
     return StructType([each for each in schema.fields if each.name in _RECORD])
 
 
-class Rows:
+class ImportRows:
     """Makes records of rows."""
 
     def __init__(
-        self, source: Source, schema: Any, layout: str, key: str | None, timestamp: str | None
+        self, source: ImportSource, schema: Any, layout: str, key: str | None, timestamp: str | None
     ) -> None:
         from pyspark.sql.types import StructType
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.errors import InvalidArgumentError, MissingFileError
 from lakebed.spark.frames import PAGE_INDEXES
-from lakebed.spark.jobs.storage import Found, found_files
+from lakebed.spark.jobs.storage import StoredFile, found_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,14 +33,14 @@ def source_of(
     paths: Sequence[str],
     options: dict[str, str],
     catalog: str | None,
-) -> Source:
+) -> ImportSource:
     """Return what an import reads."""
     if kind == "iceberg":
         return IcebergSource(spark, paths, catalog)
-    return Source(spark, kind, paths, options)
+    return ImportSource(spark, kind, paths, options)
 
 
-class Source:
+class ImportSource:
     """Files of one format."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Source:
         self._options = {**_DEFAULTS.get(kind, {}), **options}
         self.may_be_bad = kind in ("json", "csv")
 
-    def files(self) -> list[Found]:
+    def files(self) -> list[StoredFile]:
         """Return the files that there are now."""
         return found_files(self._spark, self._paths)
 
@@ -83,7 +83,7 @@ class Source:
         return reader.schema(whole).format(self.kind).load(list(files))
 
 
-class IcebergSource(Source):
+class IcebergSource(ImportSource):
     """The files of an Iceberg table's present snapshot; one with deleted rows is refused."""
 
     def __init__(self, spark: SparkSession, paths: Sequence[str], catalog: str | None) -> None:
@@ -92,7 +92,7 @@ class IcebergSource(Source):
             raise InvalidArgumentError("one Iceberg table is imported at a time", got=len(paths))
         self._table = _table(paths[0], catalog)
 
-    def files(self) -> list[Found]:
+    def files(self) -> list[StoredFile]:
         """Return the data files of the table."""
         found = []
         for task in self._table.scan().plan_files():
@@ -110,7 +110,7 @@ class IcebergSource(Source):
                     table=self._paths[0],
                     format=file.file_format,
                 )
-            found.append(Found(file.file_path, file.file_size_in_bytes, 0))
+            found.append(StoredFile(file.file_path, file.file_size_in_bytes, 0))
         return sorted(found, key=lambda each: each.path)
 
     def schema(self, files: Sequence[str]) -> StructType:  # noqa: ARG002  # the table knows

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.errors import BadRecordError, InvalidArgumentError, LakebedError, TopicNotFoundError
 from lakebed.spark.failures import told
-from lakebed.spark.jobs.import_rows import BAD, LAYOUTS, Rows, columns_of, schema_for
-from lakebed.spark.jobs.import_sources import FORMATS, Source, source_of
+from lakebed.spark.jobs.import_rows import BAD, LAYOUTS, ImportRows, columns_of, schema_for
+from lakebed.spark.jobs.import_sources import FORMATS, ImportSource, source_of
 from lakebed.spark.jobs.plans import Plans, check_same, job_name
-from lakebed.spark.jobs.storage import Found
+from lakebed.spark.jobs.storage import StoredFile
 from lakebed.spark.jobs.target import AnyLog, reached
 from lakebed.types import Progress, say_nothing
 
@@ -101,7 +101,7 @@ def import_(
     with told("import", name=chosen, topic=topic):
         source = source_of(spark, format, given, dict(options or {}), catalog)
         plan = _plan(owner, chosen, arguments, source, columns, topic, chunk_bytes)
-        rows = Rows(source, plan["schema"], layout, key, timestamp)
+        rows = ImportRows(source, plan["schema"], layout, key, timestamp)
         created = _made(owner, topic, rows, partitions)
         if dead_letters is not None:
             owner.get_or_create_topic(dead_letters, 1)
@@ -126,7 +126,7 @@ def _plan(
     owner: Log,
     name: str,
     arguments: dict[str, Any],
-    source: Source,
+    source: ImportSource,
     columns: StructType | None,
     topic: str,
     chunk_bytes: int,
@@ -163,7 +163,7 @@ def _plan(
     return plans.settle(name, grown, version=version)
 
 
-def _fresh(name: str, plan: dict[str, Any], files: list[Found]) -> list[Found]:
+def _fresh(name: str, plan: dict[str, Any], files: list[StoredFile]) -> list[StoredFile]:
     """Return the files that are not part of a plan yet; one that has changed is refused."""
     known = {path: (size, changed) for chunk in plan["chunks"] for path, size, changed in chunk}
     for each in files:
@@ -177,7 +177,7 @@ def _fresh(name: str, plan: dict[str, Any], files: list[Found]) -> list[Found]:
     return [each for each in files if each.path not in known]
 
 
-def _chunks(files: list[Found], chunk_bytes: int) -> list[list[tuple[str, int, int]]]:
+def _chunks(files: list[StoredFile], chunk_bytes: int) -> list[list[tuple[str, int, int]]]:
     """Put files together, in their order, until they are enough for a commit."""
     chunks: list[list[tuple[str, int, int]]] = []
     size = 0
@@ -190,7 +190,7 @@ def _chunks(files: list[Found], chunk_bytes: int) -> list[list[tuple[str, int, i
     return chunks
 
 
-def _made(owner: Log, topic: str, rows: Rows, partitions: int | None) -> bool:
+def _made(owner: Log, topic: str, rows: ImportRows, partitions: int | None) -> bool:
     """Make the topic, if there is none."""
     try:
         owner.describe_topic(topic)
@@ -213,7 +213,7 @@ class _Run:
         name: str,
         topic: str,
         dead_letters: str | None,
-        rows: Rows,
+        rows: ImportRows,
         progress: Progress,
     ) -> None:
         self._owner = owner

@@ -17,7 +17,7 @@ _HIDDEN: Final = ("_", ".")
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredFile:
     """A file as it is now."""
 
     path: str
@@ -25,9 +25,9 @@ class Found:
     changed_ms: int
 
 
-def found_files(spark: SparkSession, paths: Sequence[str]) -> list[Found]:
+def found_files(spark: SparkSession, paths: Sequence[str]) -> list[StoredFile]:
     """Return the files of paths, each a file, a folder or a pattern, sorted by name."""
-    found: dict[str, Found] = {}
+    found: dict[str, StoredFile] = {}
     for path in paths:
         system, place = _opened(spark, path)
         matches = system.globStatus(place) or []
@@ -39,7 +39,7 @@ def found_files(spark: SparkSession, paths: Sequence[str]) -> list[Found]:
     return [found[name] for name in sorted(found)]
 
 
-def _below(system: Any, status: Any) -> list[Found]:
+def _below(system: Any, status: Any) -> list[StoredFile]:
     if status.isFile():
         return [_file(status)]
     found = []
@@ -49,8 +49,8 @@ def _below(system: Any, status: Any) -> list[Found]:
     return found
 
 
-def _file(status: Any) -> Found:
-    return Found(
+def _file(status: Any) -> StoredFile:
+    return StoredFile(
         str(status.getPath().toString()), int(status.getLen()), int(status.getModificationTime())
     )
 
@@ -63,7 +63,7 @@ def _opened(spark: SparkSession, path: str) -> tuple[Any, Any]:
     return system, place
 
 
-class Destination:
+class ExportFolder:
     """A folder that is to have new contents: whole, or not at all."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -98,7 +98,7 @@ class Destination:
         """Remove what was written so far."""
         self._system.delete(self._at(self.unfinished), True)
 
-    def files(self) -> list[Found]:
+    def files(self) -> list[StoredFile]:
         """Return the files that it has."""
         return found_files(self._spark, [self.path])
 

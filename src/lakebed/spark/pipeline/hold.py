@@ -28,7 +28,7 @@ from typing import Any, Final
 from lakebed.errors import PipelineRunningError, from_os_error
 from lakebed.host import OsDisk
 from lakebed.host.disk import LockHeldError
-from lakebed.spark.pipeline.place import Place
+from lakebed.spark.pipeline.place import CheckpointFolder
 from lakebed.spark.pipeline.spec import PipelineSpec
 from lakebed.spark.pipeline.status import LIVE, stored
 
@@ -41,7 +41,7 @@ LOCK: Final = ".lock"
 @contextlib.contextmanager
 def held(spec: PipelineSpec) -> Iterator[None]:
     """Hold a pipeline's checkpoints within the block; `PipelineRunningError` if somebody does."""
-    place = Place(spec.place)
+    place = CheckpointFolder(spec.place)
     path = _path(place)
     disk = OsDisk()
     try:
@@ -63,7 +63,7 @@ def held(spec: PipelineSpec) -> Iterator[None]:
         lock.release()
 
 
-def _path(place: Place) -> Path:
+def _path(place: CheckpointFolder) -> Path:
     if place.folder is not None:
         return place.folder / LOCK
     digest = hashlib.sha256(place.location.rstrip("/").encode()).hexdigest()
@@ -85,7 +85,7 @@ def _facts(text: str) -> dict[str, Any]:
         return {"owner": "unknown"}
 
 
-def _warn_of_others(spec: PipelineSpec, place: Place) -> None:
+def _warn_of_others(spec: PipelineSpec, place: CheckpointFolder) -> None:
     """Return which flows may run on another machine, whose locks are not seen from here."""
     for flow in spec.flows():
         status = stored(place, flow.name)

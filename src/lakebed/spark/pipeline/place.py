@@ -27,7 +27,7 @@ STATUS: Final = "status.json"
 _VERSION: Final = 1
 
 
-class Place:
+class CheckpointFolder:
     """The checkpoints of one pipeline. One thread."""
 
     def __init__(self, location: str) -> None:

@@ -26,7 +26,7 @@ from lakebed.spark.java import check_java
 from lakebed.spark.pipeline.compatibility import check_compatible, definition
 from lakebed.spark.pipeline.fields import Problem
 from lakebed.spark.pipeline.flow_query import POLL_SECONDS, FlowQuery
-from lakebed.spark.pipeline.place import FLOW, STATUS, Place
+from lakebed.spark.pipeline.place import FLOW, STATUS, CheckpointFolder
 from lakebed.spark.pipeline.plan import Planner
 from lakebed.spark.pipeline.spec import AVAILABLE_NOW, Flow, Mode, PipelineSpec
 from lakebed.spark.pipeline.status import FlowStatus, lag_of, owner, stored
@@ -60,7 +60,7 @@ def running(
     master: str | None = None,
     available_now: bool = False,
     silent: bool = False,
-) -> Iterator[Run]:
+) -> Iterator[PipelineRun]:
     """Return a pipeline that is ready to run, in this session or in one of its own.
 
     Without one it takes the session that runs, if there is one, wherever that runs. A session of
@@ -82,7 +82,7 @@ def running(
     try:
         with contextlib.ExitStack() as stack:
             connection = log if isinstance(log, Log) else stack.enter_context(lakebed.open(url))
-            yield Run(spec, spark, connection, url, available_now=available_now)
+            yield PipelineRun(spec, spark, connection, url, available_now=available_now)
     finally:
         if own is not None:
             own.stop()
@@ -94,7 +94,7 @@ def _settings(spec: PipelineSpec) -> dict[str, str]:
     return {**spec.spark, _JAVA_OPTIONS: f"-Xss4m {options}".strip()}
 
 
-class Run:
+class PipelineRun:
     """A pipeline that runs. One thread owns it; `stopping` may be set by any."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Run:
         self._spark = spark
         self._log = log
         self._url = url
-        self._place = Place(spec.place)
+        self._place = CheckpointFolder(spec.place)
         self._available_now = available_now or spec.trigger == AVAILABLE_NOW
         self._flows: dict[str, FlowQuery] = {}
         self.stopping: Final = threading.Event()

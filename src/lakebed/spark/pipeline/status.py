@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from lakebed.api.log import Log
 from lakebed.errors import LakebedError
 from lakebed.spark.offsets import Position, position
-from lakebed.spark.pipeline.place import STATUS, Place
+from lakebed.spark.pipeline.place import STATUS, CheckpointFolder
 from lakebed.spark.pipeline.spec import PipelineSpec
 
 Counts = Mapping[str, Mapping[str, int]]
@@ -127,7 +127,7 @@ def _behind(
     )
 
 
-def stored(place: Place, flow: str) -> FlowStatus:
+def stored(place: CheckpointFolder, flow: str) -> FlowStatus:
     """Return what was written about a flow after its last batch."""
     document = place.read(flow, STATUS)
     if document is None:
@@ -136,12 +136,12 @@ def stored(place: Place, flow: str) -> FlowStatus:
     return FlowStatus(**{name: value for name, value in document.items() if name in names})
 
 
-def look(spec: PipelineSpec, place: Place, log: Log | None) -> list[FlowStatus]:
+def look(spec: PipelineSpec, place: CheckpointFolder, log: Log | None) -> list[FlowStatus]:
     """Return how far each flow is from its checkpoint; with the log, how far behind that is."""
     return [_look(place, flow.name, log) for flow in spec.flows()]
 
 
-def _look(place: Place, flow: str, log: Log | None) -> FlowStatus:
+def _look(place: CheckpointFolder, flow: str, log: Log | None) -> FlowStatus:
     status = stored(place, flow)
     if status.state in LIVE and _is_gone(status.owner):
         status = replace(status, state="killed", next_attempt=None)

@@ -23,7 +23,7 @@ _PIECE: Final = re.compile(
 _SYNTAX: Final = re.compile(r"(.*?) \(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
-class Found(NamedTuple):
+class FileMistake(NamedTuple):
     """A mistake in a file, with where it is."""
 
     file: str
@@ -41,19 +41,19 @@ class PipelineFile(NamedTuple):
     path: Path
     spec: PipelineSpec | None
     """None if there is a mistake that is not only worth a note."""
-    problems: list[Found]
+    problems: list[FileMistake]
     lines: dict[KeyPath, int]
     draft: PipelineSpec | None = None
     """What can be made out of it, mistakes or not; None if it is no TOML."""
     wrong: frozenset[KeyPath] = frozenset()
     """The keys with mistakes that are not only worth a note."""
 
-    def found(self, problem: Problem) -> Found:
+    def found(self, problem: Problem) -> FileMistake:
         """Return a problem its line."""
         line = line_of(self.lines, problem.path)
         if problem.below:
             line += problem.below - 1 + self._begins_below(line)
-        return Found(str(self.path), line, problem.message, problem.fatal)
+        return FileMistake(str(self.path), line, problem.message, problem.fatal)
 
     def _begins_below(self, line: int) -> bool:
         """Return whether a long text begins in the line after its key."""
@@ -67,7 +67,7 @@ class PipelineFile(NamedTuple):
         return self.spec
 
 
-def refusal(problems: list[Found]) -> PipelineFileError:
+def refusal(problems: list[FileMistake]) -> PipelineFileError:
     """Return the error that names every mistake, each on a line of its own."""
     fatal = [str(each) for each in problems if each.fatal]
     return PipelineFileError("\n".join(fatal))
@@ -99,11 +99,11 @@ def checked_document(path: Path, document: Any, lines: dict[KeyPath, int]) -> Pi
     return file._replace(problems=found)
 
 
-def _syntax(path: Path, text: str, error: tomllib.TOMLDecodeError) -> Found:
+def _syntax(path: Path, text: str, error: tomllib.TOMLDecodeError) -> FileMistake:
     match = _SYNTAX.fullmatch(str(error))
     message = match[1] if match else str(error)
     line = int(match[2]) if match and match[2] else text.count("\n") + 1
-    return Found(str(path), line, f"not TOML: {message}", True)
+    return FileMistake(str(path), line, f"not TOML: {message}", True)
 
 
 def line_of(lines: dict[KeyPath, int], path: KeyPath) -> int:

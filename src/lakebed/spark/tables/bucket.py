@@ -19,11 +19,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from lakebed.host.table_files import TableFiles, Written
+from lakebed.host.table_files import TableFiles, WrittenFile
 from lakebed.iceberg.derived_files import DELETES_SCHEMA
 from lakebed.reports.derived import BUCKET, DATA, DELETES, DerivedFile, DerivedTable
 from lakebed.spark.tables.history import TIME, versions
-from lakebed.spark.tables.rows import Order, conformed, found, latest, sorted_by_key, without
+from lakebed.spark.tables.rows import RowOrder, conformed, found, latest, sorted_by_key, without
 
 REPORT: Final = pa.schema(
     [
@@ -54,7 +54,7 @@ class Task:
     files: Mapping[int, tuple[DerivedFile, ...]]
     place: str
     store: TableFiles
-    order: Order
+    order: RowOrder
     folded: frozenset[int]
 
     def run(self, bucket: int, changes: pa.Table) -> pa.Table:
@@ -225,7 +225,7 @@ class _Bucket:
         table = sorted_by_key(rows, key)
         return [_told(DATA, self._write("rows", self.task.table.schema, table))]
 
-    def _write(self, what: str, schema: pa.Schema, table: pa.Table) -> Written:
+    def _write(self, what: str, schema: pa.Schema, table: pa.Table) -> WrittenFile:
         name = f"{self.number:05d}-{what}-{uuid.uuid4().hex}.parquet"
         place = f"{self.task.place}/{name}"
         plain = (*self.task.table.key, "pos")
@@ -239,7 +239,7 @@ def _joined(one: Any, other: Any) -> Any:
     return np.union1d(one, other)
 
 
-def _told(what: str, written: Written) -> tuple[str, str, int, int]:
+def _told(what: str, written: WrittenFile) -> tuple[str, str, int, int]:
     return (what, written.location, written.rows, written.bytes)
 
 

@@ -41,7 +41,7 @@ from lakebed.spark.tables.bucket import (
 )
 from lakebed.spark.tables.folding import by_bucket, folded
 from lakebed.spark.tables.history import TIME
-from lakebed.spark.tables.rows import Order
+from lakebed.spark.tables.rows import RowOrder
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -115,7 +115,7 @@ def apply(
         files=files,
         place=f"{table.location}/data/{uuid.uuid4().hex}",
         store=table_files(log.derived),
-        order=Order(order, tuple(order[each] for each in moved)),
+        order=RowOrder(order, tuple(order[each] for each in moved)),
         folded=folded(files, table.buckets),
     )
     told = _run(prepared, task)

@@ -32,7 +32,7 @@ def key_codes(rows: pa.Table, key: Sequence[str]) -> Numbers:
     return codes
 
 
-class Order(NamedTuple):
+class RowOrder(NamedTuple):
     """Which rows of a key are later: by these columns, the most significant first."""
 
     columns: tuple[str, ...]
@@ -42,7 +42,7 @@ class Order(NamedTuple):
     """
 
 
-def in_order(rows: pa.Table, codes: Numbers, order: Order) -> Numbers:
+def in_order(rows: pa.Table, codes: Numbers, order: RowOrder) -> Numbers:
     """Return the rows' numbers, key by key, each key's rows in their order, the latest one last."""
     sequence = _sorted(rows, codes, order.columns)
     if not order.moved or len(codes) < 2:
@@ -71,7 +71,7 @@ def ends_key(codes: Numbers) -> Numbers:
     return np.append(codes[1:] != codes[:-1], True) if len(codes) else np.zeros(0, bool)
 
 
-def latest(rows: pa.Table, key: Sequence[str], order: Order) -> pa.Table:
+def latest(rows: pa.Table, key: Sequence[str], order: RowOrder) -> pa.Table:
     """Return the latest row of each key."""
     codes = key_codes(rows, key)
     if len(codes) and codes.max() + 1 == len(codes):

@@ -62,7 +62,7 @@ class _Look:
     """Offsets at which another new segment begins."""
 
 
-class Survival:
+class CompactionRewrite:
     """Acts on survivors. One thread at a time, and none that cleans up meanwhile."""
 
     def __init__(
