@@ -84,6 +84,7 @@ OTHERS: dict[str, tuple[str, object]] = {
     "sync": ("interval", SyncMode.INTERVAL),
     "acks": ("store", AckMode.STORE),
     "namespace": ("a.b", "a.b"),
+    "advertise": ("a.example.com:4747", "a.example.com:4747"),
     "store": ("s3://b/p", "s3://b/p"),
     "catalog": ('{ type = "sql", "a.b" = "env:C" }', {"type": "sql", "a.b": "env:C"}),
     "store_options": ('{ "s3.region" = "x" }', {"s3.region": "x"}),

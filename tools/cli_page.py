@@ -25,7 +25,8 @@ COMMON: Final = frozenset({"--data", "--json", "--help"})
 _COMMON_TEXTS: Final = ("The log's folder, or the URL", "Write JSON lines", "Show this message")
 
 _MARKED: Final = re.compile(
-    r"^(#+ `lakebed ([a-z ]*[a-z])\b[^\n]*`\n\n<!--help-->\n).*?^(?=<!--end-->$)", re.M | re.S
+    r"^(#+ `lakebed ([a-z]+(?:[ -][a-z]+)*)\b[^\n]*`\n\n<!--help-->\n).*?^(?=<!--end-->$)",
+    re.M | re.S,
 )
 _LITERAL: Final = re.compile(
     r"(?<![`\w-])(--[a-z][a-z-]*|LAKEBED_[A-Z]+|[a-z]+\.(?:toml|json|html))\b"

@@ -52,7 +52,11 @@ PARTS = {
         "tests/proof/test_engine_model.py",
         "tests/raft/test_model.py",
     ],
-    "chain": ["tests/chain/test_schedules.py", "tests/proof/test_chain_kills.py"],
+    "chain": [
+        "tests/chain/test_schedules.py",
+        "tests/proof/test_chain_kills.py",
+        "tests/serve/test_failover.py",
+    ],
     "lake": ["tests/proof/test_lake_kills.py", "tests/proof/test_derived_kills.py"],
     "server": ["tests/proof/test_server_load.py"],
     "soak": ["tests/proof/test_soak.py"],

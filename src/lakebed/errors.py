@@ -41,7 +41,7 @@
     │   ├── StoreDeniedError       the object store refuses these credentials
     │   ├── StoreNotFoundError     the object store has no such bucket or object
     │   ├── StoreUnfitError        the object store ignores the conditions of a write
-    │   ├── NotOwnerError          another process has taken over the log
+    │   ├── NotOwnerError          another server owns the log (retriable)
     │   ├── UnauthenticatedError   a server cannot identify the caller
     │   ├── AccessDeniedError      the caller may not do this
     │   ├── QuotaExceededError     the caller exceeds a limit (retriable)
@@ -413,10 +413,11 @@ class StoreUnfitError(RejectedError):
 
 
 class NotOwnerError(RejectedError):
-    """Another process has taken over the log, or may have."""
+    """Another process owns the log, or may own it; `address` in the facts says where, if known."""
 
     code = "not_owner"
-    advice = "write to the owner that the message names; open the log again to follow it"
+    retriable = True
+    advice = "call the owner that the message names; a client whose URL names all servers does"
 
 
 class UnauthenticatedError(RejectedError):

@@ -161,8 +161,8 @@ def test_every_error_has_a_status_that_fits_its_kind() -> None:
         if issubclass(kind, errors.StopError | errors.UnknownOutcomeError):
             assert status == 500, kind
         if kind.retriable:
-            assert status in (404, 409, 429, 503), kind
-    assert set(STATUSES.values()) <= {400, 401, 403, 404, 409, 410, 413, 416, 429, 500, 503}
+            assert status in (404, 409, 421, 429, 503), kind
+    assert set(STATUSES.values()) <= {400, 401, 403, 404, 409, 410, 413, 416, 421, 429, 500, 503}
 
 
 def test_a_failure_of_the_server_itself_is_told_without_its_inside(

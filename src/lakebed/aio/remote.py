@@ -224,7 +224,8 @@ class AsyncRemoteLog(AsyncLog):
         with self._log._reading.waiting.under_a_name() as name:
             while True:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                wait = _WAIT_MS_MAX if left is None else min(_WAIT_MS_MAX, int(left * 1000))
+                most = self._log._connection.wait_ms_max(_WAIT_MS_MAX)
+                wait = most if left is None else min(most, int(left * 1000))
                 asked = {**ticket, "offset": offset, "wait_ms": wait, "waiter": name}
                 table, said = await self._answer(asked)
                 if table.num_rows or (left is not None and left * 1000 <= wait):

@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "group": "group.group",
     "job": "job.job",
     "lake": "lake.lake",
+    "owner": "owner.owner",
     "pipeline": "pipeline.pipeline",
     "produce": "produce.produce",
     "restore": "backup.restore",

@@ -20,6 +20,8 @@ from lakebed.types import Closing
 if TYPE_CHECKING:
     from lakebed.demo.measures import Measures
 
+_RECORDS: Final = 200_000
+_FAILOVER_RECORDS: Final = 20_000
 _RECORDS_MIN: Final = 2_000
 """Fewer records would be written before the writer could be killed."""
 _RECORDS_MAX: Final = 5_000_000
@@ -33,9 +35,7 @@ _REPORT: Final = "report.html"
     "--records",
     metavar="N",
     type=click.IntRange(_RECORDS_MIN, _RECORDS_MAX),
-    default=200_000,
-    show_default=True,
-    help="Number of records to write.",
+    help="Number of records to write; default 200,000, with --failover 20,000.",
 )
 @click.option(
     "--folder",
@@ -45,14 +45,49 @@ _REPORT: Final = "report.html"
     show_default=True,
     help="Folder for the log and the report; replaces an earlier demo.",
 )
+@click.option(
+    "--failover",
+    is_flag=True,
+    help="Lose a server's machine instead: a standby takes over. Needs neither Spark nor Java.",
+)
 @json_option
 @click.pass_context
-def demo(ctx: click.Context, records: int, folder: Path, *, as_json: bool) -> None:
+def demo(
+    ctx: click.Context, records: int | None, folder: Path, *, failover: bool, as_json: bool
+) -> None:
     """Run the end-to-end demo: write, kill, recover, derive, compact, query, report.
 
     A writer and a Spark pipeline are killed (SIGKILL) and restarted; every record is compared with
     what was sent. The folder keeps the log and report.html. Exit code 1 if any check fails.
+
+    With --failover, the owner of two servers is killed and its folder deleted while orders flow.
+    The standby takes over; every acknowledged order is looked for.
     """
+    if failover:
+        _fail_over(ctx, records or _FAILOVER_RECORDS, folder, as_json=as_json)
+    else:
+        _run_story(ctx, records or _RECORDS, folder, as_json=as_json)
+
+
+def _fail_over(ctx: click.Context, records: int, folder: Path, *, as_json: bool) -> None:
+    from lakebed.demo.failover import failover_page, run_failover
+    from lakebed.demo.story import stage
+
+    with interruptible(), stage(folder), _Teller(silent=as_json) as teller:
+        measures = run_failover(folder, records, teller)
+        report = folder / _REPORT
+        report.write_text(failover_page(measures), encoding="utf8")
+    if as_json:
+        found = {"is_right": measures.is_right, **asdict(measures)}
+        write_json("demo", {"report": report, **found})
+    else:
+        verdict = "All checks passed" if measures.is_right else "SOME CHECKS FAILED"
+        write_line(f"{verdict}. Report: {report}")
+    if not measures.is_right:
+        ctx.exit(1)
+
+
+def _run_story(ctx: click.Context, records: int, folder: Path, *, as_json: bool) -> None:
     check_packages("demo", *_PACKAGES)
     check_java()
     from lakebed.demo.children import alone

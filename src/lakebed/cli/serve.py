@@ -57,6 +57,11 @@ _LOOK_SECONDS: Final = 0.2
     type=Folder(),
     help="With the URL of a store: this machine's copy; default in the user's cache.",
 )
+@click.option(
+    "--standby",
+    is_flag=True,
+    help="With a store: follow the log's owner, and take over when it is gone.",
+)
 @click.option("--host", metavar="HOST", help="Address to listen on; default 127.0.0.1.")
 @click.option(
     "--port",
@@ -79,26 +84,89 @@ _LOOK_SECONDS: Final = 0.2
     multiple=True,
     help="Any other setting of [serve]; may be repeated.",
 )
-def serve(data: Path | str, folder: Path | None, given: tuple[str, ...], **flags: Any) -> None:
+def serve(
+    data: Path | str,
+    folder: Path | None,
+    given: tuple[str, ...],
+    *,
+    standby: bool,
+    **flags: Any,
+) -> None:
     """Serve the log in a folder, or in a store, until SIGTERM or Ctrl-C.
 
     Options override the environment, which overrides lakebed.toml in the folder.
 
     The first signal shuts down cleanly: calls in progress finish, a checkpoint is taken, the folder
     is released. A second one ends the process immediately; nothing acknowledged is lost.
+
+    A log in a store is handed over: the store has everything, and a standby continues.
     """
-    import lakebed
-    from lakebed.engine.by_url import open_by_url
-    from lakebed.serve.server import Server
+    place, config_of_log = locate_log(data, folder)
+    if config_of_log.ships:
+        served = _config(config_of_log.serve, flags, given)
+        _serve_roles(data, place, config_of_log, served, standby=standby)
+        return
+    if standby:
+        raise click.UsageError("--standby needs a log in a store: --data s3://... or [wal] acks")
+    _serve_folder(place, flags, given)
+
+
+def locate_log(data: Path | str, folder: Path | None) -> tuple[Path, LogConfig]:
+    """Return the folder of a log on this machine, and its settings."""
+    from lakebed.engine.by_url import with_store
 
     place = _place(data, folder)
-    config = _config(effective_config(OsDisk(), place, os.environ).serve, flags, given)
-    _check(config, place)
+    config = effective_config(OsDisk(), place, os.environ)
+    return place, with_store(config, data) if isinstance(data, str) else config
+
+
+def _serve_roles(
+    data: Path | str, folder: Path, config: LogConfig, serve: ServeConfig, *, standby: bool
+) -> None:
+    """Serve a log in a store: as a standby, and as its owner."""
+    from lakebed.serve.roles import Roles
+
+    def report(role: str, url: str) -> None:
+        _log.info("role: %s", role, extra={"url": url})
+        if role == "owner":
+            click.echo(f"serving {data} at {url}" + _http(roles.server, serve))
+        elif standby:
+            click.echo(f"standby for {data} at {url}")
+
+    roles = Roles(folder, config, serve, standby=standby, report=report)
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            roles.run()
+        except BaseException as error:
+            failure.append(error)
+
+    with _logging(serve), _signals() as stopping, _hangups(roles.reload):
+        _raise_open_files(serve)
+        worker = threading.Thread(target=run, name="lakebed-roles", daemon=True)
+        worker.start()
+        while worker.is_alive() and not stopping.wait(_LOOK_SECONDS / 10):
+            pass
+        roles.stop()
+        worker.join()
+    if failure and not stopping.is_set():
+        raise failure[0]
+    if roles.abandoned:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _serve_folder(folder: Path, flags: dict[str, Any], given: tuple[str, ...]) -> None:
+    """Serve a log that is on this disk alone."""
+    import lakebed
+    from lakebed.serve.server import Server
+
+    config = _config(effective_config(OsDisk(), folder, os.environ).serve, flags, given)
+    _check(config, folder)
     with Meter(silent=config.log_format == "json") as meter:
-        if isinstance(data, str):
-            log = open_by_url(data, None, folder=place, progress=meter)
-        else:
-            log = lakebed.Log.open(os.fspath(place), progress=meter)
+        log = lakebed.Log.open(os.fspath(folder), progress=meter)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_logging(config))
@@ -109,7 +177,7 @@ def serve(data: Path | str, folder: Path | None, given: tuple[str, ...], **flags
             log.close()
             raise
         stack.enter_context(_hangups(server.reload))
-        click.echo(f"serving {data} at {server.url}" + _http(server, config))
+        click.echo(f"serving {folder} at {server.url}" + _http(server, config))
         while not stopping.wait(_LOOK_SECONDS):
             pass  # a signal that another thread was given is handled when this one wakes up
         _log.info("stopping")

@@ -71,6 +71,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "store": "a URL",
     "store_options": "a table of names and text",
     "host": "an address or a name",
+    "advertise": "a host, or a host and a port",
     "tls_cert": "a path",
     "tls_key": "a path",
     "tls_client_ca": "a path",

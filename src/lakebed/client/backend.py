@@ -46,7 +46,8 @@ class RemoteFetcher:
 
     def fetch(self, cursor: Cursor, request: FetchRequest, seconds: float | None) -> Fetched:
         """Return the next records behind a cursor, and wait for them at most so long."""
-        wait_ms = WAIT_MS_MAX if seconds is None else min(WAIT_MS_MAX, int(seconds * 1000))
+        most = self._connection.wait_ms_max(WAIT_MS_MAX)
+        wait_ms = most if seconds is None else min(most, int(seconds * 1000))
         if not cursor.positions:
             return self._wait_for_partitions(cursor, request, wait_ms / 1000)
         with self._waiting.under_a_name() as name:

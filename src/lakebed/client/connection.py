@@ -3,6 +3,9 @@
 A call that certainly did not reach the server is repeated until `retry_ms` have passed, as is one
 that may be made twice. Whether any other one happened when the connection broke under way is not
 known: it raises `UnknownOutcomeError`.
+
+A URL may name several servers of one log. `client/route.py` decides which of them is called; calls
+are repeated at another one as they are repeated at a server that was restarted.
 """
 
 from __future__ import annotations
@@ -14,17 +17,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from lakebed.client.address import Address
 from lakebed.client.config import ClientConfig
 from lakebed.client.diagnosis import diagnosis
+from lakebed.client.route import Route
 from lakebed.errors import (
     ClosedError,
     InvalidArgumentError,
     LakebedError,
+    NotOwnerError,
+    PoisonedError,
     ProtocolError,
     QuotaExceededError,
     ServerUnavailableError,
@@ -42,10 +48,6 @@ from lakebed.wire.quiet import quieten
 
 _log = logging.getLogger("lakebed.client")
 
-SCHEMES: Final = {"lakebed": "grpc+tcp", "lakebed+tls": "grpc+tls"}
-UNIX: Final = "lakebed+unix"
-"""The scheme of a log that is served to one user's processes only, by a Unix socket."""
-PORT: Final = 4747
 PAUSE_SECONDS: Final = 0.02
 PAUSE_SECONDS_MAX: Final = 1.0
 _QUICK_SECONDS: Final = 60.0
@@ -57,6 +59,10 @@ _TELL_SECONDS: Final = 2.0
 """After so long it is told that a call is being repeated."""
 _HELLO_SECONDS: Final = 5.0
 """How long one attempt waits for the first answer of a server."""
+_ELSEWHERE_SECONDS: Final = 2.0
+"""How long a server is waited for if the URL names another one: an owner that is paused, or cut
+off, must not hold up its clients."""
+_WAIT_MS_ELSEWHERE: Final = 2_000
 _LOOK_SECONDS: Final = 2.0
 """How often it is looked for a mistake while the first answer does not come."""
 _OPTIONS: Final = (
@@ -89,21 +95,23 @@ class Connection:
     ) -> None:
         self.url = url
         self.config = config = config.resolved()
-        location, self._port, tls = _location(url)
+        self.route = Route(url)
         self._options: dict[str, Any] = {"generic_options": list(_OPTIONS)}
-        if tls:
+        if self.route.tls:
             _check_pem(config)
             if config.ca is not None:
                 self._options["tls_root_certs"] = _pem(config.ca)
             if config.cert is not None and config.key is not None:
                 self._options["cert_chain"] = _pem(config.cert)
                 self._options["private_key"] = _pem(config.key)
-        self._location = location
         quieten()
         headers = [] if config.token is None else [_header(config.token)]
         self._headers = headers
         self.options = fl.FlightCallOptions(headers=headers)
-        self._client: Any = None
+        self._clients: dict[str, Any] = {}
+        """The Flight client of each location that was called."""
+        self._log_id = ""
+        """The log that the first server serves; the others must serve the same one."""
         self._guard = threading.Lock()
         self._woken = threading.Event() if woken is None else woken
         """Set when nothing is to be repeated any more."""
@@ -116,9 +124,9 @@ class Connection:
         """Leave the connection to the parent process."""
         self.forked = True
         self._guard = threading.Lock()  # a thread of the parent may have held the other one
-        if self._client is not None:
+        if self._clients:
             _process.has_parents_grpc = True
-            keep_forever(self._client)
+            keep_forever(dict(self._clients))
 
     def check_process(self) -> None:
         """Raise `ClosedError` in a process that was forked from the one that opened the log."""
@@ -135,14 +143,54 @@ class Connection:
 
     @property
     def client(self) -> Any:
-        """The Flight client."""
+        """The Flight client of the server in use."""
+        address = self.route.current
+        client = self._clients.get(address.location)
+        if client is None or self.closed or self.forked or _process.has_parents_grpc:
+            client = self._connect(address)
+        return client
+
+    def _connect(self, address: Address) -> Any:
+        """Connect to a server; to a second one only if it serves the same log."""
+        client = self._client_of(address)
+        if self._log_id:
+            self._check_hello(self._ask(client), address)
+        with self._guard:
+            self._clients[address.location] = client
+        return client
+
+    def _ask(self, client: Any) -> Any:
+        """Return what a server says of itself."""
+        action = fl.Action("hello", pack({}))
+        try:
+            (reply,) = client.do_action(action, self._within(self._hello_seconds()))
+        except (pa.ArrowException, OSError) as failure:
+            if getattr(failure, "extra_info", None):
+                raise
+            # In the words of gRPC for a call that was not sent: whatever is called was not.
+            raise fl.FlightUnavailableError(f"failed to connect: {failure}") from failure
+        return unpack(memoryview(reply.body))
+
+    def _client_of(self, address: Address) -> Any:
+        """Return a Flight client of an address, which need not be one that was called before."""
         self.check_process()
         with self._guard:
             if self.closed:
                 raise ClosedError("the log is closed", url=self.url)
-            if self._client is None:
-                self._client = fl.connect(self._location, **self._options)
-            return self._client
+            known = self._clients.get(address.location)
+            return fl.connect(address.location, **self._options) if known is None else known
+
+    def _check_hello(self, said: Any, address: Address) -> None:
+        """Refuse a server of another protocol, or of another log than the first one serves."""
+        if not isinstance(said, dict) or said.get("protocol") != VERSION:
+            raise ProtocolError("the server speaks another protocol", url=address.url)
+        if self._log_id and said.get("log") != self._log_id:
+            raise InvalidArgumentError(
+                "the servers of a URL must serve one log",
+                url=address.url,
+                log=self._log_id,
+                got=said.get("log"),
+            )
 
     def call(self, name: str, /, **request: Any) -> Any:
         """Make a call and return its reply."""
@@ -153,7 +201,9 @@ class Connection:
         is_slow = operation.pace is Pace.SLOW
 
         def attempt() -> Any:
-            options = self.options if is_slow else self._in_time(begun)
+            options = self.options
+            if not is_slow:
+                options = self._in_time(begun, may_go_elsewhere=operation.safe)
             results = list(self.client.do_action(action, options))
             if len(results) != 1:
                 raise ProtocolError("a call has one reply", call=name, got=len(results))
@@ -161,14 +211,18 @@ class Connection:
 
         return self.repeated(attempt, safe=operation.safe)
 
-    def _in_time(self, begun: float, wait_ms: int = 0) -> Any:
+    def _in_time(self, begun: float, wait_ms: int = 0, *, may_go_elsewhere: bool = False) -> Any:
         """Return the options of an attempt of a call: the one place that computes its deadline.
 
         What is left of `retry_ms`, but no less than a slow server needs, and how long the server
-        waits for records; 60 seconds at most.
+        waits for records; 60 seconds at most. What another server can be asked as well is given
+        only what a slow server needs.
         """
         left = begun + self.config.retry_ms / 1000 - time.monotonic()
-        return self._within(min(_QUICK_SECONDS, max(_LEAST_SECONDS, left) + wait_ms / 1000))
+        least = max(_LEAST_SECONDS, left)
+        if may_go_elsewhere and self.route.has_several:
+            least = _LEAST_SECONDS
+        return self._within(min(_QUICK_SECONDS, least + wait_ms / 1000))
 
     def _within(self, seconds: float) -> Any:
         """Return the options of a call that a server which lives answers in time."""
@@ -185,12 +239,13 @@ class Connection:
 
         def attempt() -> Any:
             nonlocal look_at
+            address = self.route.current
             try:
-                (reply,) = self.client.do_action(action, self._within(_HELLO_SECONDS))
+                (reply,) = self.client.do_action(action, self._within(self._hello_seconds()))
             except (pa.ArrowException, OSError) as failure:
                 unavailable = isinstance(self.error_of(failure), ServerUnavailableError)
-                if unavailable and self._port and time.monotonic() >= look_at:
-                    mistake = diagnosis(self.url, self._port, self.config)
+                if unavailable and address.port and time.monotonic() >= look_at:
+                    mistake = diagnosis(address.url, address.port, self.config)
                     look_at = time.monotonic() + _LOOK_SECONDS
                     if mistake is not None:
                         raise mistake from failure
@@ -198,9 +253,32 @@ class Connection:
             return unpack(memoryview(reply.body))
 
         said = self.repeated(attempt, safe=True, seconds=seconds)
-        if not isinstance(said, dict) or said.get("protocol") != VERSION:
-            raise ProtocolError("the server speaks another protocol", url=self.url)
-        return said
+        self._check_hello(said, self.route.current)
+        self._log_id = str(said.get("log", ""))
+        return dict(said)
+
+    def _hello_seconds(self) -> float:
+        return _ELSEWHERE_SECONDS if self.route.has_several else _HELLO_SECONDS
+
+    def wait_ms_max(self, most: int) -> int:
+        """Return how long a request may wait at the server: not long if there is another one."""
+        return min(most, _WAIT_MS_ELSEWHERE) if self.route.has_several else most
+
+    def look_elsewhere(self) -> bool:
+        """Ask the other servers whether one of them owns the log; if so, use it from now on."""
+        for address in self.route.others():
+            try:
+                client = self._client_of(address)
+                said = self._ask(client)
+                self._check_hello(said, address)
+            except (LakebedError, pa.ArrowException, OSError):
+                continue  # it does not own the log, or is gone as well
+            if said.get("role", "owner") == "owner":
+                with self._guard:
+                    self._clients[address.location] = client
+                self.route.use(address)
+                return True
+        return False
 
     def call_once(self, name: str, /, **request: Any) -> None:
         """Make a call that may as well fail: it is not repeated, and its reply is not wanted."""
@@ -218,7 +296,8 @@ class Connection:
         def attempt() -> pa.Table:
             options = self.options
             if STREAMS[ticket["call"]].pace is not Pace.SLOW:
-                options = self._in_time(begun, ticket.get("wait_ms") or 0)
+                wait_ms = ticket.get("wait_ms") or 0
+                options = self._in_time(begun, wait_ms, may_go_elsewhere=True)
             return self.client.do_get(packed, options).read_all()
 
         table = self.repeated(attempt, safe=True)
@@ -250,6 +329,23 @@ class Connection:
         except (pa.ArrowException, OSError) as failure:
             raise self.error_of(failure) from failure
 
+    def may_pass(self, error: LakebedError, *, safe: bool) -> bool:
+        """Return True if a repetition may succeed, at this server or at another one.
+
+        A log that has stopped stays stopped until it is opened again; another server may own it.
+        """
+        if isinstance(error, ServerUnavailableError | NotOwnerError):
+            return True
+        stopped = isinstance(error, UnknownOutcomeError | PoisonedError)
+        return safe and stopped and self.route.has_several
+
+    def leave(self, address: Address, error: LakebedError) -> None:
+        """Call another server from now on: the one that an error names, or the next one."""
+        if isinstance(error, NotOwnerError):
+            self.route.follow(address, error)
+        elif self.may_pass(error, safe=True):
+            self.route.leave(address)
+
     def error_of(self, failure: BaseException) -> LakebedError:
         """Return what Flight raised as one of ours."""
         if isinstance(failure, LakebedError):
@@ -273,9 +369,9 @@ class Connection:
             return
         with self._guard:
             self.closed = True
-            client, self._client = self._client, None
+            clients, self._clients = self._clients, {}
         self._woken.set()
-        if client is not None:
+        for client in clients.values():
             with contextlib.suppress(pa.ArrowException):
                 client.close()
 
@@ -286,6 +382,7 @@ class _Outages:
     def __init__(self, connection: Connection, *, safe: bool) -> None:
         self._connection = connection
         self._safe = safe
+        self._address = connection.route.current
         self._begun = time.monotonic()
         self._reported = False
 
@@ -295,12 +392,14 @@ class _Outages:
         error = connection.error_of(failure)
         if isinstance(error, QuotaExceededError):
             return _wait_seconds(error)
-        if not isinstance(error, ServerUnavailableError):
+        if not connection.may_pass(error, safe=self._safe):
             raise error from failure
         if not self._safe and not is_unsent(failure):
             raise UnknownOutcomeError(
                 "the connection was lost during the call", url=connection.url
             ) from failure
+        connection.leave(self._address, error)
+        self._address = connection.route.current
         if time.monotonic() - self._begun > _TELL_SECONDS and not self._reported:
             self._reported = True
             _log.warning("waiting for the server: url=%s %s", connection.url, error)
@@ -317,33 +416,6 @@ def is_unsent(failure: BaseException) -> bool:
 def _wait_seconds(error: LakebedError) -> float:
     wait = error.facts.get("wait_ms", 0)
     return wait / 1000 if isinstance(wait, int | float) else 0.0
-
-
-def _location(url: str) -> tuple[str, int, bool]:
-    """Return where a URL leads, as Flight says it, and whether that is by TLS."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or PORT
-    except ValueError as error:
-        raise InvalidArgumentError("not a log's URL", url=url, reason=str(error)) from error
-    if parts.scheme == UNIX:
-        if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
-            raise InvalidArgumentError("must be lakebed+unix:// and an absolute path", url=url)
-        return f"grpc+unix://{parts.path}", 0, False
-    scheme = SCHEMES.get(parts.scheme)
-    if scheme is None:
-        raise InvalidArgumentError(
-            "the URL of a served log must be lakebed://HOST:PORT or lakebed+tls://HOST:PORT",
-            scheme=parts.scheme,
-        )
-    if parts.username is not None or parts.password is not None:
-        raise InvalidArgumentError(
-            "a URL must not contain a token: use LAKEBED_TOKEN or ClientConfig"
-        )
-    if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise InvalidArgumentError("the URL of a served log must have a host and a port", url=url)
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{scheme}://{host}:{port}", port, scheme == "grpc+tls"
 
 
 def _header(token: str) -> tuple[bytes, bytes]:

@@ -40,6 +40,7 @@ class Item:
         self.sequences = sequences
         """The first sequence number of each run; None: the lane gives it."""
         self.deadline = 0.0
+        self.sent_at = 0.0
         self.sent = False
         """It is on its way on the stream that is open now."""
         self.doubtful = False

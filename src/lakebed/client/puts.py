@@ -8,6 +8,10 @@ was not acknowledged is sent again, in order, on the next one. The server rememb
 A batch that the server refuses leaves a gap, for which it refuses the ones sent behind it. These
 are not lost: once all are answered, they are numbered again and sent again.
 
+A server that does not own the log refuses its batches, and one that was fenced cannot say whether
+it wrote them. Both end the stream like a broken connection: the batches are sent to another server
+under the same numbers.
+
 A batch that was under way when its stream broke is *doubtful*: it may have been written. It is sent
 again under the same numbers, and only its acknowledgement settles that; whatever else ends the
 waiting for it is an unknown outcome. Numbers that a doubtful batch had are never used for another
@@ -40,16 +44,21 @@ from lakebed.errors import (
     ClosedError,
     FencedError,
     LakebedError,
+    NotOwnerError,
     ProtocolError,
     QuotaExceededError,
     RejectedError,
     SequenceGapError,
     ServerUnavailableError,
+    StopError,
+    UnknownOutcomeError,
 )
 from lakebed.host.forks import keep_forever, watch_forks
 from lakebed.host.retry import Backoff
 from lakebed.wire.protocol import STREAM_REQUESTS_MAX, pack, unpack
 
+_UNANSWERED_SECONDS: Final = 2.0
+"""After so long without an answer it is asked whether another server owns the log."""
 _SILENT_SECONDS: Final = 1.0
 """How long beyond its deadline a batch waits for a server that is there and says nothing."""
 _QUEUED_MAX: Final = 64
@@ -203,6 +212,7 @@ class ProducerStream:
 
     def _send(self, writer: Any, number: int, item: Item) -> None:
         item.sent = True
+        item.sent_at = time.monotonic()
         if item.sequences is None:
             runs: list[Any] = list(item.runs)
         else:
@@ -233,6 +243,7 @@ class ProducerStream:
             if generation != self._generation:
                 return  # another thread does this now
             answered = self._number
+            address = self._connection.route.current
             try:
                 writer, reader = self._begin()
                 self.pump()
@@ -242,7 +253,9 @@ class ProducerStream:
                 self._close(writer)
             except (LakebedError, pa.ArrowException, OSError) as failure:
                 if generation == self._generation:
-                    self._broken(self._connection.error_of(failure), unsent=is_unsent(failure))
+                    error = self._connection.error_of(failure)
+                    self._broken(error, unsent=is_unsent(failure))
+                    self._connection.leave(address, error)
             finally:
                 if generation == self._generation:
                     self._end()
@@ -322,6 +335,8 @@ class ProducerStream:
         if number == 0:  # about the stream: the server is stopping
             self._hang_up()
             return
+        if isinstance(answer, LakebedError) and self._may_pass(answer):
+            raise answer  # what is under way stays so, and is sent to another server
         with self._guard:
             item = self._flying.pop(number, None)
             if item is None:
@@ -337,6 +352,13 @@ class ProducerStream:
             item.give_up(answer, self._connection.url)
         else:
             item.settle(answer, None)
+
+    def _may_pass(self, error: LakebedError) -> bool:
+        """Return True if another server may take what this one has refused."""
+        numbered = self._kind == "producer"  # what is sent again under its numbers lands once
+        return isinstance(error, NotOwnerError | UnknownOutcomeError | StopError) and (
+            self._connection.may_pass(error, safe=numbered)
+        )
 
     def _comes_again(self, item: Item, error: LakebedError) -> bool:
         """Decide on a batch that was refused: whether it is sent again, and under whom."""
@@ -406,7 +428,9 @@ class ProducerStream:
         With `unsent` the server has certainly written nothing that it did not acknowledge.
         """
         lost: list[Item] = []
-        passing = isinstance(error, ServerUnavailableError | QuotaExceededError)
+        passing = isinstance(error, ServerUnavailableError | QuotaExceededError) or self._may_pass(
+            error
+        )
         self._over_quota = error if isinstance(error, QuotaExceededError) else None
         with self._guard:
             self._settle_doubts(unsent=unsent)
@@ -444,10 +468,11 @@ class ProducerStream:
         return items
 
     def look_after(self) -> None:
-        """Return up a stream on which nothing comes, so that nobody waits forever."""
+        """Give up a stream on which nothing comes, so that no caller waits forever."""
+        elsewhere = self._is_unanswered() and self._connection.look_elsewhere()
         with self._guard:
             late = time.monotonic() - _SILENT_SECONDS
-            if not any(item.deadline < late for item in self._flying.values()):
+            if not elsewhere and not any(item.deadline < late for item in self._flying.values()):
                 return
             self._settle_doubts(unsent=False)
             self._writer = None  # its thread ends when the server speaks again, or is gone
@@ -455,6 +480,14 @@ class ProducerStream:
             if not self._closed:
                 self._start_thread()
         self.expire()
+
+    def _is_unanswered(self) -> bool:
+        """Return True if the server is silent: another one may have taken over."""
+        if not self._connection.route.has_several:
+            return False
+        with self._guard:
+            since = time.monotonic() - _UNANSWERED_SECONDS
+            return any(item.sent and item.sent_at < since for item in self._flying.values())
 
     def expire(self) -> None:
         """Report those that have waited for too long."""

@@ -87,7 +87,8 @@ class RemoteReading:
                 if self.closed:
                     raise ClosedError("the log is closed")
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                wait_ms = WAIT_MS_MAX if left is None else min(WAIT_MS_MAX, int(left * 1000))
+                most = self._connection.wait_ms_max(WAIT_MS_MAX)
+                wait_ms = most if left is None else min(most, int(left * 1000))
                 table, said = self._connection.get(
                     {
                         "call": "read",

@@ -25,6 +25,11 @@ class ServeConfig:
     http_port: int = 4748
     """The port of HTTP: REST, health, metrics; 0 for any that is free, -1 for no HTTP."""
 
+    advertise: str = ""
+    """Host, or host and port, under which clients reach this server if it is one of several; empty
+    for `host`, or this machine's name if that means every address.
+    """
+
     tls_cert: str = ""
     """File with the certificate that the server shows, PEM; empty for no TLS."""
 
@@ -172,6 +177,7 @@ class ServeConfig:
                 refuse(name, getattr(self, name), "true or false")
         for name in (
             "host",
+            "advertise",
             "tls_cert",
             "tls_key",
             "tls_client_ca",

@@ -295,7 +295,7 @@ def stage(folder: Path) -> Iterator[None]:
         (folder / _MARK).touch()
     try:
         yield
-        shutil.rmtree(folder / TEMPORARY)
+        shutil.rmtree(folder / TEMPORARY, ignore_errors=True)
         shutil.rmtree(earlier, ignore_errors=True)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

@@ -27,7 +27,7 @@ from lakebed.engine.core import Core, Hooks
 from lakebed.engine.groups import Groups
 from lakebed.engine.lifecycle import Lifecycle
 from lakebed.engine.maintenance import Maintenance
-from lakebed.engine.ownership import open_chain, own
+from lakebed.engine.ownership import Takeover, open_chain, own
 from lakebed.engine.reading import Reading
 from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
 from lakebed.engine.rewriting import Rewriting
@@ -128,7 +128,14 @@ class _Upkeep(NamedTuple):
 
 
 def assemble(
-    folder: Path, config: LogConfig, *, disk: Disk, clock: Clock, tell: Progress, threaded: bool
+    folder: Path,
+    config: LogConfig,
+    *,
+    disk: Disk,
+    clock: Clock,
+    tell: Progress,
+    threaded: bool,
+    takeover: Takeover | None = None,
 ) -> Parts:
     """Recover the log in `folder`, and return its parts; its threads are running then."""
     files = _Files(
@@ -161,6 +168,7 @@ def assemble(
                 folder=folder,
                 snapshots=files.snapshots,
                 config=config,
+                takeover=takeover or Takeover(),
             )
         recovered = _recover(
             files, core, wal, tell, stored=bool(config.lake.store), shared=config.ships

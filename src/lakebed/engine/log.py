@@ -20,6 +20,7 @@ from lakebed.engine.assembly import Parts, assemble
 from lakebed.engine.audit import Audit
 from lakebed.engine.compaction import planned
 from lakebed.engine.core import Key
+from lakebed.engine.ownership import Takeover
 from lakebed.engine.segments import described
 from lakebed.engine.settings import effective_config
 from lakebed.engine.stats import collect_stats
@@ -70,8 +71,9 @@ class EmbeddedLog(Log):
         disk: Disk | None = None,
         clock: Clock | None = None,
         threaded: bool = True,
+        takeover: Takeover | None = None,
     ) -> Self:
-        """Open the log in `folder`: see `Log.open`."""
+        """Open the log in `folder`: see `Log.open`. `takeover` is for a log in a store."""
         if not isinstance(folder, (str, os.PathLike)) or "\0" in os.fspath(folder):
             raise InvalidArgumentError("the folder is not a path", got=repr(folder))
         if config is not None and not isinstance(config, LogConfig):
@@ -86,6 +88,7 @@ class EmbeddedLog(Log):
             clock=clock or SystemClock(),
             tell=progress or say_nothing,
             threaded=threaded,
+            takeover=takeover,
         )
         return cls(parts)
 

@@ -97,6 +97,36 @@ def open_chain(config: LogConfig) -> ChainStore:
     return ChainStore(store, None if stored is None else _parse_identity(stored))
 
 
+@dataclass(frozen=True)
+class Takeover:
+    """How a process becomes the owner of a log in a store."""
+
+    address: str = ""
+    """Where its clients reach it, for the lease."""
+    watch: Watch | None = None
+    """What was seen of the lease before: a standby has waited already, and waits no second time."""
+    force: bool = False
+    """Take the log over though its owner may be alive."""
+
+
+def name_log(chain: ChainStore) -> ChainStore:
+    """Give a store that holds no log one, which is empty until it is first owned."""
+    if chain.log_id is not None:
+        return chain
+    log_id = uuid.uuid4()
+    other = Driver(chain.store).run(
+        create(IDENTITY, _encode({"format": 1, "log": str(log_id)})),
+        patience_seconds=_PATIENCE_SECONDS,
+    )
+    return ChainStore(chain.store, log_id if other is None else _parse_identity(other))
+
+
+def join(chain: ChainStore, wal: Wal, disk: Disk, folder: Path) -> None:
+    """Make a folder part of the chain; raise `ForeignFileError` if it holds another log."""
+    _check_same_log(chain, wal, disk, folder)
+    _mark(disk, folder, wal.log_id)
+
+
 def own(
     chain: ChainStore,
     *,
@@ -107,15 +137,15 @@ def own(
     snapshots: SnapshotFolder,
     config: LogConfig,
     uploads: Uploads,
-    address: str = "",
+    takeover: Takeover,
 ) -> Shipping:
     """Become the owner of the log; its WAL then holds what the chain holds, and perhaps more."""
     _check_same_log(chain, wal, disk, folder)
     driver = chain.driver(wal.log_id)
     _found(chain, driver, wal, snapshots, uploads, core.staging)
     _mark(disk, folder, wal.log_id)
-    hold = Hold(_owner_id(folder), address, config.wal.lease_ms / 1000)
-    _claim(driver, hold, core, config)
+    hold = Hold(owner_id(folder), takeover.address, config.wal.lease_ms / 1000)
+    _claim(driver, hold, core, config, takeover)
     local = LocalLog(wal, disk, folder, snapshots)
     with reading_ahead(chain.store) as store:
         owner = _take(Driver(store, str(wal.log_id)), local, wal)
@@ -154,18 +184,20 @@ def _take(driver: Driver, local: LocalLog, wal: Wal) -> Owner:
         return owner
 
 
-def _claim(driver: Driver, hold: Hold, core: Core, config: LogConfig) -> None:
+def _claim(driver: Driver, hold: Hold, core: Core, config: LogConfig, takeover: Takeover) -> None:
     """Claim the lease once its holder has released it, is gone, or was an earlier life of this."""
     ttl_seconds = config.wal.lease_ms / 1000
-    watch = Watch(ttl_seconds)
-    deadline = core.clock.monotonic() + ttl_seconds + _PATIENCE_SECONDS
+    watch = takeover.watch or Watch(ttl_seconds)
+    # A standby goes back to watching if another one was first.
+    patience_seconds = 0.0 if takeover.watch else ttl_seconds + _PATIENCE_SECONDS
+    deadline = core.clock.monotonic() + patience_seconds
     while True:
         stored = driver.run(read(), patience_seconds=_PATIENCE_SECONDS)
         now = core.clock.monotonic()
         watch.note(stored, now)
         lease = watch.lease
         mine = lease is not None and lease.owner == hold.lease.owner
-        if mine or watch.may_take_over(now):
+        if mine or takeover.force or watch.may_take_over(now):
             if driver.run(hold.claim(), patience_seconds=_PATIENCE_SECONDS):
                 return
         elif now > deadline and lease is not None:
@@ -256,7 +288,7 @@ def _first_base(
     )
 
 
-def _owner_id(folder: Path) -> str:
+def owner_id(folder: Path) -> str:
     """Return who this is: a folder of a machine, which only one process has open at a time."""
     return f"{platform.node()}:{folder.resolve()}"
 

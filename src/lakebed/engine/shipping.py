@@ -32,6 +32,7 @@ from lakebed.chain.owner import Owner
 from lakebed.chain.slot import Encoded, SlotEntry
 from lakebed.config import AckMode, LogConfig
 from lakebed.engine.core import Core
+from lakebed.engine.hand_over import is_asked
 from lakebed.errors import (
     ClosedError,
     CorruptionError,
@@ -279,6 +280,27 @@ class Shipping:
             write_checkpoint(self._owner, data, index=index, term=term),
             patience_seconds=_CHECKPOINT_SECONDS,
         )
+
+    # Roles
+
+    def check_serving(self) -> None:
+        """Raise `NotOwnerError` unless this process owns the log for certain, also for readers.
+
+        An owner that was paused may have been taken over: what it reads may be old.
+        """
+        if self.lost is not None:
+            raise NotOwnerError(self.lost.message, **self.lost.facts)
+        if not self._hold.valid(self._core.clock.monotonic()):
+            raise NotOwnerError("the lease of this server has run out", owner=self.owner)
+
+    def is_asked_to_hand_over(self) -> bool:
+        """Return True if an operator asks for it: see `engine/owner_status.py`."""
+        return is_asked(self._driver, self._owner.term)
+
+    @property
+    def owner(self) -> str:
+        """Who the lease names: this process."""
+        return self._hold.lease.owner
 
     # Admission
 

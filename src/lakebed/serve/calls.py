@@ -277,6 +277,7 @@ def _hello(session: Session, _: Any) -> Any:
         "log": str(wal.log_id),
         "principal": session.principal.name,
         "server": session.server,
+        "role": "owner",
         "entry_bytes_max": wal.config.entry_bytes_max,
         "request_bytes_max": session.request_bytes_max,
     }

@@ -419,6 +419,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             caller: Caller = context.get_middleware("caller")
             principal = self._authenticate(context, caller)
             self._connections.heard(principal.peer)
+            self._check_owner()
             slots = self._quotas.open_streams if streams else self._quotas.open_calls
             self._count(caller, principal, slots)
             yield caller, principal
@@ -447,6 +448,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             identity = context.peer_identity()
             certificate = bytes(identity).decode(errors="replace") if identity else ""
         return self._guard.authenticate(caller.token, certificate=certificate, peer=_peer(context))
+
+    def _check_owner(self) -> None:
+        """Refuse a call if another server may own the log: this one could answer what is old."""
+        if (shipping := self._log.parts.shipping) is not None:
+            shipping.check_serving()
 
     # Certificates
 

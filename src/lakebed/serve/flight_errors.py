@@ -8,6 +8,7 @@ from lakebed.errors import (
     AccessDeniedError,
     ClosedError,
     LakebedError,
+    NotOwnerError,
     ServerUnavailableError,
     UnauthenticatedError,
 )
@@ -23,7 +24,7 @@ def flight_error(error: LakebedError) -> Exception:
         kind = fl.FlightUnauthenticatedError
     elif isinstance(error, AccessDeniedError):
         kind = fl.FlightUnauthorizedError
-    elif isinstance(error, ServerUnavailableError):
+    elif isinstance(error, ServerUnavailableError | NotOwnerError):
         kind = fl.FlightUnavailableError
     flight: Exception = kind(cut(str(error)), pack_error(error))
     return flight

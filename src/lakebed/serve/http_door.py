@@ -247,6 +247,9 @@ class RequestPipeline:
         is_open = self.log.access.open
         check_origin(request.headers, request.method, self.config, is_open=is_open)
         principal = self.authenticate(request)
+        shipping = self.log.parts.shipping
+        if shipping is not None and call != "metrics":
+            shipping.check_serving()
         _check_query(request)
         seat: Seat = request.scope["state"]["seat"]
         seat.known = True

@@ -49,6 +49,7 @@ STATUSES: Final[dict[type[LakebedError], int]] = {
     errors.RecordTooLargeError: 413,
     errors.EntryTooLargeError: 413,
     errors.OffsetOutOfRangeError: 416,
+    errors.NotOwnerError: 421,
     errors.QuotaExceededError: 429,
     errors.OverloadedError: 503,
     errors.CatalogUnavailableError: 503,

@@ -12,10 +12,11 @@ import contextlib
 import errno
 import ipaddress
 import logging
+import re
 import socket
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from lakebed.config import ServeConfig
 from lakebed.engine.log import EmbeddedLog
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from lakebed.serve.meters import Meters
 
 _log = logging.getLogger("lakebed.serve")
+
+_HAND_OVER_SECONDS: Final = 0.3
+"""How long calls under way are waited for when another server is to take over."""
 
 
 class Server(Closing):
@@ -155,6 +159,21 @@ class Server(Closing):
             self._remove_socket()
             _log.info("stopped: log=%s", self.log.folder)
 
+    def hand_over(self) -> None:
+        """Stop quickly: what is acknowledged is in the store, from where another server continues.
+
+        No checkpoint is taken, and calls that do not end soon are not waited for.
+        """
+        with self._stop:
+            if self._stopped:
+                return
+            self._stopped = True
+            self._finish_calls(min(self.config.stop_timeout_ms / 1000, _HAND_OVER_SECONDS))
+            self.log.close()
+            if self._flight is not None:
+                self.abandoned = not self._flight.end()
+            _log.info("handed over: log=%s", self.log.folder)
+
     def detach(self) -> None:
         """Finish what is under way and stop to serve; the log stays open."""
         with self._stop:
@@ -181,7 +200,7 @@ class Server(Closing):
     def _renew_tls(self) -> None:
         from lakebed.serve.http import tls_context
 
-        flight, context = _tls(self.config), tls_context(self.config)
+        flight, context = flight_tls(self.config), tls_context(self.config)
         if self._http is not None and self._http.tls is not None and context is not None:
             self._http.tls.replace(context)
         if self._flight is not None and not self._flight.stopping:
@@ -203,10 +222,11 @@ class Server(Closing):
         meaning = "Fetches of the issuer's keys that failed."
         meters.watch("oidc_fetches_failed", meaning, lambda: 0 if keys is None else keys.failures)
 
-    def _finish_calls(self) -> None:
+    def _finish_calls(self, seconds: float | None = None) -> None:
         if self._renewal is not None:
             self._renewal.close()
-        seconds = self.config.stop_timeout_ms / 1000
+        if seconds is None:
+            seconds = self.config.stop_timeout_ms / 1000
         if self._flight is not None:
             self._flight.begin_stop()
             left = self._flight.wait_idle(seconds)
@@ -264,7 +284,7 @@ def check_startable(config: ServeConfig) -> dict[str, Any]:
     """Refuse TLS files that cannot be read, and addresses that cannot be had; give Flight's TLS."""
     from lakebed.serve.http import tls_context
 
-    tls = _tls(config)
+    tls = flight_tls(config)
     tls_context(config)  # which says what is wrong with a certificate; Flight does not
     _check_address(config.host, "port", config.port)
     if config.http_port >= 0:
@@ -319,7 +339,21 @@ def reachable(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _tls(config: ServeConfig) -> dict[str, Any]:
+def advertised(config: ServeConfig) -> str:
+    """Return the URL under which other machines reach a server, as its lease and errors name it."""
+    host, port = config.advertise or config.host, config.port
+    if config.advertise and (match := re.fullmatch(r"(.*[^:]):(\d{1,5})", host)):
+        host, port = match[1], int(match[2])
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_unspecified:
+            host = socket.gethostname()
+    scheme = "lakebed+tls" if config.tls_cert else "lakebed"
+    bare = ":" in host and not host.startswith("[")
+    return f"{scheme}://{f'[{host}]' if bare else host}:{port}"
+
+
+def flight_tls(config: ServeConfig) -> dict[str, Any]:
+    """Return Flight's options for TLS; none if the server has no certificate."""
     if not config.tls_cert:
         return {}
     tls: dict[str, Any] = {

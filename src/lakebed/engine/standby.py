@@ -1,0 +1,189 @@
+"""A standby: keeps a folder as the chain is, and watches the lease, until it may take over.
+
+The folder's WAL gets every entry as it appears in the chain, so that taking over reads what is on
+this machine and little of the store. When the base moves, its snapshot is installed and the WAL
+before it is released: a standby needs no more disk than the owner.
+
+A standby that was paused, or cut off from the store, does not know whether the owner was silent
+meanwhile: it begins to watch the lease again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lakebed.chain.checkpoint import read_snapshot
+from lakebed.chain.driver import Driver
+from lakebed.chain.lease import Watch, read
+from lakebed.chain.records import Lease, LeaseState
+from lakebed.chain.walk import Walker
+from lakebed.config import LogConfig
+from lakebed.engine.ownership import ChainStore, join, name_log, open_chain
+from lakebed.engine.reconcile import DivergedError, LocalLog
+from lakebed.errors import ClosedError, MissingFileError
+from lakebed.host import Clock, OsDisk, SystemClock
+from lakebed.state.snapshot_files import SnapshotFolder
+from lakebed.types import Closing
+from lakebed.wal import Wal
+from lakebed.wal.folder import TOPICS
+
+_log = logging.getLogger("lakebed.engine")
+
+_POLL_SECONDS_MIN: Final = 0.05
+_POLL_SECONDS_MAX: Final = 0.5
+_POLLS_PER_LEASE: Final = 20
+
+
+@dataclass(frozen=True)
+class StandbyView:
+    """What a standby has seen."""
+
+    lease: Lease | None = None
+    index: int = 0
+    """The last entry that it has."""
+    slot: int = 0
+    """The last slot that it has read."""
+    read_at: float = 0.0
+    """Monotonic seconds at which it last reached the end of the chain; 0 before the first time."""
+
+
+class Standby(Closing):
+    """Follows a log in a store. One thread follows; any thread may close it and look at `view`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: LogConfig,
+        *,
+        clock: Clock | None = None,
+        yield_seconds: float = 0.0,
+    ) -> None:
+        """Follow the log of a store; let others take it over first for `yield_seconds`."""
+        self._yield_seconds = yield_seconds
+        self.view = StandbyView()
+        self._folder = folder
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._disk = OsDisk()
+        self._ttl_seconds = config.wal.lease_ms / 1000
+        self._closing = threading.Event()
+        self._driver: Driver | None = None
+        self._guard = threading.Lock()
+
+    @property
+    def poll_seconds(self) -> float:
+        """How often the store is asked for new slots and for the lease."""
+        wanted = self._ttl_seconds / _POLLS_PER_LEASE
+        return min(max(wanted, _POLL_SECONDS_MIN), _POLL_SECONDS_MAX)
+
+    def follow(self) -> Watch | None:
+        """Follow the log until it may be taken over; return what was seen of its lease.
+
+        Returns None once the standby is closed. A store that holds no log gets one, so that
+        servers that start together agree on it. The folder is free again when this returns.
+        """
+        chain = name_log(open_chain(self._config))
+        with Wal.open(
+            self._folder, self._config.wal, kind=TOPICS, log_id=chain.log_id, disk=self._disk
+        ) as wal:
+            join(chain, wal, self._disk, self._folder)
+            return self._watch(chain, wal)
+
+    def _watch(self, chain: ChainStore, wal: Wal) -> Watch | None:
+        driver = self._start(chain.driver(wal.log_id))
+        follower = _Follower(wal, self._folder, driver)
+        watch, read_at = Watch(self._ttl_seconds), self._clock.monotonic()
+        yields_until = read_at + self._yield_seconds
+        try:
+            while not self._closing.is_set():
+                with contextlib.suppress(MissingFileError):  # its first owner is creating it
+                    follower.advance()
+                stored = driver.run(read())
+                now = self._clock.monotonic()
+                if now - read_at > self._ttl_seconds / 3:
+                    watch = Watch(self._ttl_seconds)
+                read_at = now
+                watch.note(stored, now)
+                self.view = StandbyView(watch.lease, wal.last_index, follower.slot, now)
+                if watch.may_take_over(now) and now >= yields_until:
+                    return watch
+                self._closing.wait(self.poll_seconds)
+        except ClosedError:
+            if not self._closing.is_set():
+                raise
+        finally:
+            driver.stop()
+        return None
+
+    def _start(self, driver: Driver) -> Driver:
+        with self._guard:
+            self._driver = driver
+        if self._closing.is_set():
+            driver.stop()
+        return driver
+
+    def owner_address(self) -> str:
+        """Return where the owner serves, if there is one and it has said so."""
+        lease = self.view.lease
+        return lease.address if lease is not None and lease.state is LeaseState.SERVING else ""
+
+    def close(self) -> None:
+        """Stop following. A second call does nothing."""
+        self._closing.set()
+        with self._guard:
+            if self._driver is not None:
+                self._driver.stop()
+
+
+class _Follower:
+    """A folder's WAL, brought to the end of the chain again and again. One thread."""
+
+    def __init__(self, wal: Wal, folder: Path, driver: Driver) -> None:
+        self._wal = wal
+        self._driver = driver
+        self._snapshots = SnapshotFolder(OsDisk(), folder)
+        self._local = LocalLog(wal, OsDisk(), folder, self._snapshots)
+        self._walker: Walker | None = None
+
+    @property
+    def slot(self) -> int:
+        """The last slot that was read."""
+        return 0 if self._walker is None else self._walker.next_slot - 1
+
+    def advance(self) -> None:
+        """Add every entry that the chain has and the folder does not."""
+        while True:
+            try:
+                self._walk()
+                break
+            except DivergedError as error:
+                self._local.set_aside(error.index)
+                self._walker = None
+        self._install_base()
+
+    def _walk(self) -> None:
+        if self._walker is None:
+            walker = Walker(self._wal.log_id, self._local)
+            self._driver.run(walker.load())
+            self._walker = walker
+        self._driver.run(self._walker.to_end())
+
+    def _install_base(self) -> None:
+        """Replace the WAL before the base by the base's snapshot, if the base has moved."""
+        base = self._walker.base if self._walker is not None else None
+        if base is None or not base.snapshot or base.index <= self._wal.mark.index:
+            return
+        if base.index > self._wal.last_index:
+            return
+        try:
+            data = self._driver.run(read_snapshot(base))
+        except MissingFileError:
+            return  # a newer base has replaced it
+        self._snapshots.write(base.index, data)
+        self._snapshots.remove_all_but(base.index)
+        self._wal.release(base.index)
