@@ -65,6 +65,12 @@ _LOOK_SECONDS: Final = 0.2
     help="Port of Arrow Flight; default 4747, 0 for a free one.",
 )
 @click.option("--http-port", metavar="N", type=int, help="Port of HTTP; default 4748, -1 for none.")
+@click.option(
+    "--kafka-port",
+    metavar="N",
+    type=int,
+    help="Port for Kafka clients; default 9092 on a loopback address, -1 for none.",
+)
 @click.option("--tls-cert", metavar="FILE", help="Server certificate, PEM.")
 @click.option("--tls-key", metavar="FILE", help="Its key, PEM.")
 @click.option("--tls-client-ca", metavar="FILE", help="CA file for required client certificates.")
@@ -89,7 +95,8 @@ def serve(data: Path | str, folder: Path | None, given: tuple[str, ...], **flags
     """
     import lakebed
     from lakebed.engine.by_url import open_by_url
-    from lakebed.serve.server import Server
+    from lakebed.kafka.server import start_kafka
+    from lakebed.serve.server import Server, reachable
 
     place = _place(data, folder)
     config = _config(effective_config(OsDisk(), place, os.environ).serve, flags, given)
@@ -104,12 +111,15 @@ def serve(data: Path | str, folder: Path | None, given: tuple[str, ...], **flags
             stack.enter_context(_logging(config))
             _raise_open_files(config)
             stopping = stack.enter_context(_signals())
-            server = Server(log, config).start()
+            server = Server(log, config, protocols=[start_kafka]).start()
         except BaseException:
             log.close()
             raise
         stack.enter_context(_hangups(server.reload))
         click.echo(f"serving {data} at {server.url}" + _http(server, config))
+        if config.kafka_port >= 0:
+            for each in server.ports:
+                click.echo(f"{each.name} clients: {reachable(config.host)}:{each.port}")
         while not stopping.wait(_LOOK_SECONDS):
             pass  # a signal that another thread was given is handled when this one wakes up
         _log.info("stopping")
