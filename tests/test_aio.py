@@ -1055,3 +1055,21 @@ def test_a_derived_table_is_made_and_read_by_tasks(tmp_path: Path, run_on: Run) 
             await log.derived.describe("totals")
 
     run_on(tmp_path / "log", body)
+
+
+def test_a_log_in_a_store_is_opened_by_its_url(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    url = f"file://{tmp_path}/store"
+
+    async def write() -> None:
+        async with lakebed.aio.open(url, folder=tmp_path / "one") as log:
+            await log.create_topic("orders")
+            await log.append("orders", b"first")
+
+    async def read() -> int:
+        async with lakebed.aio.open(url, folder=tmp_path / "two") as log:
+            rows: int = (await log.read("orders")).num_rows
+            return rows
+
+    asyncio.run(write())
+    assert asyncio.run(read()) == 1

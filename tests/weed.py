@@ -22,6 +22,7 @@ import pytest
 from tests.s3 import KEY, SECRET, free_port
 
 _STARTING_SECONDS = 120
+_ATTEMPTS = 5
 
 
 def binary() -> str | None:
@@ -32,9 +33,27 @@ def binary() -> str | None:
     return str(found) if found is not None else shutil.which("weed")
 
 
+class EndedError(Exception):
+    """The server ended while it started: another process has taken one of its ports."""
+
+
 @contextlib.contextmanager
 def server(folder: Path) -> Iterator[str]:
     """Run a server until the block ends; return its URL. A bucket named `logs` exists."""
+    with contextlib.ExitStack() as stack:
+        for attempt in range(_ATTEMPTS):
+            with contextlib.suppress(EndedError):
+                place = folder / str(attempt)
+                place.mkdir()
+                url = stack.enter_context(_server(place))
+                break
+        else:
+            raise AssertionError(f"SeaweedFS ended while it started, {_ATTEMPTS} times")
+        yield url
+
+
+@contextlib.contextmanager
+def _server(folder: Path) -> Iterator[str]:
     program = binary()
     assert program is not None
     ports = [free_port() for _ in range(4)]
@@ -96,7 +115,8 @@ def _await(address: str, child: subprocess.Popen[bytes], method: str = "GET") ->
                 return  # it answers
         except OSError:
             pass
-        assert child.poll() is None, "SeaweedFS ended"
+        if child.poll() is not None:
+            raise EndedError
         assert time.monotonic() < until, "SeaweedFS did not start"
         time.sleep(0.1)
 

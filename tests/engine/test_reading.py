@@ -184,15 +184,21 @@ def test_a_waiting_read_ends_when_the_log_closes_or_the_topic_goes(tmp_path: Pat
     log = lakebed.open(tmp_path)
     log.create_topic("t")
     log.create_topic("gone")
+    answered = threading.Event()
 
     def act(number: int) -> object:
         if number == 2:
             until(lambda: len(inner(log).parts.core._watchers) == 2)
             log.delete_topic("gone")
+            assert answered.wait(600)
             until(lambda: len(inner(log).parts.core._watchers) == 1)
             log.close()
             return None
-        return log.read(("t", "gone")[number], wait_ms=None)
+        try:
+            return log.read(("t", "gone")[number], wait_ms=None)
+        finally:
+            if number == 1:
+                answered.set()
 
     closed, gone, _ = in_threads(3, act)
     assert isinstance(closed, ClosedError)

@@ -315,11 +315,12 @@ def test_a_copy_that_was_never_part_of_the_chain_is_refused(machines: Machines) 
 def test_a_living_owner_is_not_taken_over(
     machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakebed.engine.ownership._PATIENCE_SECONDS", 1.0)
-    with machines.open("a") as log:
+    # The lease is long, so that a busy machine renews it in time; the other gives up sooner.
+    monkeypatch.setattr("lakebed.engine.ownership._PATIENCE_SECONDS", -59.0)
+    with machines.open("a", lease_ms=60_000) as log:
         log.create_topic("orders")
         with pytest.raises(NotOwnerError, match="alive"):
-            machines.open("b")
+            machines.open("b", lease_ms=60_000)
         log.append("orders", b"undisturbed")
 
 

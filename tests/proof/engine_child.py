@@ -30,10 +30,13 @@ def _run(pipe: Connection, errors: str, failpoint: str, module: str, arguments: 
     os.dup2(pipe.fileno(), 1)
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  # for as long as the process
-    failpoints = importlib.import_module("lakebed.host.failpoints")
+    program = importlib.import_module(module)
     if failpoint:
-        failpoints.arm(failpoint)
-    importlib.import_module(module).main(*arguments)
+        importlib.import_module(
+            "lakebed.host.conditional_folder"
+        )  # defines failpoints; loaded late
+        importlib.import_module("lakebed.host.failpoints").arm(failpoint)
+    program.main(*arguments)
 
 
 class ForkedChild(Child):

@@ -152,6 +152,9 @@ def derived_of(log: lakebed.Log) -> list[Any]:
 def test_every_report_comes_out_as_the_log_gave_it(tmp_path: Path) -> None:
     with lakebed.open(tmp_path / "log") as log:
         told = list(reports_of(everything_that_is_told(log, tmp_path / "copy")))
+    (tmp_path / "store").mkdir()
+    with lakebed.open(f"file://{tmp_path}/store", folder=tmp_path / "shipped") as log:
+        told += reports_of([log.stats().shipping])
     told.append(CleanupFailure("orders", 2, "a file is damaged", failing=True))
     told.append(DenialInfo("reader", "read", "secret-*"))
     assert {type(each).__name__ for each in told} == set(REPORTS)

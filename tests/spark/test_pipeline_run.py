@@ -261,7 +261,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(
     assert "step.a.sql: [UNRESOLVED_COLUMN" in refused(
         orders(log).step("a", sql="SELECT nothing FROM orders").sink("b", "a", topic="c")
     )
-    assert "source.t: the topic is raw: say how" in refused(
+    assert "source.t: the topic is raw: set decode" in refused(
         orders(log).source("t", topic="raw").sink("b", "t", topic="c")
     )
     assert "does not exist" in refused(

@@ -163,7 +163,7 @@ def test_a_projection_names_columns_and_fields_that_there_are() -> None:
     field = StructType().add("a", "long")
     check_projection(StructType().add("value", field).add("key", "binary"), whole)
     for wanted, said in [
-        (StructType().add("headers", "binary"), "there is not column=headers"),
+        (StructType().add("headers", "binary"), "unknown column column=headers"),
         (StructType().add("offset", "integer"), "column=offset type=int has=bigint"),
         (StructType().add("value", StructType().add("b", "long")), "column=value"),
         (StructType().add("value", "binary"), "column=value"),

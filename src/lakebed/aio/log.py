@@ -34,7 +34,7 @@ from lakebed.api.transaction import Transaction
 from lakebed.bridge.completions import CompletionQueue
 from lakebed.bridge.threads import Threads, progress_in_loop
 from lakebed.client.config import ClientConfig
-from lakebed.config import LogConfig
+from lakebed.config import STORE_SCHEMES, LogConfig
 from lakebed.reports.maintenance import (
     BackupReport,
 )
@@ -53,23 +53,26 @@ def open(  # noqa: A001  # as lakebed.open
     config: LogConfig | ClientConfig | None = None,
     *,
     progress: Progress | None = None,
+    folder: str | os.PathLike[str] | None = None,
 ) -> Opening[AsyncLog]:
-    """Open the log in a folder, making it if the folder is new or empty, or connect to a server.
+    """Open the log in a folder or in an object store, creating it, or connect to a server.
 
-    `await` it, or enter it with `async with`. `progress` is called in the event loop.
+    `await` it, or enter it with `async with`. `progress` is called in the event loop. The arguments
+    are those of `lakebed.open`.
     """
-    return Opening(_open(target, config, progress))
+    return Opening(_open(target, config, progress, folder))
 
 
 async def _open(
     target: str | os.PathLike[str],
     config: LogConfig | ClientConfig | None,
     progress: Progress | None,
+    folder: str | os.PathLike[str] | None,
 ) -> AsyncLog:
     threads, woken = Threads("lakebed-aio", slow_threads=_SLOW_THREADS), threading.Event()
     try:
         log = await threads.open(
-            _opener(target, config, progress, woken), lambda opened: opened.close()
+            _opener(target, config, progress, folder, woken), lambda opened: opened.close()
         )
     except BaseException:
         woken.set()  # a thread that tries to reach a server gives up
@@ -88,15 +91,17 @@ def _opener(
     target: str | os.PathLike[str],
     config: LogConfig | ClientConfig | None,
     progress: Progress | None,
+    folder: str | os.PathLike[str] | None,
     woken: threading.Event,
 ) -> Callable[[], Log]:
     """Return what opens the log in a thread; setting `woken` ends its search for a server."""
-    if isinstance(target, str) and "://" in target:
+    scheme, is_url, _ = str(target).partition("://")
+    if isinstance(target, str) and is_url and scheme not in STORE_SCHEMES:
         from lakebed.client.log import RemoteLog  # not needed by those who embed the log
 
         return functools.partial(RemoteLog, target, config, woken=woken)
     tell = None if progress is None else progress_in_loop(progress)
-    return functools.partial(lakebed.open, target, config, progress=tell)
+    return functools.partial(lakebed.open, target, config, progress=tell, folder=folder)
 
 
 class AsyncLog(AsyncLogStub, AsyncClosing):

@@ -18,6 +18,7 @@ number that no other writer uses, so that "the same bytes" means "mine".
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import uuid
 from collections.abc import Mapping
@@ -115,8 +116,11 @@ def probe(store: ConditionalStore) -> None:
         _version(store, "put_if", name, second)
         _require(store, "put_if", store.put_if(name, first, version), Outcome.REFUSED)
         _version(store, "put_if", name, second)
-    finally:
-        store.delete(name)
+    except BaseException:
+        with contextlib.suppress(LakebedError):  # the error above says what is wrong
+            store.delete(name)
+        raise
+    store.delete(name)
 
 
 def _require(store: ConditionalStore, call: str, answer: Answer, expected: Outcome) -> None:
