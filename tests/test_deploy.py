@@ -192,3 +192,27 @@ def test_no_secret_and_no_registry_is_named() -> None:
     assert not re.search(r"pypi|pythonhosted|docker\.io|quay\.io|index-url|lkb_", everything)
     for line in EXAMPLE.splitlines():
         assert "SECRET" not in line or line.startswith("#")
+
+
+# Several machines
+
+
+def test_the_drop_in_of_a_standby_calls_what_there_is() -> None:
+    text = (DEPLOY / "lakebed-standby.conf").read_text(encoding="utf8")
+    (call,) = re.findall(r"^ExecStart=\S+/lakebed (.*)$", text, re.M)
+    check_call(shlex.split(call))
+    assert given(text) == {"LAKEBED_DATA": "s3://bucket/shop"}
+
+
+def test_the_deployment_of_two_calls_what_there_is() -> None:
+    text = (DEPLOY / "kubernetes" / "lakebed.yaml").read_text(encoding="utf8")
+    (call,) = re.findall(r"args: \[(.*)\]", text)
+    check_call([word.strip() for word in call.split(",")])
+    named = dict(re.findall(r'name: (LAKEBED_[A-Z_]+), value: "?([^" }]+)', text))
+    assert named.pop("LAKEBED_DATA") == "s3://bucket/shop"
+    assert with_environment(LogConfig(), named).serve.host == "0.0.0.0"
+    assert "LAKEBED_SERVE_ADVERTISE" in text
+    config = ServeConfig()
+    assert re.findall(r"containerPort: (\d+)", text) == [str(config.port), str(config.http_port)]
+    assert "replicas: 2" in text
+    assert "persistentVolumeClaim" not in text

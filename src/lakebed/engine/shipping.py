@@ -297,6 +297,10 @@ class Shipping:
         """Return True if an operator asks for it: see `engine/owner_status.py`."""
         return is_asked(self._driver, self._owner.term)
 
+    def is_serving(self) -> bool:
+        """Return True while this process owns the log for certain."""
+        return self.lost is None and self._hold.valid(self._core.clock.monotonic())
+
     @property
     def owner(self) -> str:
         """Who the lease names: this process."""

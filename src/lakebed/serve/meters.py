@@ -151,6 +151,9 @@ class Meters:
         """Return everything, the log's own counters included, as Prometheus text."""
         text = _Text()
         self._own(text)
+        if log.parts.shipping is not None:
+            meaning = "1 for the role of this server."
+            text.family("lakebed_role", "gauge", meaning, [({"role": "owner"}, 1)])
         _tell_stats(text, log)
         _tell_topics(text, log)
         _tell_groups(text, log)

@@ -295,6 +295,9 @@ class Server(Closing):
             return False, "the server is stopping"
         broken = self.log.parts.core.broken or self.log.parts.wal.stats().poisoned
         if not broken:
+            shipping = self.log.parts.shipping
+            if shipping is not None and not shipping.is_serving():
+                return False, "another server may own the log"
             full = self.log.parts.budget.disk_full
             return not full, "the disk is full: writes are refused" if full else ""
         # Whoever asks need not be known; why it has stopped may name files.
