@@ -18,7 +18,7 @@ from lakebed.errors import InvalidArgumentError
 from lakebed.serve.http_errors import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from starlette.requests import Request
 
@@ -30,6 +30,8 @@ _DRAIN_SECONDS: Final = 1.0
 """How long to go on reading a body that is refused, so that its sender can read the answer."""
 _DIGITS_MAX: Final = 40
 """Digits of an integer: enough for every decimal."""
+_COUNT_BYTES: Final = 128 * 1024
+"""How much of a JSON text is looked at before other threads may run."""
 _BEFORE_VALUES: Final = (b",", b"[", b"{")
 """Outside of its texts, a JSON text has at least as many of these as values, but for one."""
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
@@ -130,15 +132,40 @@ def parsed(body: bytes) -> Any:
 
 
 def check_values(body: bytes) -> None:
-    """Refuse a JSON text of too many values, before it becomes as many objects."""
-    if sum(map(body.count, _BEFORE_VALUES)) <= limits.JSON_VALUES_MAX:
-        return  # counted with those in texts
-    plain = np.frombuffer(body.replace(b"\\\\", b"__").replace(b'\\"', b"__"), np.uint8)
-    in_text = np.bitwise_xor.accumulate(plain == ord('"'))
-    before = np.isin(plain, np.frombuffer(b"".join(_BEFORE_VALUES), np.uint8))
-    values = np.count_nonzero(before & ~in_text)
-    if values > limits.JSON_VALUES_MAX:
-        raise Refused(413, "the JSON has too many values", values_max=limits.JSON_VALUES_MAX)
+    """Refuse a JSON text of too many values, before it becomes as many objects.
+
+    The text is looked at in steps, so that other threads run between them, and no further than to
+    the value that is one too many.
+    """
+    most = 0
+    for at in range(0, len(body), _COUNT_BYTES):
+        most += sum(body.count(before, at, at + _COUNT_BYTES) for before in _BEFORE_VALUES)
+        if most > limits.JSON_VALUES_MAX:  # counted with those in texts
+            _count_values(body)
+            break
+
+
+def _count_values(body: bytes) -> None:
+    values, in_text = 0, False
+    for piece in _pieces(body):
+        plain = np.frombuffer(piece.replace(b"\\\\", b"__").replace(b'\\"', b"__"), np.uint8)
+        inside = np.bitwise_xor.accumulate(plain == ord('"')) ^ in_text
+        before = (plain == ord(",")) | (plain == ord("[")) | (plain == ord("{"))
+        values += int(np.count_nonzero(before & ~inside))
+        in_text = bool(inside[-1])
+        if values > limits.JSON_VALUES_MAX:
+            raise Refused(413, "the JSON has too many values", values_max=limits.JSON_VALUES_MAX)
+
+
+def _pieces(body: bytes) -> Iterator[bytes]:
+    """Return a JSON text in pieces that do not separate a backslash from what it escapes."""
+    at = 0
+    while at < len(body):
+        piece = body[at : at + _COUNT_BYTES]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+            piece = body[at : at + _COUNT_BYTES + 1]
+        yield piece
+        at += len(piece)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

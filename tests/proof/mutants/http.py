@@ -80,8 +80,8 @@ MUTANTS = (
     Mutant(
         name="values-counted-in-texts",
         breaks="commas in texts are no values",
-        at="lakebed.serve.http_body:check_values",
-        changes=(replace("$X & ~in_text", "$X"),),
+        at="lakebed.serve.http_body:_count_values",
+        changes=(replace("before & ~inside", "before"),),
         tests=(f"{SLOW}::test_json_of_too_many_values_is_refused_before_it_is_built",),
         seconds=15,
     ),
