@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench import rabbit
+from bench.crowd_kafka import IdempotentProduce, KafkaProduce, count_answers
 from bench.peers import RECORD_BYTES
 from lakebed.topic.schema import storage_schema
 
@@ -305,6 +306,31 @@ class ToStream(AmqpPublish):
     queue = "stream"
 
 
+class Kafka(Caller):
+    """A Kafka producer with one record in flight."""
+
+    produce: type[KafkaProduce] = KafkaProduce
+
+    def __init__(self, port: int, number: int) -> None:
+        super().__init__(port)
+        self._requests = self.produce(self.socket, number)
+
+    def record(self, _number: int) -> bytes:
+        """Return a Produce request."""
+        return self._requests.record()
+
+    def acknowledged(self) -> int:
+        """Count the answers."""
+        count, self._buffer = count_answers(self._buffer)
+        return count
+
+
+class IdempotentKafka(Kafka):
+    """The same with an idempotent producer."""
+
+    produce = IdempotentProduce
+
+
 # The crowd
 
 
@@ -325,6 +351,8 @@ _KINDS: dict[str, Any] = {
     "nats": NatsPublish,
     "rabbit-quorum": ToQuorum,
     "rabbit-stream": ToStream,
+    "kafka": Kafka,
+    "kafka-idempotent": IdempotentKafka,
 }
 
 

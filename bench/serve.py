@@ -11,7 +11,7 @@ import argparse
 
 from bench.report import run
 from bench.serve_reading import end_to_end, gets
-from bench.serve_writing import checks, connections, puts
+from bench.serve_writing import checks, connections, kafka_connections, puts
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     """Run all benchmarks of the server, or those named."""
-    measures = (puts, checks, connections, gets, end_to_end)
+    measures = (puts, checks, connections, kafka_connections, gets, end_to_end)
     run(
         "serve",
         {each.__name__: each for each in measures},

@@ -27,6 +27,7 @@ _BURSTS = 3
 _UNDER_WAY = 8
 """Batches that are not acknowledged yet."""
 _PEER_BATCHES = 2
+_KAFKA_CONNECTIONS = 64
 
 
 def puts(options: argparse.Namespace, rows: Rows) -> None:
@@ -114,6 +115,28 @@ def connections(options: argparse.Namespace, rows: Rows) -> None:
         rows.ratio(f"{work}, WebSocket", rates["socket"], rates[_kind(peer)], name, 3)
     rows.figure(f"{work}, Flight", "records per second", rates["record"], "/s")
     rows.figure(f"{work}, Flight", "p99", [each["p99_ms"] for each in found["record"]], "ms")
+
+
+def kafka_connections(options: argparse.Namespace, rows: Rows) -> None:
+    """Have 64 Kafka producers with one record in flight each, beside Redis and NATS."""
+    served = Served(options.folder / "kafka", PARTITIONS)
+    peers = served_peers(options.folder, 1)
+    ports = {"kafka": served.kafka_port, "kafka-idempotent": served.kafka_port}
+    ports |= {_kind(peer): peer.port for peer in peers.values()}
+    found: dict[str, list[float]] = {kind: [] for kind in ports}
+    for _ in range(options.rounds):
+        for kind, port in ports.items():
+            given = in_a_process(kind, port, _KAFKA_CONNECTIONS, options.seconds)
+            found[kind].append(given["rate"])
+            settle(served.log)
+    served.close()
+    for peer in peers.values():
+        peer.close()
+    work = f"{_KAFKA_CONNECTIONS} connections, one 100 B record at a time, Kafka protocol"
+    rows.figure(work, "records per second", found["kafka"], "/s")
+    rows.figure(f"{work}, idempotent", "records per second", found["kafka-idempotent"], "/s")
+    for name, peer in peers.items():
+        rows.ratio(work, found["kafka"], found[_kind(peer)], name, 0.9)
 
 
 def _kind(peer: object) -> str:

@@ -28,7 +28,7 @@ class Served(Closing):
             warm_log(folder, partitions).close()
             (folder / "lakebed.toml").write_text(_settings(), encoding="utf8")
         command = [sys.executable, "-m", "lakebed.cli", "serve", "--data", str(folder)]
-        command += ["--port", "0", "--http-port", "0"]
+        command += ["--port", "0", "--http-port", "0", "--kafka-port", "0"]
         with (folder.parent / f"{folder.name}-serve.log").open("wb") as errors:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True
@@ -41,6 +41,7 @@ class Served(Closing):
             raise RuntimeError(f"the server did not start: {said!r}")
         self.url, http = said.partition(" at ")[2].strip().split(", and ")
         self.port, self.http_port = (int(each.rpartition(":")[2]) for each in (self.url, http))
+        self.kafka_port = int(self._process.stdout.readline().rpartition(":")[2])
         self.log = lakebed.open(self.url)
         if not steady:
             self.log.get_or_create_topic(TOPIC, partitions=partitions)

@@ -94,6 +94,8 @@ class Folder:
         self.producers: dict[tuple[bool, str], list[int]] = {}
         """Id and epoch, by whether it is transactional and by its name."""
         self.epochs: dict[int, int] = {}
+        self.named: dict[int, bool] = {}
+        """Of producers without transactions: whether they can be taken over by their name."""
         self.sequences: dict[tuple[int, int, int], tuple[int, list[list[int]]]] = {}
         self.open: dict[int, list[tuple[list[Any], pa.RecordBatch | None, int, int]]] = {}
         """Parts of open transactions, with the entry and the number of each."""
@@ -189,6 +191,8 @@ class Folder:
             self.partitions[topic, partition] = Partition(low, end, flushed, segments)
         for number, name, epoch, _, transactional, _ in document["producers"]:
             self.epochs[number] = epoch
+            if not transactional:
+                self.named[number] = bool(name) and not name.endswith("/")
             if name:
                 self.producers[transactional, name] = [number, epoch]
         for producer, topic, partition, epoch, batches in document["sequences"]:
@@ -258,6 +262,8 @@ class Folder:
             self._trim(fields)
         elif kind == 26:
             self._commit_together(*fields)
+        elif kind == 28:
+            self._write_many(fields[1], fields[2], bodies)
 
     def _create(self, name: str, partitions: int, schema: bytes) -> None:
         if name in {topic.name for topic in self.topics.values()}:
@@ -326,6 +332,42 @@ class Folder:
             batches = [*(batches if at == epoch else []), [first, records, base]]
             self.sequences[key] = (epoch, batches[-5:])
 
+    def _write_many(self, parts: list[Any], claims: list[Any], bodies: bytes) -> None:
+        for (part, batch), claimed in zip(self._parts(parts, bodies), claims, strict=True):
+            start = 0
+            for (number, records), claim in zip(part[2], claimed, strict=True):
+                rows = None if batch is None else batch.slice(start, records)
+                start += records
+                with contextlib.suppress(RefusedError):
+                    self._place_claimed([part[0], part[1], [[number, records]], 0], rows, claim)
+
+    def _place_claimed(self, part: list[Any], batch: Any, claim: list[int]) -> None:
+        if not claim:
+            self._place(part, batch)
+            return
+        producer, epoch, first = claim
+        ((number, records),) = part[2]
+        now = self.epochs.get(producer)
+        named = self.named.get(producer)
+        raised = now is not None and epoch > now and named is False and first == 0
+        if named is None or (epoch != now and not raised):
+            raise RefusedError
+        key = (producer, part[0], number)
+        at, batches = self.sequences.get(key, (epoch, []))
+        if at != epoch and first:
+            raise RefusedError
+        batches = batches if at == epoch else []
+        if [first, records] in [each[:2] for each in batches]:
+            raise RefusedError
+        if batches and first != sum(batches[-1][:2]) % 2**31:
+            raise RefusedError
+        if (part[0], number) not in self.partitions:
+            raise RefusedError
+        base = self.partitions[part[0], number].end
+        self._place(part, batch)
+        self.sequences[key] = (epoch, [*batches, [first, records, base]][-5:])
+        self.epochs[producer] = epoch
+
     def _register(self, fields: list[Any], *, transactional: bool) -> None:
         name = fields[0]
         identity = self.producers.get((transactional, name)) if name else None
@@ -336,6 +378,8 @@ class Folder:
         if name:
             self.producers[transactional, name] = identity
         self.epochs[identity[0]] = identity[1]
+        if not transactional:
+            self.named[identity[0]] = bool(name) and not name.endswith("/")
         if transactional:
             self.open[identity[0]] = []
             self.deadlines[identity[0]] = fields[1] + fields[2]

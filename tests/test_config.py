@@ -89,6 +89,7 @@ OTHERS: dict[str, tuple[str, object]] = {
     "catalog": ('{ type = "sql", "a.b" = "env:C" }', {"type": "sql", "a.b": "env:C"}),
     "store_options": ('{ "s3.region" = "x" }', {"s3.region": "x"}),
     "host": ("0.0.0.0", "0.0.0.0"),
+    "kafka_advertised_address": ("broker:9092", "broker:9092"),
     "log_format": ("json", "json"),
     "backups": ("/b", "/b"),
     "audit_file": ("/a", "/a"),

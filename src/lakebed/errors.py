@@ -129,7 +129,10 @@ class InvalidNameError(InvalidArgumentError):
     """A name of a topic, group or producer is not allowed."""
 
     code = "invalid_name"
-    advice = "use 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+    advice = (
+        "use 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit; a topic "
+        "may begin with one '_' and have 249"
+    )
 
 
 class SettingsFileError(InvalidArgumentError):

@@ -13,6 +13,10 @@ from typing import ClassVar, Final, NamedTuple, Self
 from lakebed.errors import InvalidNameError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_TOPIC_NAME: Final = re.compile(r"(?!__)[A-Za-z0-9_][A-Za-z0-9._-]{0,248}")
+"""As Kafka's; two underscores in front are for topics of the log itself."""
+_GROUP_NAME: Final = re.compile(r"[A-Za-z0-9%][A-Za-z0-9._%-]{0,764}")
+"""Groups of Kafka clients have any name: other characters are written as `%` and two digits."""
 _TOKEN: Final = re.compile(r"lkb_[0-9a-f]{16}_[A-Za-z0-9_-]{43}")
 """The form of a log's token, which is a secret and no name."""
 
@@ -25,10 +29,11 @@ class Name(str):
 
     __slots__ = ()
     what: ClassVar[str] = "name"
+    form: ClassVar[re.Pattern[str]] = _NAME
 
     def __new__(cls, text: str) -> Self:
         """Take the text as a name, or refuse it."""
-        if not isinstance(text, str) or _NAME.fullmatch(text) is None:
+        if not isinstance(text, str) or cls.form.fullmatch(text) is None:
             raise InvalidNameError(f"not a {cls.what} name", got=repr(text)[:200])
         if _TOKEN.search(text):
             raise InvalidNameError(f"this is a token, and not a {cls.what} name")
@@ -40,6 +45,7 @@ class TopicName(Name):
 
     __slots__ = ()
     what = "topic"
+    form = _TOPIC_NAME
 
 
 class TableName(Name):
@@ -54,6 +60,7 @@ class GroupName(Name):
 
     __slots__ = ()
     what = "group"
+    form = _GROUP_NAME
 
 
 class ProducerName(Name):

@@ -52,6 +52,7 @@ class Shown:
 _CLI = "tests/cli/test_docs.py"
 _DOCUMENTS = "tests/test_documents.py"
 _HTTP = "tests/serve/test_http_page.py"
+_KAFKA = "tests/kafka/test_page.py"
 _PIPELINES = "tests/spark/test_pipeline_file.py"
 _PROTOCOL = "tests/serve/test_protocol_docs.py"
 _SERVED = "tests/documents/test_served_pages.py"
@@ -67,6 +68,18 @@ def _live_chapters() -> list[str]:
 
 
 _README = [
+    Claim(
+        "docs/kafka.md",
+        "Start",
+        "python",
+        f"{_KAFKA}::test_the_program_of_the_page_writes_a_record",
+    ),
+    Claim(
+        "docs/kafka.md",
+        "Start",
+        "console",
+        f"{_KAFKA}::test_the_command_of_the_page_says_where_it_serves",
+    ),
     Claim(
         "README.md",
         "Lakebed",

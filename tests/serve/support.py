@@ -24,10 +24,18 @@ _ROOT = Path(__file__).parents[2]
 class ServerProcess:
     """`lakebed serve` on a folder; after `start` it has a port, which later starts have too."""
 
-    def __init__(self, folder: Path, *settings: str, toml: str = "", http_port: int = -1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *settings: str,
+        toml: str = "",
+        http_port: int = -1,
+        kafka_port: int = -1,
+    ) -> None:
         self.folder = folder
         self.port = 0
         self.http_port = http_port
+        self.kafka_port = kafka_port
         self.errors = folder.with_suffix(".stderr")
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
@@ -72,7 +80,8 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "lakebed.cli", "serve", "--data", str(self.folder)),
-                    *("--port", str(self.port), "--http-port", str(self.http_port), *options),
+                    *("--port", str(self.port), "--http-port", str(self.http_port)),
+                    *("--kafka-port", str(self.kafka_port), *options),
                 ],
                 cwd=_ROOT,
                 env={**os.environ, VARIABLE: failpoints} if failpoints else None,
@@ -84,6 +93,10 @@ class ServerProcess:
         assert line.startswith(f"serving {self.folder} at lakebed"), f"{line!r}: {self.said}"
         ports = [int(place.rpartition(":")[2]) for place in line.split(", and ")]
         self.port, self.http_port = ports[0], ports[1] if len(ports) > 1 else -1
+        if self.kafka_port >= 0:
+            assert self._process.stdout is not None
+            following = self._process.stdout.readline().decode()  # comes with the first line
+            self.kafka_port = int(following.rpartition(":")[2])
         return self
 
     def _first_line(self) -> str:

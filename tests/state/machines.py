@@ -49,6 +49,14 @@ def _producer_write(draw: Any) -> commands.ProducerWrite:
     return commands.ProducerWrite(draw(_TIME), draw(_PRODUCER), draw(_EPOCH), sequences, part)
 
 
+@st.composite
+def _write_many(draw: Any) -> commands.WriteMany:
+    parts = draw(_PARTS)
+    claim = st.just(()) | st.tuples(_PRODUCER, _EPOCH, st.integers(0, 4))
+    claims = tuple(tuple(draw(claim) for _ in part.runs) for part in parts)
+    return commands.WriteMany(draw(_TIME), parts, claims)
+
+
 _OFFSET = st.tuples(_NAME, _MEMBER, _TOPIC, _PARTITION, st.integers(0, 4))
 _STAGED = st.builds(
     commands.StagedFile,
@@ -70,6 +78,7 @@ def command() -> st.SearchStrategy[Command]:
         st.builds(commands.Write, _TIME, _PARTS),
         st.builds(commands.Write, _TIME, _PARTS),
         _producer_write(),
+        _write_many(),
         st.builds(commands.RegisterProducer, _NAME, _TIME),
         st.builds(commands.BeginTransaction, _NAME, st.integers(1, 200), _TIME),
         st.builds(commands.TransactionWrite, _PRODUCER, _EPOCH, _TIME, _PARTS),

@@ -30,6 +30,7 @@ EXAMPLES: list[Command] = [
     commands.PurgeTopic(1),
     commands.Write(1, (PART, PART)),
     commands.ProducerWrite(1, 2, 3, (4, 5), PART),
+    commands.WriteMany(1, (PART, PART), (((1, 2, 3), ()), ((), (4, 5, 6)))),
     commands.RegisterProducer("p", 1),
     commands.BeginTransaction("x", 5, 1),
     commands.TransactionWrite(1, 2, 3, (PART,)),

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -30,6 +30,10 @@ from lakebed.host import OsDisk
 from lakebed.host.descriptors import raise_limit
 from lakebed.suggest import did_you_mean
 from lakebed.wal.folder import Layout, is_log
+
+if TYPE_CHECKING:
+    from lakebed.serve.server import Server
+
 
 _log = logging.getLogger("lakebed.serve")
 
@@ -70,6 +74,12 @@ _LOOK_SECONDS: Final = 0.2
     help="Port of Arrow Flight; default 4747, 0 for a free one.",
 )
 @click.option("--http-port", metavar="N", type=int, help="Port of HTTP; default 4748, -1 for none.")
+@click.option(
+    "--kafka-port",
+    metavar="N",
+    type=int,
+    help="Port for Kafka clients; default 9092 on a loopback address, -1 for none.",
+)
 @click.option("--tls-cert", metavar="FILE", help="Server certificate, PEM.")
 @click.option("--tls-key", metavar="FILE", help="Its key, PEM.")
 @click.option("--tls-client-ca", metavar="FILE", help="CA file for required client certificates.")
@@ -124,16 +134,19 @@ def _serve_roles(
     data: Path | str, folder: Path, config: LogConfig, serve: ServeConfig, *, standby: bool
 ) -> None:
     """Serve a log in a store: as a standby, and as its owner."""
+    from lakebed.kafka.server import start_kafka
     from lakebed.serve.roles import Roles
 
     def report(role: str, url: str) -> None:
         _log.info("role: %s", role, extra={"url": url})
         if role == "owner":
             click.echo(f"serving {data} at {url}" + _http(roles.server, serve))
+            if roles.server is not None:
+                _echo_ports(roles.server, serve)
         elif standby:
             click.echo(f"standby for {data} at {url}")
 
-    roles = Roles(folder, config, serve, standby=standby, report=report)
+    roles = Roles(folder, config, serve, standby=standby, report=report, protocols=[start_kafka])
     failure: list[BaseException] = []
 
     def run() -> None:
@@ -161,6 +174,7 @@ def _serve_roles(
 def _serve_folder(folder: Path, flags: dict[str, Any], given: tuple[str, ...]) -> None:
     """Serve a log that is on this disk alone."""
     import lakebed
+    from lakebed.kafka.server import start_kafka
     from lakebed.serve.server import Server
 
     config = _config(effective_config(OsDisk(), folder, os.environ).serve, flags, given)
@@ -172,12 +186,13 @@ def _serve_folder(folder: Path, flags: dict[str, Any], given: tuple[str, ...]) -
             stack.enter_context(_logging(config))
             _raise_open_files(config)
             stopping = stack.enter_context(_signals())
-            server = Server(log, config).start()
+            server = Server(log, config, protocols=[start_kafka]).start()
         except BaseException:
             log.close()
             raise
         stack.enter_context(_hangups(server.reload))
         click.echo(f"serving {folder} at {server.url}" + _http(server, config))
+        _echo_ports(server, config)
         while not stopping.wait(_LOOK_SECONDS):
             pass  # a signal that another thread was given is handled when this one wakes up
         _log.info("stopping")
@@ -186,6 +201,15 @@ def _serve_folder(folder: Path, flags: dict[str, Any], given: tuple[str, ...]) -
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _echo_ports(server: Server, config: ServeConfig) -> None:
+    """Print where clients of further protocols reach the server, if a port was asked for."""
+    from lakebed.serve.server import reachable
+
+    if config.kafka_port >= 0:
+        for port in server.ports:
+            click.echo(f"{port.name} clients: {reachable(config.host)}:{port.port}")
 
 
 def _place(data: Path | str, folder: Path | None) -> Path:

@@ -62,6 +62,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "insecure": ("true", "false"),
     "audit": ("true", "false"),
     "access_log": ("true", "false"),
+    "kafka_auto_create_topics": ("true", "false"),
     "log_format": config.LOG_FORMATS,
     "tls_principal": config.TLS_PRINCIPALS,
 }
@@ -72,6 +73,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "store_options": "a table of names and text",
     "host": "an address or a name",
     "advertise": "a host, or a host and a port",
+    "kafka_advertised_address": "host:port",
     "tls_cert": "a path",
     "tls_key": "a path",
     "tls_client_ca": "a path",

@@ -30,6 +30,19 @@ class ServeConfig:
     for `host`, or this machine's name if that means every address.
     """
 
+    kafka_port: int = -2
+    """The port for Kafka clients; 0 for any that is free, -1 for none. -2 is 9092 (a free one if
+    `port` is 0), if `lakebed[kafka]` is installed, `host` is a loopback address, and it is free.
+    """
+
+    kafka_advertised_address: str = ""
+    """`host:port` under which Kafka clients find the server. Without it, the name that the client
+    used for TLS, or the address that it is connected to.
+    """
+
+    kafka_auto_create_topics: bool = True
+    """Whether a Kafka client creates a topic by asking for it, if it may manage topics."""
+
     tls_cert: str = ""
     """File with the certificate that the server shows, PEM; empty for no TLS."""
 
@@ -172,7 +185,7 @@ class ServeConfig:
         """Refuse values out of bounds, naming setting, value and bounds."""
         check_bounds(self, SERVE_BOUNDS)
         check_oidc(self)
-        for name in ("insecure", "audit", "access_log"):
+        for name in ("insecure", "audit", "access_log", "kafka_auto_create_topics"):
             if not isinstance(getattr(self, name), bool):
                 refuse(name, getattr(self, name), "true or false")
         for name in (
@@ -202,6 +215,22 @@ class ServeConfig:
             refuse("tls_cert", "", "given too: tls_client_ca needs TLS")
         if self.port and self.port == self.http_port:
             refuse("http_port", self.http_port, "another one than port")
+        if self.kafka_port > 0 and self.kafka_port in (self.port, self.http_port):
+            refuse("kafka_port", self.kafka_port, "another one than port and http_port")
+        _check_advertised(self.kafka_advertised_address)
+
+
+def _check_advertised(address: object) -> None:
+    """Refuse what no client can connect to."""
+    if address == "":
+        return
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65_536
+    bare = host.strip("[]")
+    if not is_port or not bare or not host.isprintable() or " " in host:
+        refuse("kafka_advertised_address", address, "host:port")
+    if bare in ("0.0.0.0", "::"):  # noqa: S104  # it is refused
+        refuse("kafka_advertised_address", address, "an address that clients can connect to")
 
 
 LOG_FORMATS: Final = ("text", "json")
@@ -209,6 +238,7 @@ TLS_PRINCIPALS: Final = ("name", "uri", "email")
 SERVE_BOUNDS: Final = {
     "port": (0, 65_535),
     "http_port": (-1, 65_535),
+    "kafka_port": (-2, 65_535),
     "connections_max": (1, 1_000_000),
     "principal_streams_max": (1, 1_000_000),
     "address_streams_max": (1, 1_000_000),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lakebed.errors import RejectedError
+from lakebed.state.commands import parts_of
 from lakebed.state.decision import GONE, Change, Placed, Written
 from lakebed.topic.memtable import Body, Chunk, Memtable
 
@@ -46,6 +47,9 @@ class Ledger:
             rows = part[-1].start + part[-1].records
             if own:
                 self._memory += body.memory_bytes
+                rows = sum(run.records for run in parts_of(prepared.command)[first.number].runs)
+                if body.holders != len(part):  # of many writers: runs were joined or refused
+                    self._changes.append((body, "holders", len(part)))
             for placed in part:
                 key = (placed.topic, placed.partition)
                 self._put(key, _chunk(placed, body, rows))

@@ -38,8 +38,9 @@ class LiveContext:
         context.options |= ssl.OP_NO_TICKET
         self._newest = context
 
-    def _choose(self, connection: Any, _name: str | None, first: ssl.SSLContext) -> None:
+    def _choose(self, connection: Any, name: str | None, first: ssl.SSLContext) -> None:
         """Choose the context of a handshake, also of a client that names no host."""
+        connection.requested_name = name  # which Kafka clients are told to come back to
         newest = self._newest
         if newest is not first:
             connection.context = newest

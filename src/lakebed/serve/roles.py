@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ from lakebed.engine.log import EmbeddedLog
 from lakebed.engine.ownership import Takeover
 from lakebed.engine.standby import Standby
 from lakebed.errors import InvalidArgumentError, LakebedError, NotOwnerError
-from lakebed.serve.server import Server, advertised, check_startable
+from lakebed.serve.server import Server, StartProtocol, advertised, check_startable
 from lakebed.serve.standby_listener import StandbyListener
 
 _log = logging.getLogger("lakebed.serve")
@@ -50,8 +50,13 @@ class Roles:
         *,
         standby: bool,
         report: Report | None = None,
+        protocols: Sequence[StartProtocol] = (),
     ) -> None:
-        """Serve the log; with `standby`, wait while another process owns it, and follow it."""
+        """Serve the log; with `standby`, wait while another process owns it, and follow it.
+
+        An owner starts the ports of `protocols` too, see `Server`.
+        """
+        self._protocols = protocols
         self._folder = folder
         self._waits = standby
         self._log_config = config
@@ -150,7 +155,7 @@ class Roles:
     # Owner
 
     def _own(self, log: EmbeddedLog) -> None:
-        server = Server(log, self._config)
+        server = Server(log, self._config, protocols=self._protocols)
         try:
             self._wait_for_port(server.start)
         except BaseException:

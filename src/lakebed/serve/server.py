@@ -14,9 +14,11 @@ import ipaddress
 import logging
 import re
 import socket
+import ssl
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from lakebed.config import ServeConfig
 from lakebed.engine.log import EmbeddedLog
@@ -29,13 +31,35 @@ from lakebed.wire.private_paths import hide_folders
 
 if TYPE_CHECKING:
     from lakebed.serve.flight import FlightServer
+    from lakebed.serve.guard import Guard
     from lakebed.serve.http import HttpServer
     from lakebed.serve.meters import Meters
+    from lakebed.serve.quotas import Quotas
 
 _log = logging.getLogger("lakebed.serve")
 
 _HAND_OVER_SECONDS: Final = 0.3
 """How long calls under way are waited for when another server is to take over."""
+
+
+class ProtocolServer(Protocol):
+    """A port of a further protocol."""
+
+    name: str
+    port: int
+
+    def renew(self, context: ssl.SSLContext) -> None:
+        """Use other certificates for new connections."""
+        ...
+
+    def stop(self, timeout: float) -> None:
+        """Finish what is in flight, and end."""
+        ...
+
+
+StartProtocol = Callable[
+    [EmbeddedLog, "Guard", "Quotas", "Meters", ServeConfig], "ProtocolServer | None"
+]
 
 
 class Server(Closing):
@@ -47,9 +71,16 @@ class Server(Closing):
         config: ServeConfig | None = None,
         *,
         for_own_processes: bool = False,
+        protocols: Sequence[StartProtocol] = (),
     ) -> None:
-        """Serve a log; `for_own_processes` by a Unix socket, which only this user can reach."""
+        """Serve a log; `for_own_processes` by a Unix socket, which only this user can reach.
+
+        `protocols` start further ports, which share the callers, limits and counters of this one.
+        """
         self.log = log
+        self._protocols = protocols
+        self.ports: list[ProtocolServer] = []
+        """The ports of further protocols."""
         self._for_own_processes = for_own_processes
         self._socket: OwnSocket | None = None
         self.config = log.config.serve if config is None else config
@@ -129,7 +160,12 @@ class Server(Closing):
                 self._http = start_http(
                     self.log, self._guard, quotas, meters, self.config, ready=self._ready
                 )
+            for start in self._protocols:
+                port = start(self.log, self._guard, quotas, meters, self.config)
+                self.ports += [] if port is None else [port]
         except BaseException:
+            if self._http is not None:
+                self._http.stop(0.0)
             self._flight.end()
             self._guard.close()
             raise
@@ -203,6 +239,9 @@ class Server(Closing):
         flight, context = flight_tls(self.config), tls_context(self.config)
         if self._http is not None and self._http.tls is not None and context is not None:
             self._http.tls.replace(context)
+        for port in self.ports:
+            if (renewed := tls_context(self.config)) is not None:
+                port.renew(renewed)
         if self._flight is not None and not self._flight.stopping:
             self._flight.renew(**flight)
 
@@ -234,6 +273,8 @@ class Server(Closing):
                 _log.warning("calls did not end in time: calls=%d", left)
         if self._http is not None:
             self._http.stop(seconds)
+        for port in self.ports:
+            port.stop(seconds)
         if self._guard is not None:
             self._guard.close()
 

@@ -49,6 +49,7 @@ from lakebed.state.commands import (
     TransactionWrite,
     Trim,
     Write,
+    WriteMany,
     parts_of,
 )
 from lakebed.state.values import Marker, Part, Run, Segment, Token
@@ -91,6 +92,7 @@ _KINDS: Final[dict[int, type]] = {
     25: SetGrant,
     26: CommitTogether,
     27: SetDenial,
+    28: WriteMany,
 }
 
 NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
@@ -222,6 +224,11 @@ def _part(value: Any) -> Part:
     return Part(_whole(topic), _whole(schema), checked, _whole(body_bytes))
 
 
+def _claim(value: Any) -> tuple[int, ...]:
+    """Take plain data as the claim of a run: none, or producer, epoch and first sequence."""
+    return () if value == () else _tuple_of(_whole, _whole, _whole)(value)
+
+
 def segment(value: Any) -> Segment:
     """Make a segment of plain data."""
     made = Segment(*value)
@@ -273,6 +280,7 @@ _SHAPES: Final[dict[type, tuple[Check, ...]]] = {
     DeleteTopic: (_whole,),
     PurgeTopic: (_whole,),
     ProducerWrite: (_integer, _whole, _whole, _many(_whole), _part),
+    WriteMany: (_integer, _many(_part), _many(_many(_claim))),
     RegisterProducer: (_text, _integer),
     BeginTransaction: (_text, _whole, _integer),
     TransactionWrite: (_whole, _whole, _integer, _many(_part)),

@@ -67,6 +67,18 @@ class ProducerWrite(NamedTuple):
     part: Part
 
 
+class WriteMany(NamedTuple):
+    """Append batches of many writers, each run perhaps under a producer.
+
+    Result: as for `Write`, and what became of each run (`Written.runs`).
+    """
+
+    time_us: int
+    parts: tuple[Part, ...]
+    claims: tuple[tuple[tuple[int, ...], ...], ...]
+    """For each run of each part: (producer, epoch, first sequence), or empty."""
+
+
 class RegisterProducer(NamedTuple):
     """Take over a producer's name; an empty one is nobody's. Result: (id, epoch)."""
 
@@ -280,6 +292,7 @@ Command = (
     | SetGrant
     | CommitTogether
     | SetDenial
+    | WriteMany
 )
 
 TOPIC_COMMANDS: Final = (CreateTopic, AlterTopic, AddPartitions, DeleteTopic, PurgeTopic)
@@ -290,6 +303,6 @@ def parts_of(command: Command) -> tuple[Part, ...]:
     """Return the parts whose bodies an entry holds."""
     if isinstance(command, ProducerWrite):
         return (command.part,)
-    if isinstance(command, Write | TransactionWrite | CommitTransaction):
+    if isinstance(command, Write | WriteMany | TransactionWrite | CommitTransaction):
         return command.parts
     return ()

@@ -45,6 +45,8 @@ class Written(NamedTuple):
     parts: tuple[tuple[Placed, ...] | RejectedError, ...]
     duplicate: bool = False
     """It was a repeat: the rows are where the first one put them."""
+    runs: tuple[tuple[Placed | RejectedError, ...], ...] = ()
+    """Of `WriteMany`: what became of each run of each part. `parts` has the rows that are new."""
 
 
 Dropped = tuple[int, int, int]

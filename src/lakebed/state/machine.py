@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from lakebed.state import commands
 from lakebed.state.decide_access import put_token, revoke_token, set_denial, set_grant, set_rule
+from lakebed.state.decide_gathered import write_many
 from lakebed.state.decide_groups import (
     change_group,
     commit_offsets,
@@ -67,6 +68,7 @@ def carry_out(changes: list[Change]) -> None:
 _PLACERS: Final[dict[type, Callable[[State, int, Any], Decision]]] = {
     commands.Write: write,
     commands.ProducerWrite: producer_write,
+    commands.WriteMany: write_many,
     commands.TransactionWrite: transaction_write,
     commands.CommitTransaction: commit_transaction,
     commands.CommitTogether: commit_together,

@@ -74,19 +74,23 @@ def from_columns(
     timestamps: Sequence[int] | npt.NDArray[np.int64] | int,
     value_type: pa.DataType,
     record_bytes_max: int,
+    *,
+    allow_empty: bool = False,
 ) -> pa.RecordBatch:
-    """Return records that were collected in lists as one storage batch.
+    """Return records that were collected in lists or Arrow arrays as one storage batch.
 
     `keys` or `headers` None means that no record has any; a single timestamp is that of all.
+    `allow_empty` accepts records that have neither a key nor a value.
     """
     count = len(values)
     _check_count(count)
     return _assembled(
         _timestamps(timestamps, count),
-        None if keys is None else rows.array(keys, _BINARY, "key"),
+        keys if keys is None or isinstance(keys, pa.Array) else rows.array(keys, _BINARY, "key"),
         None if headers is None else rows.headers_array(headers),
-        rows.value_array(values, value_type),
+        values if isinstance(values, pa.Array) else rows.value_array(values, value_type),
         record_bytes_max,
+        allow_empty=allow_empty,
     )
 
 
@@ -96,6 +100,8 @@ def _assembled(
     headers: pa.Array | None,
     value: pa.Array,
     record_bytes_max: int,
+    *,
+    allow_empty: bool = False,
 ) -> pa.RecordBatch:
     """Return the columns as a batch, after refusing what no storage batch may hold."""
     arrays = [
@@ -107,7 +113,7 @@ def _assembled(
     lengths = {len(array) for array in arrays}
     if len(lengths) > 1:
         raise InvalidArgumentError("the columns differ in length", lengths=sorted(lengths))
-    if value.null_count:
+    if value.null_count and not allow_empty:
         _check_tombstones(arrays[1], value)
     if headers is not None:
         _check_headers(headers)
