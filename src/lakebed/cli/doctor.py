@@ -11,6 +11,7 @@ import click
 from lakebed.cli.data import Folder, check_log
 from lakebed.cli.health import OK, PROBLEM, WARNING, Check, Examination
 from lakebed.cli.output import Meter, json_option, write_json, write_line, write_table
+from lakebed.cli.store_health import store_checks
 from lakebed.errors import from_os_error
 from lakebed.host import OsDisk
 
@@ -34,14 +35,14 @@ def doctor(ctx: click.Context, folder: Path, *, as_json: bool) -> None:
     """Check the log in DIR from end to end, changing nothing.
 
     Checks the owner, every byte of the WAL, the snapshot, every byte of every segment, unknown
-    files, permissions and disk space.
+    files, permissions and disk space; of a log in a store, its lease and fences.
 
     Exit code 0: no problem. 3: a warning. 1: an error.
     """
     check_log(folder)
     with Meter(silent=as_json) as meter:
         try:
-            checks = list(Examination(OsDisk(), folder, meter).checks())
+            checks = [*Examination(OsDisk(), folder, meter).checks(), *store_checks(folder)]
         except OSError as error:
             raise from_os_error(error, "examining the log", folder) from error
     _show(checks, as_json=as_json)

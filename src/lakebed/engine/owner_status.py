@@ -66,7 +66,7 @@ class OwnerControl:
         """Return the status; watch the lease for half of its time to see whether it is renewed."""
         seconds = self._lease_seconds / 2 if watch_seconds is None else watch_seconds
         lease, alive = self._watch(seconds)
-        base, last, missing = self._run(self._examine())
+        base, last, missing = self._run(self._examine(0 if lease is None else lease.term))
         return OwnerStatus(
             store=self._driver.location,
             log_id=str(self._log_id),
@@ -121,10 +121,10 @@ class OwnerControl:
                 return watch.lease, version != first
             time.sleep(_POLL_SECONDS)
 
-    def _examine(self) -> Procedure[tuple[Base, int, tuple[int, ...]]]:
-        """Return the base, the last slot, and the terms that have no fence."""
+    def _examine(self, term: int) -> Procedure[tuple[Base, int, tuple[int, ...]]]:
+        """Return the base, the last slot, and the terms without a fence; `term` is the lease's."""
         base = yield from read_base()
-        terms = {term for term, _ in base.terms if term}
+        terms = {number for number in (term, *(first for first, _ in base.terms)) if number}
         number, last = base.slot, base.slot
         while True:
             stored: Versioned | None = yield Get(slot_name(number + 1))
@@ -133,9 +133,9 @@ class OwnerControl:
             number = last = number + 1
             terms.add(decode_slot(stored.data, self._log_id, number).term)
         missing = []
-        for term in sorted(terms):
-            if not (yield from self._is_fence(term)):
-                missing.append(term)
+        for fence in sorted(terms):
+            if not (yield from self._is_fence(fence)):
+                missing.append(fence)
         return base, last, tuple(missing)
 
     def _is_fence(self, term: int) -> Procedure[bool]:
