@@ -84,6 +84,8 @@ def _server(folder: Path) -> Iterator[str]:
             "-s3",
             f"-s3.port={s3}",
             f"-s3.port.grpc={free_port()}",
+            "-s3.port.iceberg=0",  # a fixed port by default: a second server would end
+            "-s3.port.lance=0",
             f"-s3.config={settings}",
         ],
         stdout=subprocess.DEVNULL,

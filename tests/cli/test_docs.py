@@ -346,4 +346,5 @@ def test_a_line_of_the_servers_log_is_as_the_operations_page_shows_it(tmp_path: 
     said = [line for line in done.stderr.splitlines() if form.fullmatch(line)]
     shown = {" ".join(line.split()[1:4]) for line in block.splitlines()}
     assert {" ".join(line.split()[1:4]) for line in said} <= shown
-    assert said[0].split()[4].startswith("url=lakebed://127.0.0.1:")
+    (serving,) = [line for line in said if " lakebed.serve serving: " in line]
+    assert serving.split()[4].startswith("url=lakebed://127.0.0.1:")

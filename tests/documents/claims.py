@@ -69,6 +69,12 @@ def _live_chapters() -> list[str]:
 
 _README = [
     Claim(
+        "docs/cli.md",
+        "`lakebed owner`",
+        "console",
+        "tests/serve/test_failover.py::test_an_operator_moves_a_log_to_the_standby",
+    ),
+    Claim(
         "docs/kafka.md",
         "Start",
         "python",

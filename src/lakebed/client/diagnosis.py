@@ -60,7 +60,8 @@ def _by_tls(plain: socket.socket, host: str, url: str, config: ClientConfig) -> 
     context.set_alpn_protocols(["h2"])
     if config.cert is not None:
         context.load_cert_chain(config.cert, config.key)
-    with context.wrap_socket(plain, server_hostname=host) as secured:
+    with context.wrap_socket(plain, do_handshake_on_connect=False, server_hostname=host) as secured:
+        secured.do_handshake()  # in the block: it is closed whatever the other end does
         if secured.selected_alpn_protocol() != "h2":
             return TlsError("this port does not speak Flight; is it the port of HTTP?", url=url)
         answer = _answer(secured)
