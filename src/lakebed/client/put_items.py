@@ -24,7 +24,7 @@ Runs = Sequence[tuple[int, int, int, int, int]]
 
 
 class Item:
-    """A batch on its way: whoever waits for it is told by `settle`."""
+    """A batch in flight; `settle` passes the outcome to its caller."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class Item:
         self.deadline = 0.0
         self.sent_at = 0.0
         self.sent = False
-        """It is on its way on the stream that is open now."""
+        """It was sent on the stream that is open now."""
         self.doubtful = False
         """It was under way on a stream that broke: it may have been written."""
         self.moved = False
         """It was sent again under another producer once, because the first was not known."""
 
     def give_up(self, error: LakebedError, url: str) -> None:
-        """Return whoever waits that nothing more will be tried."""
+        """Tell the callers that no more attempts are made."""
         self.settle(None, unknown_outcome(url) if self.doubtful else error)
 
 
@@ -69,7 +69,7 @@ class RecordSource(Protocol):
         ...
 
     def refuse(self, error: LakebedError) -> None:
-        """Return whoever waits for them that they will not be written."""
+        """Tell the callers that these will not be written."""
         ...
 
 
@@ -89,7 +89,7 @@ class NoRecords:
         return math.inf
 
     def refuse(self, error: LakebedError) -> None:
-        """Report nobody."""
+        """Do nothing: no caller waits."""
 
 
 def mark_settling_thread() -> None:

@@ -41,7 +41,7 @@ Key = tuple[int, int]
 
 
 class Prepared(NamedTuple):
-    """A command with the bodies of its parts, on its way into the log."""
+    """A command with the bodies of its parts, not yet in the log."""
 
     command: Command
     bodies: Sequence[Body] = ()

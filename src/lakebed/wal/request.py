@@ -1,4 +1,4 @@
-"""One frame on its way to disk: what the caller encoded, and how it learns what became of it."""
+"""One frame before it is on disk: what the caller encoded, and how it learns what became of it."""
 
 from __future__ import annotations
 
