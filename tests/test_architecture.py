@@ -21,9 +21,6 @@ ARCHITECTURE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf8")
 LAYERS = re.findall(r"^\| `([a-z_]+)/?` \| built", ARCHITECTURE, re.MULTILINE)
 """The layers that are built, top to bottom: a layer imports only from those above it."""
 
-APART = {"raft": "state"}
-"""Packages that no layer imports yet, and the last layer that each may import."""
-
 
 def module_layer(path: Path) -> str:
     relative = path.relative_to(SOURCE)
@@ -48,8 +45,7 @@ def test_every_layer_in_the_docs_exists_and_every_layer_is_in_the_docs() -> None
     }
     there -= {"__init__", "__pycache__"}
     assert len(LAYERS) >= 14
-    assert set(LAYERS) == there - set(APART)
-    assert [name for name in APART if f"`{name}/` is not a layer" not in ARCHITECTURE] == []
+    assert set(LAYERS) == there
 
 
 LATE = {("api/log.py", "engine")}
@@ -60,7 +56,7 @@ def test_a_layer_imports_only_from_those_above_it() -> None:
     wrong = []
     for path in sorted(SOURCE.rglob("*.py")):
         own = module_layer(path)
-        last = LAYERS[-1] if own == "__init__" else APART.get(own, own)
+        last = LAYERS[-1] if own == "__init__" else own
         allowed = {own, *LAYERS[: LAYERS.index(last) + 1]}
         name = path.relative_to(SOURCE).as_posix()
         wrong += [(name, layer) for layer in imported_layers(path) - allowed]
@@ -69,7 +65,7 @@ def test_a_layer_imports_only_from_those_above_it() -> None:
 
 def test_client_engine_and_server_do_not_know_each_other() -> None:
     for path in sorted((SOURCE / "client").rglob("*.py")):
-        not_its_own = {"engine", "iceberg", "lake", "raft", "serve", "wal"}
+        not_its_own = {"engine", "iceberg", "lake", "serve", "wal"}
         assert not not_its_own & imported_layers(path), path
     for path in sorted((SOURCE / "engine").rglob("*.py")):
         assert "client" not in imported_layers(path), path
@@ -93,7 +89,7 @@ def test_only_host_opens_files() -> None:
 
 def test_each_stateful_package_has_a_design_page() -> None:
     pages = {path.parent.name for path in SOURCE.glob("*/DESIGN.md")}
-    assert pages == {"wal", "raft", "chain", "state", "topic", "lake", "iceberg", "engine"}
+    assert pages == {"wal", "chain", "state", "topic", "lake", "iceberg", "engine"}
     for package in pages:
         page = (SOURCE / package / "DESIGN.md").read_text(encoding="utf8")
         for part in ("Purpose", "Format", "Invariants", "Write order", "Recovery", "Why not"):
@@ -102,7 +98,7 @@ def test_each_stateful_package_has_a_design_page() -> None:
 
 
 def test_the_public_names_are_the_pinned_ones() -> None:
-    packages = {"", ".aio", ".errors", ".raft", ".spark", ".wal"}
+    packages = {"", ".aio", ".errors", ".spark", ".wal"}
     assert set(PUBLIC_NAMES) == {f"lakebed{package}" for package in packages}
     for module_name, names in PUBLIC_NAMES.items():
         module = importlib.import_module(module_name)

@@ -50,7 +50,6 @@ PARTS = {
     "model": [
         "tests/proof/test_model.py",
         "tests/proof/test_engine_model.py",
-        "tests/raft/test_model.py",
     ],
     "chain": [
         "tests/chain/test_schedules.py",

@@ -28,7 +28,6 @@
     │   ├── StalePlanError         what a compaction was planned for has changed (retriable)
     │   ├── SurvivorsError         what is to survive a compaction cannot be right
     │   ├── EntryTooLargeError     an entry is over the limit
-    │   ├── NotContiguousError     an entry does not follow the last one
     │   ├── ClosedError            the log was closed
     │   ├── NotALogError           the folder holds something else
     │   ├── NotABackupError        the folder holds no backup, or an unfinished one
@@ -315,13 +314,6 @@ class EntryTooLargeError(RejectedError):
 
     code = "entry_too_large"
     advice = "split the batch, or raise entry_bytes_max"
-
-
-class NotContiguousError(RejectedError):
-    """An entry does not follow the last one of the log."""
-
-    code = "not_contiguous"
-    advice = "append from the log's last index plus one, after truncating what conflicts"
 
 
 class ClosedError(RejectedError):

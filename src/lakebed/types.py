@@ -171,7 +171,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class HardState:
-    """What a Raft node must not forget: its term, and whom it voted for in it."""
+    """The highest term of the log, and a vote in it if a user of the WAL alone sets one."""
 
     term: int = 0
     vote: int | None = None

@@ -14,16 +14,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Protocol
 
 from lakebed.errors import LakebedError, PoisonedError, RejectedError, UnknownOutcomeError
 from lakebed.host import Disk, OsDisk
-from lakebed.wal import HardState, SyncMode, Wal, WalConfig, WalStats
+from lakebed.wal import HardState, SyncMode, Wal, WalConfig
 from lakebed.wal.folder import Layout
 from lakebed.wal.recovery import Verdict, survey
-from tests.proof.ledger import Ledger, Name, Readable, note_of, payload_of
+from tests.proof.ledger import Ledger, Name, note_of, payload_of
 
 CONFIG = WalConfig(
     file_bytes=8192, entry_bytes_max=65_536, spare_files=2, idle_mark_ms=1_000, sync=SyncMode.ALWAYS
@@ -34,19 +32,6 @@ _SPARE_SECONDS_MAX = 600.0
 
 class LifeOverError(Exception):
     """The log could not be opened however often it was tried."""
-
-
-class Log(Readable, Protocol):
-    """What the script calls: a `Wal`, or another log seen as one."""
-
-    def append(self, payload: bytes) -> int: ...
-    def append_many(self, payloads: list[bytes]) -> range: ...
-    def append_async(self, payload: bytes) -> Future[int]: ...
-    def set_hard_state(self, state: HardState) -> None: ...
-    def release(self, index: int, note: bytes) -> None: ...
-    def truncate(self, last: int) -> None: ...
-    def stats(self) -> WalStats: ...
-    def close(self) -> None: ...
 
 
 class Script:
@@ -66,11 +51,11 @@ class Script:
         self._report = report
         self._disk = disk
         self._threaded = threaded
-        self._open: Log | None = None
+        self._open: Wal | None = None
         self._number = 0
 
     @property
-    def log(self) -> Log:
+    def log(self) -> Wal:
         """Return the open log."""
         assert self._open is not None
         return self._open
@@ -204,7 +189,7 @@ class Script:
     # Opening and closing
 
     @staticmethod
-    def open(folder: Path, *, disk: Disk | None = None, threaded: bool = True) -> Log:
+    def open(folder: Path, *, disk: Disk | None = None, threaded: bool = True) -> Wal:
         """Open the log that the script is about."""
         return Wal.open(folder, CONFIG, disk=disk, threaded=threaded)
 
@@ -255,14 +240,14 @@ class Script:
             time.sleep(0.001)
 
 
-def main(script: type[Script], folder: str) -> None:
+def main(folder: str) -> None:
     """Live a life in a process of its own, reporting to standard output."""
 
     def report(line: str) -> None:
         os.write(1, f"{line}\n".encode())
 
-    script(Path(folder), report).live()
+    Script(Path(folder), report).live()
 
 
 if __name__ == "__main__":
-    main(Script, *sys.argv[1:])
+    main(*sys.argv[1:])

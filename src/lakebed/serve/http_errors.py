@@ -41,7 +41,6 @@ STATUSES: Final[dict[type[LakebedError], int]] = {
     errors.GroupNotEmptyError: 409,
     errors.StalePlanError: 409,
     errors.SurvivorsError: 409,
-    errors.NotContiguousError: 409,
     errors.ForeignTableError: 409,
     errors.TableExistsError: 409,
     errors.TableChangedError: 409,

@@ -3,8 +3,7 @@
     DIR/snapshots/{index:020d}.snapshot      the snapshot's data, nothing else
     DIR/snapshots/{index:020d}.snapshot.tmp  one being written
 
-The state of a log is written by `image.py`, with its length and checksum inside. For any other data
-the caller keeps a `SnapshotNote` of the length and checksum. Order of a write, and why:
+The data is encoded by `image.py`, with its length and checksum inside. Order of a write, and why:
 
 1. write the data to a temporary name, and sync it: a snapshot's name means whole contents
 2. rename it, sync the folder: the name survives before the WAL refers to it
@@ -17,11 +16,8 @@ other way round. Leftovers are removed when the log is opened, and after each sn
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +25,7 @@ from crc32c import crc32c
 
 from lakebed import limits
 from lakebed.errors import CorruptionError, translated
-from lakebed.host import Disk, File, Mode, failpoints, fill, read_exactly, write_all
+from lakebed.host import Disk, File, Mode, failpoints, read_exactly, write_all
 from lakebed.host.atomic import AtomicSteps, write_atomically
 
 _log = logging.getLogger("lakebed.state")
@@ -45,14 +41,6 @@ _REMOVED = failpoints.define("raft.snapshot.removed")
 
 _WHOLE: Final = re.compile(r"\d{20}\.snapshot", re.ASCII)
 _OURS: Final = re.compile(r"\d{20}\.snapshot(\.tmp)?")
-
-
-@dataclass(frozen=True)
-class SnapshotNote:
-    """What the file of a snapshot must be."""
-
-    file_bytes: int
-    checksum: int
 
 
 class SnapshotFolder:
@@ -76,24 +64,6 @@ class SnapshotFolder:
         # Durable when the block ends: the WAL may say that this snapshot is the valid one.
         with write_atomically(self._disk, self.path(index), "a snapshot", _STEPS) as file:
             return _write_pieces(file, data)
-
-    def verify(self, index: int, note: SnapshotNote) -> None:
-        """Raise `CorruptionError` unless the file is the one that the note describes."""
-        buffer = memoryview(bytearray(min(limits.READ_CHUNK_BYTES, note.file_bytes)))
-        with self._opened(index, note) as file:
-            checksum, position = 0, 0
-            while have := fill(file, buffer, position):
-                checksum = crc32c(buffer[:have], checksum)
-                position += have
-        self._check(index, note, position, checksum)
-
-    def read(self, index: int, note: SnapshotNote) -> bytes:
-        """Return a snapshot's data, verified."""
-        with self._opened(index, note) as file:
-            data = bytearray(note.file_bytes)
-            have = fill(file, memoryview(data), 0)
-        self._check(index, note, have, crc32c(data))
-        return bytes(data)
 
     def indexes(self) -> list[int]:
         """List the snapshots there are, oldest first."""
@@ -126,32 +96,6 @@ class SnapshotFolder:
         except OSError as error:
             _log.warning(
                 "old snapshots could not be removed yet: folder=%s error=%s", self._folder, error
-            )
-
-    @contextlib.contextmanager
-    def _opened(self, index: int, note: SnapshotNote) -> Iterator[File]:
-        """Open a file whose length is right, so that nothing is read into too large a buffer."""
-        path = self.path(index)
-        with translated("reading a snapshot", path):
-            try:
-                file = self._disk.open(path, Mode.READ)
-            except FileNotFoundError as error:
-                raise CorruptionError("the snapshot is missing", file=path) from error
-            try:
-                self._check(index, note, file.size(), note.checksum)
-                yield file
-            finally:
-                file.close()
-
-    def _check(self, index: int, note: SnapshotNote, file_bytes: int, checksum: int) -> None:
-        if (file_bytes, checksum) != (note.file_bytes, note.checksum):
-            raise CorruptionError(
-                "the snapshot is damaged",
-                file=self.path(index),
-                bytes=file_bytes,
-                bytes_written=note.file_bytes,
-                checksum=f"{checksum:08x}",
-                checksum_written=f"{note.checksum:08x}",
             )
 
 

@@ -37,7 +37,7 @@ IDENTITY_NAME: Final = "lakebed.json"
 TOPICS: Final = "topics"
 """The kind of a folder that holds a log with topics."""
 RAFT: Final = "raft"
-"""The kind of a folder that holds the log of a Raft node."""
+"""The kind of a folder that `lakebed.raft` of an earlier version wrote: nothing opens it now."""
 LOCK_NAME: Final = "lock"
 _WAL_NAME: Final = re.compile(r"(\d{20})\.wal", re.ASCII)
 _IDENTITY_BYTES_MAX: Final = 4096
@@ -147,8 +147,9 @@ def declare_kind(disk: Disk, layout: Layout, log_id: uuid.UUID, kind: str) -> No
 
 def other_kind(path: Path, kind: str, found: str) -> NotALogError:
     """Build the error for a folder that holds a log of another kind."""
+    holds = "the log of a Raft node" if found == RAFT else f"a log of kind {found!r}"
     return NotALogError(
-        f"the folder holds a log of kind {found!r}, not {kind!r}",
+        f"the folder holds {holds}, not one of kind {kind!r}",
         path=path,
         kind=found,
         expected=kind,

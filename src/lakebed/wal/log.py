@@ -262,7 +262,7 @@ class Wal(Closing):
             self.commits.call(mark_request(FrameKind.IDLE))
 
     def set_hard_state(self, state: HardState) -> None:
-        """Remember a Raft node's term and vote; durable when this returns."""
+        """Set the term of later entries, and a vote; durable when this returns."""
         self._check_usable()
         if not isinstance(state, HardState):
             raise InvalidArgumentError("state must be a HardState", got=type(state).__name__)
