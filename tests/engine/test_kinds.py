@@ -15,6 +15,7 @@ from lakebed.host import OsDisk
 from lakebed.wal import HardState, Wal, WalConfig
 from lakebed.wal.folder import RAFT, TOPICS, Layout, read_identity, read_kind, write_identity
 from lakebed.wal.salvage import salvage
+from tests.engine.shipped import Machines, values
 
 SMALL = WalConfig(file_bytes=4096, spare_files=0)
 
@@ -95,6 +96,26 @@ def test_a_folder_whose_identity_is_lost_says_its_kind_again(tmp_path: Path) -> 
     (tmp_path / "lakebed.json").unlink()
     lakebed.open(tmp_path).close()
     assert kind_of(tmp_path) == TOPICS
+
+
+def test_a_shipped_log_whose_identity_is_lost_opens(tmp_path: Path) -> None:
+    """Its entries have terms, as those of a Raft node had."""
+    machines = Machines(tmp_path)
+    with machines.open("a") as log:
+        log.create_topic("orders")
+        log.append("orders", b"1")
+    (tmp_path / "a" / "lakebed.json").unlink()
+    with machines.open("a") as log:
+        assert values(log) == [b"1"]
+    assert kind_of(tmp_path / "a") == TOPICS
+
+
+def test_a_raft_log_is_not_shipped(tmp_path: Path) -> None:
+    machines = Machines(tmp_path)
+    forget_kind(of_a_node(tmp_path / "a"))
+    with pytest.raises(NotALogError, match="holds the log of a Raft node"):
+        machines.open("a")
+    assert [path for path in machines.store.rglob("*") if path.is_file()] == []
 
 
 def test_a_bare_wal_opens_either_and_is_none(tmp_path: Path) -> None:

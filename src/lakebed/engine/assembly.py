@@ -27,7 +27,7 @@ from lakebed.engine.core import Core, Hooks
 from lakebed.engine.groups import Groups
 from lakebed.engine.lifecycle import Lifecycle
 from lakebed.engine.maintenance import Maintenance
-from lakebed.engine.ownership import Takeover, open_chain, own
+from lakebed.engine.ownership import Takeover, marked_log, open_chain, own
 from lakebed.engine.reading import Reading
 from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
 from lakebed.engine.rewriting import Rewriting
@@ -156,6 +156,7 @@ def assemble(
     )
     shipping: Shipping | None = None
     try:
+        _check_not_raft(disk, wal)
         uploads = _build_uploads(files, config, wal)
         if chain is not None and uploads is not None:
             files.staging.load_remote = uploads.load_staged
@@ -195,9 +196,6 @@ def _recover(
 ) -> Recovered:
     """Load the state from snapshot and WAL into the core; compare the segments with it."""
     layout = Layout(files.folder)
-    declared = is_declared(files.disk, layout)
-    if not declared:
-        _check_not_raft(wal)
     core.state, recovered = load_snapshot(files.snapshots, wal)
     replay(core, wal, recovered, lambda done, total: tell("replaying entries", done, total))
     tidy(
@@ -209,7 +207,7 @@ def _recover(
         stored=stored,
         shared=shared,
     )
-    if not declared:
+    if not is_declared(files.disk, layout):
         declare_kind(files.disk, layout, wal.log_id, TOPICS)
     return recovered
 
@@ -414,11 +412,14 @@ def _lake_config(config: LogConfig, disk: Disk) -> LakeConfig:
     return config.lake if isinstance(disk, OsDisk) else replace(config.lake, iceberg=False)
 
 
-def _check_not_raft(wal: Wal) -> None:
+def _check_not_raft(disk: Disk, wal: Wal) -> None:
     """Refuse the log of a Raft node of version 0.6, which does not say that it is one.
 
-    Only such a log has terms and votes, and notes at its release marks.
+    Such a log has terms, a vote or a note at its release mark. Of logs with topics only those that
+    are part of a chain have terms, and their folders are marked.
     """
+    if is_declared(disk, Layout(wal.folder)) or marked_log(disk, wal.folder) is not None:
+        return
     if wal.last_term or wal.hard_state != HardState() or wal.mark.note:
         raise other_kind(wal.folder, TOPICS, RAFT)
 
