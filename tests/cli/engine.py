@@ -12,6 +12,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from lakebed.cli import cli
+from tests import forked
 
 PROGRAM = [sys.executable, "-m", "lakebed.cli"]
 
@@ -55,7 +56,7 @@ class Shell:
 
     def start(self, *arguments: object, **more: Any) -> subprocess.Popen[bytes]:
         """Start a command as a program of its own."""
-        return subprocess.Popen(
+        return forked.Popen(
             [*PROGRAM, *(str(each) for each in arguments)],
             env={**os.environ, "LAKEBED_DATA": str(self.folder)},
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more},

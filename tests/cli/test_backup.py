@@ -16,6 +16,7 @@ import lakebed
 from lakebed.cli import cli
 from lakebed.host import failpoints
 from lakebed.reports.maintenance import BackupReport
+from tests import forked
 from tests.cli.engine import PROGRAM, Shell
 
 
@@ -116,7 +117,7 @@ def test_a_store_is_warned_of(tmp_path: Path) -> None:
 
 
 def test_a_command_that_is_killed_leaves_no_backup(shell: Shell, tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = forked.run(
         [*PROGRAM, "backup", tmp_path / "backup", "--data", tmp_path / "log"],
         env={**os.environ, failpoints.VARIABLE: "engine.backup.whole=kill"},
         check=False,
@@ -132,14 +133,14 @@ def test_a_command_that_is_killed_leaves_no_backup(shell: Shell, tmp_path: Path)
 def test_progress_is_for_who_watches(shell: Shell, tmp_path: Path) -> None:
     """On a terminal there is a bar on stderr; stdout has the result alone."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
+    with forked.Popen(
         [*PROGRAM, "backup", tmp_path / "backup", "--data", tmp_path / "log", "--json"],
         stdout=subprocess.PIPE,
         stderr=theirs,
     ) as quiet:
         assert quiet.stdout is not None
         assert json.loads(quiet.stdout.read())["records"] == 3
-    with subprocess.Popen(
+    with forked.Popen(
         [*PROGRAM, "backup", tmp_path / "other", "--data", tmp_path / "log"],
         stdout=subprocess.PIPE,
         stderr=theirs,

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from lakebed.wal import Wal, WalConfig
+from tests import forked
 from tests.cli.logs import Builder, Built, contents, flip, plain
 
 PROGRAM = [sys.executable, "-m", "lakebed.cli"]
@@ -22,7 +23,7 @@ PROGRAM = [sys.executable, "-m", "lakebed.cli"]
 
 def start(*arguments: object, **more: object) -> subprocess.CompletedProcess[str]:
     command = [*PROGRAM, *(str(each) for each in arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    return forked.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_a_reader_that_stops_reading_ends_it_quietly(tmp_path: Path, form: list[
     log = Builder(tmp_path / "log", config=WalConfig(file_bytes=1 << 20, spare_files=0))
     log.append(3000, sizes=(1, 40), groups=1000).close()
     command = [*PROGRAM, "wal", "inspect", str(tmp_path / "log"), "--frames", *form]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline()
@@ -73,7 +74,7 @@ def test_a_reader_that_never_reads_ends_it_quietly(log: Built, command: str) -> 
     """The exit code is that of a broken pipe: it must not say that the log is whole."""
     reader, writer = os.pipe()
     os.close(reader)
-    result = subprocess.run(
+    result = forked.run(
         [*PROGRAM, "wal", command, log.folder],
         stdout=writer,
         stderr=subprocess.PIPE,
@@ -90,7 +91,7 @@ def on_a_terminal(*arguments: object, **environment: str) -> str:
     env = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
     env |= {"TERM": "xterm", "COLUMNS": "200", **environment}
     command = [*PROGRAM, *(str(each) for each in arguments)]
-    with subprocess.Popen(command, stdout=terminal, stderr=terminal, env=env) as process:
+    with forked.Popen(command, stdout=terminal, stderr=terminal, env=env) as process:
         os.close(terminal)
         shown = b"".join(iter(lambda: _read(controller), b""))
         assert process.wait(timeout=600) == 0

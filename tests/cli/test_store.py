@@ -13,6 +13,7 @@ from pathlib import Path
 
 import lakebed
 from lakebed.chain.records import decode_lease
+from tests import forked
 
 
 @contextlib.contextmanager
@@ -20,7 +21,7 @@ def serving(tmp_path: Path, machine: str) -> Iterator[tuple[subprocess.Popen[str
     """Serve the log of a store on a machine; return the process and its URL."""
     command = [sys.executable, "-m", "lakebed.cli", "serve", "--data", f"file://{tmp_path}/shop"]
     command += ["--folder", str(tmp_path / machine), "--port", "0", "--http-port", "-1"]
-    with subprocess.Popen(
+    with forked.Popen(
         command, stdout=subprocess.PIPE, text=True, env={"LAKEBED_WAL_LEASE_MS": "600"}
     ) as child:
         try:
@@ -57,7 +58,7 @@ def test_commands_work_on_a_log_in_a_store(tmp_path: Path) -> None:
     def run(*arguments: str) -> str:
         command = [sys.executable, "-m", "lakebed.cli", *arguments]
         command += ["--data", f"file://{tmp_path}/shop"]
-        done = subprocess.run(command, capture_output=True, text=True, env=cache, check=False)
+        done = forked.run(command, capture_output=True, text=True, env=cache, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

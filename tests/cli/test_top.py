@@ -15,6 +15,7 @@ import pytest
 import lakebed
 from lakebed import LakeConfig, LogConfig
 from lakebed.cli.top import SHOWN_MAX, picture, sample
+from tests import forked
 from tests.cli.engine import PROGRAM, Shell
 
 PLAIN = LogConfig(lake=LakeConfig(iceberg=False))
@@ -122,7 +123,7 @@ def test_what_is_refused(shell: Shell, tmp_path: Path) -> None:
 
 def watched(shell: Shell, *arguments: str, **more: Any) -> subprocess.Popen[bytes]:
     words = [*PROGRAM, "top", "--data", str(shell.folder), "--interval", "0.05", *arguments]
-    return subprocess.Popen(words, **more)
+    return forked.Popen(words, **more)
 
 
 def test_programs_get_a_line_each_time_until_they_have_enough(shell: Shell) -> None:

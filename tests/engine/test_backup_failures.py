@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +27,7 @@ from lakebed.errors import (
     NotALogError,
 )
 from lakebed.host import Fault, FaultyDisk, OsDisk, SimDisk, Survival, failpoints
+from tests import forked
 from tests.engine.support import armed, everything, quiet
 
 PLAIN = LogConfig(lake=LakeConfig(iceberg=False))
@@ -201,7 +201,7 @@ else:
 
 def killed(what: str, source: Path, target: Path, point: str = "") -> None:
     """Have a process die, at a failpoint if one is named."""
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", CHILD, what, source, target],
         env={**os.environ, failpoints.VARIABLE: f"{point}=kill" if point else ""},
         cwd=ROOT,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from lakebed.errors import (
 )
 from lakebed.host import ManualClock, SimDisk
 from lakebed.state.image import State, decode_state
+from tests import forked
 from tests.engine.support import everything, quiet, rows, state_of
 
 LARGE = [b"%04d" % number + b"x" * 1000 for number in range(200)]
@@ -285,7 +285,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_was_prepared_outlives_a_kill(tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", _TASK, str(tmp_path / "log")],
         capture_output=True,
         text=True,

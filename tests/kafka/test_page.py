@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+from tests import forked
 from tests.documents.pages import ROOT
 from tests.serve.support import ServerProcess
 from tests.waiting import PATIENCE_SECONDS
@@ -22,7 +22,7 @@ def block(language: str) -> str:
 
 def test_the_program_of_the_page_writes_a_record(server: ServerProcess, broker: str) -> None:
     program = block("python").replace("127.0.0.1:9092", broker)
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_SECONDS)
+    forked.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_SECONDS)
     with server.open() as log:
         rows = log.read("orders", 0, "earliest").to_pylist()
     assert [(row["key"], row["value"]) for row in rows] == [(b"7", b'{"amount": 12}')]

@@ -6,7 +6,6 @@ import errno
 import os
 import random
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from lakebed.errors import (
 from lakebed.host import Fault, FaultyDisk, Mode, OsDisk, SimDisk, Survival, failpoints
 from lakebed.lake import UNFINISHED, LakeFolder, SegmentReader
 from lakebed.state.values import Segment
+from tests import forked
 from tests.lake.support import ID, PARTITION, ROOT, TOPIC, lake, read, records, verify, write
 
 PATH = LakeFolder(SimDisk(), ROOT).path(TOPIC, PARTITION, ID)
@@ -167,7 +167,7 @@ write(folder, records(range(30)))
 def test_a_killed_process_leaves_a_whole_segment_or_an_unfinished_one(
     point: str, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", _CHILD, str(tmp_path), f"{point}=kill"],
         cwd=Path(__file__).parents[2],
         check=False,

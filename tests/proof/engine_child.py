@@ -1,14 +1,12 @@
 """A real process that lives a life of a log, forked from one that has everything imported.
 
-Starting Python and importing Arrow takes half a second; most lives take a tenth of that. So the
-processes come from a server that has done it once.
+Starting Python and importing Arrow takes half a second; most lives take a tenth of that.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -18,11 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.forked import FORKS
 from tests.proof.child import Child
 
-_server = multiprocessing.get_context("forkserver")
 _WRITER = "tests.proof.engine_writer"
-_server.set_forkserver_preload(["pytest", _WRITER, "tests.proof.lake_writer"])
 
 
 def _run(pipe: Connection, errors: str, failpoint: str, module: str, arguments: list[str]) -> None:
@@ -54,9 +51,9 @@ class ForkedChild(Child):
         self._take = lambda line: take(json.loads(line))
         self._errors = errors
         self._rest = b""
-        self._reader, writer = _server.Pipe(duplex=False)
+        self._reader, writer = FORKS.Pipe(duplex=False)
         words = [str(each) for each in arguments]
-        self._child = _server.Process(
+        self._child = FORKS.Process(
             target=_run, args=(writer, str(errors), failpoint, module, words)
         )
         self._child.start()

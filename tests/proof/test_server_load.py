@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from lakebed import Log
+from tests import forked
 from tests.proof.scale import LONG, SEED, kept_on_failure, rng
 from tests.serve.support import ServerProcess
 from tests.serve.writers import Ledger, make_topics
@@ -51,7 +52,7 @@ class WriterProcess:
         self._ledger = ledger
         self._errors = errors
         with errors.open("ab") as stderr:
-            self._process = subprocess.Popen(
+            self._process = forked.Popen(
                 [sys.executable, "-m", "tests.proof.server_writer", server.url, name, str(SEED)],
                 cwd=_ROOT,
                 stdin=subprocess.DEVNULL,

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import forked
 from tests.s3 import free_port
 from tests.waiting import until
 
@@ -48,7 +49,7 @@ class StoreServer:
         before = self.said.count(" role: ")
         settings = {"LAKEBED_WAL_LEASE_MS": str(LEASE_MS), "LAKEBED_WAL_ACKS": self._acks}
         with self.output.open("ab") as output:
-            self._process = subprocess.Popen(
+            self._process = forked.Popen(
                 [
                     *(sys.executable, "-m", "lakebed.cli", "serve"),
                     *("--data", f"file://{self._store}", "--folder", str(self.folder)),

@@ -16,6 +16,7 @@ import lakebed
 from lakebed.client.config import ClientConfig
 from lakebed.config import CONFIG_NAME
 from lakebed.host.failpoints import VARIABLE
+from tests import forked
 from tests.waiting import PATIENCE_SECONDS
 
 _ROOT = Path(__file__).parents[2]
@@ -77,7 +78,7 @@ class ServerProcess:
         """Start it and wait until it serves; have failpoints act in it (see `host.failpoints`)."""
         options = [f"--set={each}" for each in self._settings]
         with self.errors.open("ab") as errors:
-            self._process = subprocess.Popen(
+            self._process = forked.Popen(
                 [
                     *(sys.executable, "-m", "lakebed.cli", "serve", "--data", str(self.folder)),
                     *("--port", str(self.port), "--http-port", str(self.http_port)),
@@ -150,7 +151,7 @@ class ServerProcess:
 @contextlib.contextmanager
 def python(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """Run a script in a process of its own, which is killed at the end if it still runs."""
-    process = subprocess.Popen(
+    process = forked.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         cwd=_ROOT,
         stdin=subprocess.DEVNULL,

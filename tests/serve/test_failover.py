@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ import pytest
 import lakebed
 from lakebed import ClientConfig
 from lakebed.errors import LakebedError
+from tests import forked
 from tests.proof.scale import Rounds, rng
 from tests.serve.pair import LEASE_MS, StoreServer
 from tests.waiting import until
@@ -216,7 +216,7 @@ def test_a_consumer_and_transactions_continue_at_the_standby(servers: Servers) -
 
 def _owner(root: Path, *words: str) -> dict[str, Any]:
     """Run `lakebed owner` and return what it prints."""
-    run = subprocess.run(
+    run = forked.run(
         [
             *(sys.executable, "-m", "lakebed.cli", "owner", *words),
             *("--data", f"file://{root / 'store'}", "--json"),

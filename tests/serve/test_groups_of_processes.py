@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from lakebed import Log
+from tests import forked
 from tests.serve.support import ServerProcess
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 4
@@ -40,7 +41,7 @@ class Member:
 
     def __init__(self, server: ServerProcess, mode: str) -> None:
         arguments = (server.url, "group", mode, str(SESSION_MS))
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [sys.executable, "-m", "tests.serve.group_member", *arguments],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
@@ -71,8 +72,8 @@ class Member:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGCONT)
         self.process.kill()
-        self.process.wait(600)
-        self._thread.join(600)
+        self.process.wait(PATIENCE_SECONDS)
+        self._thread.join(PATIENCE_SECONDS)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -108,7 +109,8 @@ class Scene:
 
 def _play(scene: Scene, done: Callable[[], set[str]]) -> None:
     """Let members be added, killed and paused while there is something to do."""
-    first, second = scene.join(), scene.join()
+    scene.join()
+    second = scene.join()
     scene.write()
     scene.settle(done)
     third = scene.join()
@@ -123,10 +125,9 @@ def _play(scene: Scene, done: Callable[[], set[str]]) -> None:
     scene.settle(done)
     third.process.send_signal(signal.SIGCONT)
     until(lambda: third.said("fenced"), "it is not fenced")
-    until(lambda: len(third.said("joined")) == 2, "it does not join again")
+    until(lambda: len(third.said("joined")) >= 2, "it does not join again")
     scene.write()
     scene.settle(done)
-    assert not first.said("fenced")
 
 
 @pytest.mark.parametrize("mode", ["plain", "copy"])

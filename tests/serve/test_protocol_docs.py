@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from lakebed.operations.results import REPORTS
 from lakebed.operations.routes import STREAMS
 from lakebed.operations.table import OPERATIONS
 from lakebed.serve.server import Server
+from tests import forked
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf8")
 
@@ -59,7 +59,7 @@ def test_the_client_of_the_page_works(tmp_path: Path) -> None:
     log = lakebed.Log.open(tmp_path / "log")
     token = log.access.create_token("ann", roles=["admin"])
     with Server(log, ServeConfig(port=0, http_port=-1)) as server:
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, "-c", code, f"grpc://127.0.0.1:{server.port}", str(token)],
             capture_output=True,
             text=True,

@@ -22,6 +22,7 @@ from lakebed import Log, ServeConfig
 from lakebed.client.config import ClientConfig
 from lakebed.serve.renewal import LiveContext
 from lakebed.serve.server import Server
+from tests import forked
 from tests.serve.certificates import Authority, Pair
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -185,7 +186,7 @@ def process(tmp_path: Path) -> Iterator[tuple[Scene, subprocess.Popen[str], int]
     command += ["--port", "0", "--http-port", "0", "--tls-cert", scene.cert]
     command += ["--tls-key", scene.key, "--set", "tls_reload_ms=0"]
     command += ["--set", f"audit_file={tmp_path / 'audit.jsonl'}"]
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    started = forked.Popen(command, stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
     line = started.stdout.readline()
     yield scene, started, int(line.strip().rpartition(":")[2])

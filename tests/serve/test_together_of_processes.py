@@ -16,6 +16,7 @@ from lakebed.client.config import ClientConfig
 from lakebed.client.log import RemoteLog
 from lakebed.errors import AccessDeniedError, FencedError, InvalidArgumentError, ProtocolError
 from lakebed.serve.server import Server
+from tests import forked
 from tests.serve.support import ServerProcess
 
 _TASK = """
@@ -36,7 +37,7 @@ with lakebed.open(sys.argv[1]) as log:
 
 def run(code: str, *arguments: str) -> str:
     """Run a client as a process of its own; return what it said."""
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", code, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,

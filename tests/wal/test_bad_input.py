@@ -32,6 +32,7 @@ from lakebed.errors import (
 from lakebed.wal import HardState, Wal, WalConfig
 from lakebed.wal.folder import _identity_checksum
 from lakebed.wal.frame import FILE_VERSION, FileHeader
+from tests import forked
 
 SMALL = WalConfig(file_bytes=4096, spare_files=0)
 
@@ -129,7 +130,7 @@ def test_a_folder_owned_by_a_living_process_names_it(tmp_path: Path) -> None:
         "import sys; from lakebed.wal import Wal; log = Wal.open(sys.argv[1]);"
         "log.append(b'x'); print('ready', flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen(
+    with forked.Popen(
         [sys.executable, "-c", code, str(tmp_path / "log")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -183,7 +184,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 assert log.append(b"parent again") == 2
 log.close()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = forked.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -199,7 +200,7 @@ if os.fork() == 0:
     sys.stdin.read()
 os._exit(0)
 """
-    with subprocess.Popen(
+    with forked.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout

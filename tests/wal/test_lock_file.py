@@ -16,6 +16,7 @@ from lakebed.errors import LockedError
 from lakebed.host import OsDisk
 from lakebed.wal import Wal
 from lakebed.wal.folder import Layout, living_owner
+from tests import forked
 
 _OWN = (
     "import sys; from lakebed.wal import Wal; log = Wal.open(sys.argv[1]);"
@@ -26,7 +27,7 @@ _OWN = (
 @contextlib.contextmanager
 def _owned(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Have another process own a log until it is killed, at the latest at the end of the block."""
-    with subprocess.Popen(
+    with forked.Popen(
         [sys.executable, "-c", _OWN, str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
