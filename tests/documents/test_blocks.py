@@ -121,7 +121,7 @@ def test_files_of_settings_and_pipelines_can_be_read(tmp_path: Path) -> None:
         if "[source." in block.text:
             path = tmp_path / (block.saved_as or "pipeline.toml")
             path.write_text(block.text)
-            read_pipeline(path).checked()
+            read_pipeline(path).check()
         else:
             parse_config(block.text, block.id)
 

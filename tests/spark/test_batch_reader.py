@@ -19,7 +19,7 @@ from lakebed.errors import (
     OffsetOutOfRangeError,
     PartitionNotFoundError,
 )
-from lakebed.spark.connection import connected
+from lakebed.spark.connection import connect
 from lakebed.spark.options import source_options
 from lakebed.spark.serving import url_of
 from lakebed.spark.source import BatchReader
@@ -42,7 +42,7 @@ def log(tmp_path: Path) -> Iterator[lakebed.Log]:
 def reader(log: lakebed.Log, **given: Any) -> BatchReader:
     texts = {name: str(value) for name, value in given.items()}
     options = source_options({"log": url_of(log), "topic": "raw", **texts}, streaming=False)
-    return BatchReader(options, schema_of(connected(options.target), options))
+    return BatchReader(options, schema_of(connect(options.target), options))
 
 
 def numbers(log: lakebed.Log, **given: Any) -> list[int]:

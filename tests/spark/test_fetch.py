@@ -17,7 +17,7 @@ from lakebed.client.config import ClientConfig
 from lakebed.errors import CorruptionError, DataLossError, ServerUnavailableError
 from lakebed.spark.fetch import Fetch
 from lakebed.spark.options import Target
-from lakebed.spark.planning import Piece
+from lakebed.spark.planning import ScanPiece
 from lakebed.spark.serving import url_of
 from tests.serve.support import ServerProcess
 
@@ -37,11 +37,11 @@ def fetch(url: str, *, fail: bool = True, retry_ms: int = 30_000) -> Fetch:
     return Fetch(Target(url, ClientConfig(retry_ms=retry_ms)), SCHEMA, fail_on_data_loss=fail)
 
 
-def piece(log: lakebed.Log, *, start: int = 0) -> Piece:
+def piece(log: lakebed.Log, *, start: int = 0) -> ScanPiece:
     """Return the whole topic as one piece."""
     plan = log.table("in").plan(start=start)
     ((_, end),) = log.offsets("in").values()
-    return Piece("in", log.describe_topic("in").id, 0, start, end, plan.files)
+    return ScanPiece("in", log.describe_topic("in").id, 0, start, end, plan.files)
 
 
 def numbers(batches: Iterator[pa.RecordBatch]) -> list[int]:

@@ -20,8 +20,8 @@ from lakebed.reports.maintenance import PartitionCompaction
 from lakebed.reports.topics import SealedFile
 from lakebed.spark.jobs import compact as job
 from lakebed.spark.jobs import survivors as finding
-from lakebed.spark.jobs.survivors import BLOCK, _blocks, _Held, _unpacked
-from lakebed.spark.jobs.target import reached
+from lakebed.spark.jobs.survivors import BLOCK, _blocks, _Held, _unpack
+from lakebed.spark.jobs.target import resolve_log
 from lakebed.topic.survivors import Survivors
 from tests.engine.support import inner
 
@@ -159,9 +159,9 @@ def test_segments_that_the_log_compacts_meanwhile_are_planned_anew(
 
 def looked_through(
     spark: SparkSession, log: lakebed.Log, *, lost: bool = False
-) -> tuple[finding._Look, list[pa.RecordBatch]]:
+) -> tuple[finding._LastRecords, list[pa.RecordBatch]]:
     """Return what the tasks of a compaction give away, worked out in this process."""
-    _, target = reached(spark, log)
+    _, target = resolve_log(spark, log)
     plan = log.plan_compaction("t")
     parts = plan.partitions
     if lost:
@@ -169,7 +169,7 @@ def looked_through(
         parts = (replace(parts[0], files=tuple(gone)),)
     info = log.describe_topic("t")
     pieces = tuple(finding._pieces(info, parts))
-    look = finding._Look(target, finding._columns(info), plan.tombstone_before_us, pieces)
+    look = finding._LastRecords(target, finding._columns(info), plan.tombstone_before_us, pieces)
     numbers = pa.record_batch({"id": list(range(len(pieces)))})
     return look, list(look.run(iter([numbers])))
 
@@ -223,7 +223,7 @@ def test_bits_of_many_blocks_are_the_offsets_they_were_made_of() -> None:
     found: dict[int, list[int]] = {0: [], 1: []}
     for batch in _blocks(iter([rows.slice(0, 10_000), rows.slice(10_000)])):
         ((partition, block, bits),) = zip(*batch.to_pydict().values(), strict=True)
-        flags = np.unpackbits(_unpacked(bits), bitorder="little")
+        flags = np.unpackbits(_unpack(bits), bitorder="little")
         found[partition] += (np.flatnonzero(flags) + (block << BLOCK)).tolist()
     for partition, numbers in found.items():
         assert sorted(numbers) == sorted(offsets[offsets % 2 == partition].tolist())
@@ -233,7 +233,7 @@ def test_a_task_gives_away_what_it_holds_and_holds_nothing_afterwards() -> None:
     held = _Held()
     rows = {"partition": [0], "offset": [9]}
     held.add(pa.table(rows, schema=pa.schema([(name, pa.int64()) for name in rows])))
-    assert len(list(held.given())) == 1
+    assert len(list(held.drain())) == 1
     assert held.blocks == {}
 
 
@@ -254,7 +254,7 @@ def test_bits_are_packed_for_the_range_that_a_call_is_about() -> None:
     offsets = np.array([13, 14, 29, 37])
     flags = np.zeros(64, dtype=np.uint8)
     flags[offsets] = 1
-    packed = job._packed(np.packbits(flags, bitorder="little"), 0, 13, 38)
+    packed = job._pack(np.packbits(flags, bitorder="little"), 0, 13, 38)
     survivors = Survivors.unpack(packed, base=13, end=38)
     assert survivors.count() == 4
     assert survivors.chosen(offsets).all()

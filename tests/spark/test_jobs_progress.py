@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakebed.spark.jobs.progress import watched
+from lakebed.spark.jobs.progress import report_tasks
 from lakebed.types import Progress
 from tests.waiting import PATIENCE_SECONDS
 
@@ -46,7 +46,7 @@ def test_nothing_is_told_twice_and_all_only_in_the_end(spark: SparkSession, tmp_
     """Of two queries, the second of which begins when the tasks of the first are done."""
     told: Told = []
     numbers = spark.sparkContext.parallelize(range(6), 6)
-    with watched(spark, "reading", hear(told, tmp_path)):
+    with report_tasks(spark, "reading", hear(told, tmp_path)):
         # The first two tasks wait for the first report, the others for one of a task that is done.
         numbers.map(slow(tmp_path, lambda task: 1 if task < 2 else 2)).count()
         numbers.map(slow(tmp_path, lambda task: 0)).count()
@@ -59,7 +59,7 @@ def test_a_query_that_fails_is_never_told_to_be_done(spark: SparkSession, tmp_pa
     told: Told = []
 
     def run() -> None:
-        with watched(spark, "reading", hear(told, tmp_path)):
+        with report_tasks(spark, "reading", hear(told, tmp_path)):
             tasks = spark.sparkContext.parallelize(range(4), 4)
             tasks.map(slow(tmp_path, lambda task: 1)).count()
             raise OSError("the disk is gone")
@@ -72,6 +72,6 @@ def test_a_query_that_fails_is_never_told_to_be_done(spark: SparkSession, tmp_pa
 
 def test_work_without_tasks_has_no_progress(spark: SparkSession) -> None:
     told: Told = []
-    with watched(spark, "reading", lambda *each: told.append(each)):
+    with report_tasks(spark, "reading", lambda *each: told.append(each)):
         assert spark.version
     assert told == []

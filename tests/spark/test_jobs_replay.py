@@ -12,7 +12,7 @@ import pytest
 import lakebed
 import lakebed.spark
 from lakebed.errors import InvalidArgumentError, OffsetOutOfRangeError, PartitionNotFoundError
-from lakebed.spark.jobs.ranges import chosen_ranges, cut
+from lakebed.spark.jobs.ranges import cut, resolve_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,7 +119,7 @@ def test_a_range_by_times_begins_and_ends_at_the_first_records_of_then(log: lake
     log.create_topic("a")
     fill(log, "a", 100)
     begin = datetime(2026, 1, 1, tzinfo=UTC)
-    ranges = chosen_ranges(
+    ranges = resolve_ranges(
         log,
         "a",
         start=None,
@@ -143,8 +143,8 @@ def test_ranges_that_make_no_sense_are_refused(log: lakebed.Log) -> None:
         ({"start": 5}, OffsetOutOfRangeError),
     ):
         with pytest.raises(error):
-            chosen_ranges(log, "a", **{**bounds, **wrong})
-    assert chosen_ranges(log, "a", **bounds) == {}
+            resolve_ranges(log, "a", **{**bounds, **wrong})
+    assert resolve_ranges(log, "a", **bounds) == {}
 
 
 def test_chunks_are_the_whole_range_and_nothing_twice() -> None:

@@ -57,7 +57,7 @@ def test_a_segment_that_was_merged_before_its_turn_is_no_damage(
     log.create_topic("a")
     log.append("a", b"1")
     log.checkpoint()
-    check = job._checked
+    check = job._check_segments
 
     def late(*arguments: object) -> list[tuple[int, str, str]]:
         log.purge_topic("a")

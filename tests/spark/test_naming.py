@@ -9,7 +9,13 @@ import pytest
 
 import lakebed
 from lakebed.spark import naming
-from lakebed.spark.naming import FILE_VARIABLE, name, named, place_of, prepare
+from lakebed.spark.naming import (
+    FILE_VARIABLE,
+    address_of,
+    application_log,
+    prepare,
+    set_application_log,
+)
 from lakebed.spark.serving import LOG_VARIABLE, url_of
 
 
@@ -23,18 +29,20 @@ def application(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("application")
 def test_the_log_that_was_named_last_is_meant() -> None:
-    name("lakebed://nobody:1")  # there is no Spark of this application that could be told
-    assert named() == "lakebed://environment:1"
+    set_application_log(
+        "lakebed://nobody:1"
+    )  # there is no Spark of this application that could be told
+    assert application_log() == "lakebed://environment:1"
     prepare()
     file = Path(os.environ[FILE_VARIABLE])
     prepare()
     assert os.environ[FILE_VARIABLE] == str(file)
-    assert named() == "lakebed://environment:1"
+    assert application_log() == "lakebed://environment:1"
     for place in ("lakebed://first:1", "/data/log"):
-        name(place)
-        assert named() == place
-    name("")
-    assert named() == "lakebed://environment:1"
+        set_application_log(place)
+        assert application_log() == place
+    set_application_log("")
+    assert application_log() == "lakebed://environment:1"
     naming._remove(file, os.getpid() + 1)
     assert file.exists()
     assert file.parent.stat().st_mode & 0o077 == 0, "nobody else may say which log is meant"
@@ -44,6 +52,6 @@ def test_the_log_that_was_named_last_is_meant() -> None:
 
 def test_a_folder_keeps_its_name_and_an_open_log_has_a_url(tmp_path: Path) -> None:
     with lakebed.open(tmp_path / "log") as log:
-        assert place_of(log) == url_of(log)
-        assert place_of(url_of(log)) == url_of(log)
-        assert place_of(tmp_path / "log") == str(tmp_path / "log")
+        assert address_of(log) == url_of(log)
+        assert address_of(url_of(log)) == url_of(log)
+        assert address_of(tmp_path / "log") == str(tmp_path / "log")

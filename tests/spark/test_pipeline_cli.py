@@ -14,7 +14,7 @@ from click.testing import Result
 
 import lakebed
 from lakebed.spark.pipeline import run as module
-from lakebed.spark.pipeline.hold import held
+from lakebed.spark.pipeline.hold import hold
 from lakebed.spark.pipeline.toml_file import read_pipeline
 from lakebed.spark.serving import url_of
 from tests.cli.engine import Shell
@@ -118,7 +118,7 @@ def test_a_reset_writes_again_and_a_row_that_must_not_be_stops_the_pipeline(
     write(log, "orders", {"id": 2, "amount": -1.0})
     again = ("--reset", "copy", "--yes", "--json")
     assert "use --yes" in work("--reset", "copy", code=2).stderr
-    with held(read_pipeline(file).checked()):
+    with hold(read_pipeline(file).check()):
         assert json.loads(work(*again, code=1).stderr)["code"] == "pipeline_running"
 
     error = json.loads(work(*again, code=1).stderr.splitlines()[-1])

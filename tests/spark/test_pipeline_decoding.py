@@ -12,8 +12,8 @@ import fastavro
 import pytest
 
 from lakebed.errors import InvalidArgumentError
-from lakebed.spark.pipeline.avro import arrow_fields, parsed_schema
-from lakebed.spark.pipeline.expectations import accepted, letters_of_source, letters_of_step
+from lakebed.spark.pipeline.avro import arrow_fields, parse_avro_schema
+from lakebed.spark.pipeline.expectations import accept, letters_of_source, letters_of_step
 from lakebed.spark.pipeline.failures import failure_of
 from lakebed.spark.pipeline.spec import (
     Decoder,
@@ -74,7 +74,7 @@ def test_json_that_does_not_fit_becomes_a_dead_letter(spark: SparkSession) -> No
         b"null": "JSON that does not fit the schema",
     }
     frame = records(spark, good, None, other, *bad)
-    assert rows(accepted(frame, source)) == [
+    assert rows(accept(frame, source)) == [
         (1, TIME.replace(tzinfo=None), 0, b"k0"),
         (None, None, 2, b"k2"),
     ]
@@ -94,9 +94,9 @@ def test_json_that_does_not_fit_becomes_a_dead_letter(spark: SparkSession) -> No
 
 def test_a_record_that_cannot_be_decoded_can_be_fatal(spark: SparkSession) -> None:
     source = Source("orders", topic="t", decode=Decoder.CSV, schema="id LONG", separator=";")
-    assert rows(accepted(records(spark, b"1"), source)) == [(1,)]
+    assert rows(accept(records(spark, b"1"), source)) == [(1,)]
     with pytest.raises(Exception, match="USER_RAISED_EXCEPTION") as caught:
-        accepted(records(spark, b"1", b"x"), source).collect()
+        accept(records(spark, b"1", b"x"), source).collect()
     error = failure_of("paid", str(caught.value))
     assert (error.code, error.message) == (
         "bad_record",
@@ -124,7 +124,7 @@ def test_a_condition_is_met_by_what_is_true_alone(spark: SparkSession) -> None:
         ),
     )
     frame = records(spark, b"1,a", b"-2,b", b",c", b"3,", b"4,long name")
-    assert rows(accepted(frame, source)) == [(1, "a"), (3, None)]
+    assert rows(accept(frame, source)) == [(1, "a"), (3, None)]
     said = "expectation positive: not id > 0"
     assert reasons(letters_of_source(frame, source, SPEC)) == {b"-2,b": said, b",c": said}
 
@@ -132,7 +132,7 @@ def test_a_condition_is_met_by_what_is_true_alone(spark: SparkSession) -> None:
 def test_a_source_can_be_used_twice_in_one_flow(spark: SparkSession) -> None:
     expect = (Expectation("positive", "id > 0", Otherwise.DROP),)
     source = Source("orders", topic="t", decode=Decoder.CSV, schema="id LONG", expect=expect)
-    frame = accepted(records(spark, b"1", b"2", b"0"), source)
+    frame = accept(records(spark, b"1", b"2", b"0"), source)
     assert rows(frame.where("id = 1").unionAll(frame.where("id = 2"))) == [(1,), (2,)]
     assert rows(frame.alias("a").join(frame.alias("b"), "id").orderBy("id")) == [(1,), (2,)]
 
@@ -179,7 +179,7 @@ def test_avro_is_decoded_without_a_jar(spark: SparkSession) -> None:
         otherwise=Otherwise.DEAD_LETTER,
     )
     frame = records(spark, good, good[:-4], good + b"x", None)
-    (row,) = accepted(frame, source).collect()
+    (row,) = accept(frame, source).collect()
     assert row.asDict(recursive=True) == {**order, "at": TIME.replace(tzinfo=None)}
     said = reasons(letters_of_source(frame, source, SPEC))
     assert set(said) == {good[:-4], good + b"x"}
@@ -204,25 +204,25 @@ def test_avro_is_decoded_without_a_jar(spark: SparkSession) -> None:
 )
 def test_an_avro_schema_that_spark_cannot_hold_is_refused(schema: str, said: str) -> None:
     with pytest.raises(InvalidArgumentError, match=said):
-        arrow_fields(parsed_schema(schema))
+        arrow_fields(parse_avro_schema(schema))
 
 
 def test_a_raw_topic_is_not_decoded_and_a_typed_one_needs_no_decoding(spark: SparkSession) -> None:
     raw = Source("orders", topic="t", decode=Decoder.RAW, include=("headers",))
-    (row, tombstone) = accepted(records(spark, b"x", None), raw).collect()
+    (row, tombstone) = accept(records(spark, b"x", None), raw).collect()
     assert (bytes(row.value), bytes(row.headers["a"]), tombstone.value) == (b"x", b"b", None)
     typed = records(spark, b"x", None).selectExpr(
         "partition", "offset", "timestamp", "key", "headers",
         "if(value is null, null, named_struct('id', 1)) AS value",
     )  # fmt: skip
-    assert rows(accepted(typed, Source("orders", topic="t"))) == [(1,)]
+    assert rows(accept(typed, Source("orders", topic="t"))) == [(1,)]
     with pytest.raises(InvalidArgumentError, match="the topic is typed and needs no decoding"):
-        accepted(typed, raw)
+        accept(typed, raw)
     with pytest.raises(InvalidArgumentError, match="the topic is raw: set decode"):
-        accepted(records(spark, b"x"), Source("orders", topic="t"))
+        accept(records(spark, b"x"), Source("orders", topic="t"))
     clash = Source("orders", topic="t", decode=Decoder.CSV, schema="key LONG", include=("key",))
     with pytest.raises(InvalidArgumentError, match="a column of the same name"):
-        accepted(records(spark, b"1"), clash)
+        accept(records(spark, b"1"), clash)
 
 
 @pytest.mark.parametrize(

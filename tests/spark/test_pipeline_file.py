@@ -13,15 +13,15 @@ import pytest
 import lakebed.spark
 from lakebed.errors import PipelineFileError
 from lakebed.spark.pipeline.compatibility import check_compatible
-from lakebed.spark.pipeline.fields import Problem
+from lakebed.spark.pipeline.fields import PipelineProblem
 from lakebed.spark.pipeline.graph import as_data, as_mermaid, as_text
 from lakebed.spark.pipeline.spec import (
     Decoder,
     Encoder,
-    Mode,
     Otherwise,
     PipelineSpec,
     Restart,
+    SinkMode,
     Watermark,
 )
 from lakebed.spark.pipeline.sql_names import tables_of
@@ -75,7 +75,7 @@ def changed(line: str, instead: str) -> str:
 
 
 def spec_of(folder: Path, text: str = ORDERS) -> PipelineSpec:
-    return read(folder, text).checked()
+    return read(folder, text).check()
 
 
 def test_a_file_becomes_a_pipeline(tmp_path: Path) -> None:
@@ -87,9 +87,9 @@ def test_a_file_becomes_a_pipeline(tmp_path: Path) -> None:
     assert (paid.inputs, spec.steps["totals"].inputs) == (("orders",), ("paid",))
     assert [(each.name, each.otherwise) for each in paid.expect] == [("positive", "drop")]
     assert (spec.sinks["paid"].encode, spec.sinks["paid"].key) == (Encoder.TYPED, ("id",))
-    assert spec.sinks["by_customer"].mode == Mode.CURRENT
+    assert spec.sinks["by_customer"].mode == SinkMode.CURRENT
     assert [each.name for each in spec.flows()] == ["paid", "by_customer", "orders.dead-letter"]
-    assert spec.place == str(tmp_path / ".lakebed" / "orders")
+    assert spec.checkpoint_location == str(tmp_path / ".lakebed" / "orders")
 
 
 def test_without_a_topic_for_dead_letters_a_bad_record_is_fatal(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_mistake_is_named_with_its_line(
 def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:
     text = changed('decode = "json"', 'decode = "xml"').replace('"totals"', '"nothing"')
     with pytest.raises(PipelineFileError) as caught:
-        read(tmp_path, text).checked()
+        read(tmp_path, text).check()
     path = tmp_path / "orders.toml"
     assert [line.partition(": ")[0] for line in str(caught.value).splitlines()] == [
         f"{path}:7",
@@ -486,7 +486,7 @@ def test_a_mistake_within_a_long_query_is_told_with_its_own_line(tmp_path: Path)
     query = 'sql = """\nSELECT id, customer, amount\nFROM orders WHERE status = \'paid\'\n"""'
     sql = "sql = \"SELECT id, customer, amount FROM orders WHERE status = 'paid'\""
     file = read(tmp_path, changed(sql, query))
-    assert file.found(Problem(("step", "paid", "sql"), "no", below=2)).line == 14
-    assert file.found(Problem(("step", "paid", "sql"), "no")).line == 12
+    assert file.locate(PipelineProblem(("step", "paid", "sql"), "no", below=2)).line == 14
+    assert file.locate(PipelineProblem(("step", "paid", "sql"), "no")).line == 12
     file = read(tmp_path, changed(sql, query.replace('"""\nS', '"""S')))
-    assert file.found(Problem(("step", "paid", "sql"), "no", below=2)).line == 13
+    assert file.locate(PipelineProblem(("step", "paid", "sql"), "no", below=2)).line == 13

@@ -14,8 +14,8 @@ import pytest
 
 from lakebed.errors import NotALogError, PipelineRunningError
 from lakebed.spark import Pipeline
-from lakebed.spark.pipeline.hold import LOCK, held
-from lakebed.spark.pipeline.place import STATUS, CheckpointFolder
+from lakebed.spark.pipeline.checkpoint_folder import STATUS, CheckpointFolder
+from lakebed.spark.pipeline.hold import LOCK, hold
 from lakebed.spark.pipeline.spec import PipelineSpec
 
 HOLD = """
@@ -53,30 +53,30 @@ def test_the_hold_of_a_killed_process_is_gone(
         assert other.stdout is not None
         while b"held" not in other.stdout.readline():
             assert other.poll() is None
-        with pytest.raises(PipelineRunningError) as caught, held(spec):
+        with pytest.raises(PipelineRunningError) as caught, hold(spec):
             pass
         other.send_signal(signal.SIGKILL)
     facts = caught.value.facts
     assert (facts["pipeline"], facts["pid"]) == ("shop", other.pid)
     assert (facts["host"], facts["checkpoint"]) == (socket.gethostname(), checkpoint)
     assert caught.value.retriable
-    with held(spec):
+    with hold(spec):
         pass
 
 
 def test_two_threads_or_names_of_one_process_are_two_runs(tmp_path: Path) -> None:
     spec = spec_of(str(tmp_path / "state"))
-    with held(spec), pytest.raises(PipelineRunningError, match=f"pid={os.getpid()}"), held(spec):
+    with hold(spec), pytest.raises(PipelineRunningError, match=f"pid={os.getpid()}"), hold(spec):
         pass
-    with held(spec), held(spec_of(str(tmp_path / "elsewhere"))):
+    with hold(spec), hold(spec_of(str(tmp_path / "elsewhere"))):
         assert (tmp_path / "state" / LOCK).exists()
 
 
 def test_a_holder_that_has_not_said_who_it_is_holds_all_the_same(tmp_path: Path) -> None:
     spec = spec_of(str(tmp_path / "state"))
-    with held(spec):
+    with hold(spec):
         (tmp_path / "state" / LOCK).write_text("")
-        with pytest.raises(PipelineRunningError, match="owner=unknown"), held(spec):
+        with pytest.raises(PipelineRunningError, match="owner=unknown"), hold(spec):
             pass
 
 
@@ -84,7 +84,7 @@ def test_a_place_that_cannot_be_locked_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / LOCK).mkdir()
     spec = spec_of(str(tmp_path / "state"))
-    with pytest.raises(NotALogError, match="locking the checkpoints"), held(spec):
+    with pytest.raises(NotALogError, match="locking the checkpoints"), hold(spec):
         pass
 
 
@@ -95,7 +95,7 @@ def test_of_a_run_on_another_machine_there_is_a_warning(
     from lakebed.spark.pipeline.hold import _warn_of_others
 
     spec = spec_of(str(tmp_path / "state"))
-    place = CheckpointFolder(spec.place)
+    place = CheckpointFolder(spec.checkpoint_location)
     place.make()
     with caplog.at_level(logging.WARNING, "lakebed.spark"):
         place.write("copy", STATUS, {"flow": "copy", "state": "stopped", "owner": "far:1"})

@@ -15,7 +15,7 @@ import lakebed
 from lakebed.cli.pipeline_view import restarts_text
 from lakebed.errors import BadRecordError, FlowFailedError, QuotaExceededError
 from lakebed.spark import Pipeline
-from lakebed.spark.pipeline.place import CheckpointFolder
+from lakebed.spark.pipeline.checkpoint_folder import CheckpointFolder
 from lakebed.spark.pipeline.run import running
 from lakebed.spark.pipeline.status import FlowStatus, look
 
@@ -88,7 +88,7 @@ def flow_of(statuses: Sequence[FlowStatus], name: str) -> FlowStatus:
 
 
 def status_of(made: Pipeline, log: lakebed.Log, name: str) -> FlowStatus:
-    return flow_of(look(made.spec, CheckpointFolder(made.spec.place), log), name)
+    return flow_of(look(made.spec, CheckpointFolder(made.spec.checkpoint_location), log), name)
 
 
 def test_a_flow_that_fails_twice_is_restarted_and_writes_every_record_once(

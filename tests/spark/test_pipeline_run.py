@@ -19,10 +19,10 @@ from lakebed.errors import (
     SchemaMismatchError,
 )
 from lakebed.spark import Pipeline
+from lakebed.spark.pipeline.checkpoint_folder import CheckpointFolder
 from lakebed.spark.pipeline.compatibility import definition
-from lakebed.spark.pipeline.place import CheckpointFolder
 from lakebed.spark.pipeline.plan import Planner
-from lakebed.spark.pipeline.spec import Mode, Sink
+from lakebed.spark.pipeline.spec import Sink, SinkMode
 from lakebed.spark.pipeline.status import FlowStatus, look
 from lakebed.spark.pipeline.table_sink import ready_table, table_writer
 from lakebed.spark.serving import url_of
@@ -136,7 +136,7 @@ def test_a_pipeline_goes_on_where_it_was_and_repeats_nothing(
 
     spec = totals(log).spec
     write(log, (5, "c", 1.0))
-    told = {each.flow: each for each in look(spec, CheckpointFolder(spec.place), log)}
+    told = {each.flow: each for each in look(spec, CheckpointFolder(spec.checkpoint_location), log)}
     assert told["copy"].lag == 1
     assert told["copy"].offsets == after["copy"].offsets
     assert log.describe_group("shop.copy").lag <= 2
@@ -145,7 +145,9 @@ def test_a_pipeline_goes_on_where_it_was_and_repeats_nothing(
         totals(log, key="id").run(spark, available_now=True)
     with pytest.raises(PipelineChangedError, match="keeps another state"):
         totals(log, "max(amount) AS amount").run(spark, available_now=True)
-    assert look(spec, CheckpointFolder(spec.place), log)[0].batch == told["totals"].batch
+    assert (
+        look(spec, CheckpointFolder(spec.checkpoint_location), log)[0].batch == told["totals"].batch
+    )
 
 
 def total(spark: SparkSession, orders: DataFrame, customers: DataFrame) -> DataFrame:
@@ -197,7 +199,9 @@ def test_a_table_beside_a_stream_is_read_anew_for_each_batch(
     assert "DIVIDE_BY_ZERO" in str(caught.value.facts["cause"])
     spec = joined.spec
     (told,) = [
-        each for each in look(spec, CheckpointFolder(spec.place), log) if each.flow == "joined"
+        each
+        for each in look(spec, CheckpointFolder(spec.checkpoint_location), log)
+        if each.flow == "joined"
     ]
     assert (told.state, told.lag) == ("failed", 1)
     assert "DIVIDE_BY_ZERO" in str(told.error)
@@ -208,7 +212,7 @@ def test_a_history_keeps_what_was_and_a_deletion_ends_it(
 ) -> None:
     """The writer of a sink, on plain batches: each is a commit, and a repeated one is none."""
     history = Sink(
-        "h", "s", table="history_of", key=("id",), mode=Mode.HISTORY, order="at", delete="gone"
+        "h", "s", table="history_of", key=("id",), mode=SinkMode.HISTORY, order="at", delete="gone"
     )
     columns = "id LONG, at TIMESTAMP, gone BOOLEAN"
     times = [datetime.datetime(2026, 11, day, tzinfo=datetime.UTC) for day in (1, 2, 3)]
@@ -231,7 +235,9 @@ def test_a_history_keeps_what_was_and_a_deletion_ends_it(
         (2, times[0], None, True),
     ]
     with pytest.raises(InvalidArgumentError, match="the table is of another kind"):
-        ready_table(log, replace(history, mode=Mode.CURRENT), spark.createDataFrame([], columns))
+        ready_table(
+            log, replace(history, mode=SinkMode.CURRENT), spark.createDataFrame([], columns)
+        )
     with pytest.raises(InvalidArgumentError, match="names an unknown column"):
         ready_table(log, replace(history, order="when"), spark.createDataFrame([], columns))
     narrow = spark.createDataFrame([], columns).selectExpr("cast(id as int) id", "* except (id)")
@@ -280,4 +286,4 @@ def test_what_cannot_run_is_refused_before_anything_starts(
 
 def test_a_status_of_nothing_is_new(tmp_path: Path, log: lakebed.Log) -> None:
     spec = orders(log).sink("a", "orders", topic="b").spec
-    assert look(spec, CheckpointFolder(spec.place), log)[0] == FlowStatus("a")
+    assert look(spec, CheckpointFolder(spec.checkpoint_location), log)[0] == FlowStatus("a")

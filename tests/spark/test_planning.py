@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lakebed.reports.topics import HotRange, ScanPlan, SealedFile
 from lakebed.spark import planning
-from lakebed.spark.planning import PIECE_BYTES, Piece, pieces, shares
-from lakebed.spark.rates import shared
+from lakebed.spark.admission_limits import share_out
+from lakebed.spark.planning import PIECE_BYTES, ScanPiece, pieces, shares
 
 
 @st.composite
@@ -59,11 +59,11 @@ def test_every_offset_is_in_exactly_one_piece_of_one_task(
     assert {piece.partition for piece in found} == set(ranges)
 
 
-def _start(piece: Piece) -> int:
+def _start(piece: ScanPiece) -> int:
     return piece.start
 
 
-def _check_files(piece: Piece, known: list[SealedFile]) -> None:
+def _check_files(piece: ScanPiece, known: list[SealedFile]) -> None:
     """A piece has every file that holds some of its offsets, bounded to them."""
     expected = [
         (each.location, max(each.start, piece.start), min(each.until, piece.until))
@@ -90,9 +90,9 @@ def test_a_large_hot_tail_is_read_by_tasks_of_its_own(monkeypatch: pytest.Monkey
     ]
 
 
-def spans(records: int, count: int) -> list[Piece]:
+def spans(records: int, count: int) -> list[ScanPiece]:
     """Return as many pieces as there are partitions, each of so many records in memory."""
-    return [Piece("t", 7, number, 0, records, ()) for number in range(count)]
+    return [ScanPiece("t", 7, number, 0, records, ()) for number in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_shares_of_a_limit_add_up_and_are_in_proportion(
 ) -> None:
     total = sum(waiting.values())
     allowed = min(allowed, total)
-    shares = shared(waiting, allowed)
+    shares = share_out(waiting, allowed)
     assert sum(shares.values()) == allowed
     for key, share in shares.items():
         assert min(1, allowed // len(waiting)) <= share <= waiting[key]
@@ -144,5 +144,5 @@ def test_shares_of_a_limit_add_up_and_are_in_proportion(
 def test_nobody_is_starved_by_a_limit_that_is_smaller_than_the_partitions_are_many() -> None:
     """Whose turn it is follows from what was read, so everybody has one after a while."""
     waiting = {("a", 0): 1, ("a", 1): 10**6, ("a", 2): 10**6}
-    assert [shared(waiting, 1, turn)[("a", 0)] for turn in range(3)] == [1, 0, 0]
-    assert shared(waiting, 1000)[("a", 0)] == 1
+    assert [share_out(waiting, 1, turn)[("a", 0)] for turn in range(3)] == [1, 0, 0]
+    assert share_out(waiting, 1000)[("a", 0)] == 1

@@ -36,7 +36,7 @@ else:
 """
 
 
-@pytest.fixture(params=["keeper", "own process"])
+@pytest.fixture(params=["sidecar", "own process"])
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, int]]:
     """The URL of a log without tokens in a private folder, and the process that serves it."""
     folder = tmp_path / "log"
@@ -54,8 +54,8 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
     process = int(str(owner["pid"]))
     yield url, process
     os.kill(process, signal.SIGTERM)
-    until(lambda: living_owner(OsDisk(), Layout(folder)) is None, "the keeper ends")
-    until(lambda: not Path(urlsplit(url).path).parent.exists(), "the keeper removes its socket")
+    until(lambda: living_owner(OsDisk(), Layout(folder)) is None, "the sidecar ends")
+    until(lambda: not Path(urlsplit(url).path).parent.exists(), "the sidecar removes its socket")
 
 
 def listening_ports(process: int) -> set[str]:

@@ -201,6 +201,6 @@ def test_the_log_of_the_session_is_read_when_none_is_named(
                 assert spark.read.format("lakebed").option("topic", "raw").load().count() == count
         finally:
             spark.conf.unset("spark.lakebed.log")
-            naming.name("")
+            naming.set_application_log("")
     with pytest.raises(InvalidArgumentError, match="no log given"):
         lakebed.spark.read(spark, "raw")

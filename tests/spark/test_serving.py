@@ -16,8 +16,8 @@ from lakebed.config import CONFIG_NAME
 from lakebed.errors import InvalidArgumentError, LockedError, ServerUnavailableError
 from lakebed.host import OsDisk
 from lakebed.serve.server import Server
-from lakebed.spark import keeper, serving
-from lakebed.spark.connection import connected, reachable
+from lakebed.spark import serving, sidecar
+from lakebed.spark.connection import connect, reachable
 from lakebed.spark.options import Target
 from lakebed.spark.serving import LOCAL, url_of
 from lakebed.wal.folder import Layout, living_owner
@@ -30,7 +30,7 @@ CLIENT = ClientConfig(retry_ms=20_000)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A log that nobody has open; a keeper that a test leaves is ended."""
+    """A log that nobody has open; a sidecar that a test leaves is ended."""
     where = tmp_path / "log"
     with lakebed.open(where) as log:
         log.create_topic("orders", 1)
@@ -68,26 +68,27 @@ def test_a_folder_that_nobody_owns_is_kept_until_it_is_left_alone(folder: Path) 
         assert log.read("orders").column("value").to_pylist() == [b"first", b"second"]
 
 
-def test_a_keeper_ends_when_nobody_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sidecar_ends_when_nobody_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = (
-        f"from lakebed.spark import keeper; keeper.IDLE_SECONDS = 0.0; keeper.keep({str(folder)!r})"
+        "from lakebed.spark import sidecar; sidecar.IDLE_SECONDS = 0.0; "
+        f"sidecar.serve({str(folder)!r})"
     )
     with python(script) as process:
         assert process.wait(PATIENCE_SECONDS) == 0
-    assert keeper.IDLE_SECONDS > 0
+    assert sidecar.IDLE_SECONDS > 0
     assert living_owner(OsDisk(), Layout(folder)) is None
     with lakebed.open(folder) as log:
         assert log.offsets("orders") == {0: (0, 1)}
 
 
-def test_a_keeper_that_was_killed_is_replaced_by_the_next_call(folder: Path) -> None:
+def test_a_sidecar_that_was_killed_is_replaced_by_the_next_call(folder: Path) -> None:
     target = Target(str(folder), CLIENT)
-    assert connected(target).offsets("orders") == {0: (0, 1)}
+    assert connect(target).offsets("orders") == {0: (0, 1)}
     planned = reachable(target)
     end(folder, signal.SIGKILL)
     # A task that was planned before goes on with whoever serves the folder now.
-    assert connected(planned, patient=True).offsets("orders") == {0: (0, 1)}
-    assert connected(target).append("orders", b"second").offset == 1
+    assert connect(planned, patient=True).offsets("orders") == {0: (0, 1)}
+    assert connect(target).append("orders", b"second").offset == 1
     assert reachable(target).log == url_of(folder) != planned.log
     assert reachable(planned).folder == str(folder)
 
@@ -133,11 +134,11 @@ def test_a_server_that_is_being_restarted_is_waited_for_by_the_patient(folder: P
         server.kill()
         at_once = Target(server.url, ClientConfig(retry_ms=0))
         with pytest.raises(ServerUnavailableError):
-            connected(at_once)
+            connect(at_once)
         with pytest.raises(ServerUnavailableError):
-            connected(at_once, patient=True)
+            connect(at_once, patient=True)
         server.start()
-        assert connected(target, patient=True).offsets("orders") == {0: (0, 1)}
+        assert connect(target, patient=True).offsets("orders") == {0: (0, 1)}
 
 
 def test_an_open_log_is_served_once_and_until_it_is_closed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import lakebed
 from lakebed.cli import cli
 from lakebed.spark.pipeline import run as module
-from lakebed.spark.pipeline.hold import held
+from lakebed.spark.pipeline.hold import hold
 from lakebed.spark.pipeline.toml_file import read_pipeline
 from lakebed.spark.serving import url_of
 from tests.documents.pages import Block, blocks_of
@@ -197,5 +197,5 @@ def _file_of(shown: str, folder: Path) -> Iterator[None]:
     if "pipeline_running" not in shown:
         yield
         return
-    with held(read_pipeline(folder / "orders.toml").checked()):
+    with hold(read_pipeline(folder / "orders.toml").check()):
         yield

@@ -19,7 +19,7 @@ from lakebed.errors import (
     TopicNotFoundError,
 )
 from lakebed.spark import stream
-from lakebed.spark.connection import connected
+from lakebed.spark.connection import connect
 from lakebed.spark.options import source_options
 from lakebed.spark.serving import url_of
 from lakebed.spark.stream import StreamReader
@@ -43,7 +43,7 @@ def reader(log: lakebed.Log, **given: Any) -> StreamReader:
     options = source_options(
         {"log": url_of(log), "startingOffsets": "earliest", **named, **texts}, streaming=True
     )
-    return StreamReader(options, schema_of(connected(options.target), options))
+    return StreamReader(options, schema_of(connect(options.target), options))
 
 
 def read(source: StreamReader, start: Any, end: Any) -> list[bytes]:
@@ -127,7 +127,7 @@ def test_progress_that_cannot_be_shown_is_an_error_only_if_it_was_asked_for(
 
     asked, other = reader(log, consumerGroup="billing"), reader(log)
     starts = asked.initialOffset(), other.initialOffset()
-    monkeypatch.setattr(type(connected(asked._options.target)), "commit_offsets", refuse)
+    monkeypatch.setattr(type(connect(asked._options.target)), "commit_offsets", refuse)
     with pytest.raises(LakebedError, match="refused"):
         asked.latestOffset(starts[0], ALL)
     with caplog.at_level(logging.WARNING, "lakebed.spark"):

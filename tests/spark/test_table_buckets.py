@@ -16,8 +16,8 @@ from lakebed.host.table_files import TableFiles
 from lakebed.reports.derived import DATA, DELETES, DerivedFile
 from lakebed.spark.tables.appending import commit_files
 from lakebed.spark.tables.bucket import REMOVED, REPORT, Task
-from lakebed.spark.tables.folding import DELETED_SHARE, FILES_MAX, by_bucket, folded
-from lakebed.spark.tables.rows import RowOrder, conformed, found, in_order, key_codes, latest
+from lakebed.spark.tables.folding import DELETED_SHARE, FILES_MAX, buckets_to_fold, by_bucket
+from lakebed.spark.tables.rows import RowOrder, conform, in_order, key_codes, latest, matching_rows
 
 BUCKETS = 3
 FILES = TableFiles({})
@@ -45,7 +45,7 @@ def run(
     """Do what the driver and its tasks do; return the buckets that were to be folded."""
     before = log.derived.files("users")
     files = by_bucket(before.files)
-    chosen = folded(files, BUCKETS)
+    chosen = buckets_to_fold(files, BUCKETS)
     place = log.derived.place("users")
     task = Task(before.table, files, place, FILES, RowOrder(("_order_0",)), chosen)
     told: list[dict[str, Any]] = []
@@ -172,7 +172,7 @@ def test_files_of_an_append_are_committed_though_the_table_has_changed_meanwhile
     before = log.derived.create("visits", SCHEMA, kind="append")
     log.derived.commit("visits", writer="another", number=0, expected=0)
     place = f"{log.derived.place('visits')}/a.parquet"
-    rows = conformed(pa.table({"id": [1]}), before.schema)
+    rows = conform(pa.table({"id": [1]}), before.schema)
     done = FILES.write(place, before.schema, [rows])
     told = pa.table([[0], [DATA], [done.location], [1], [done.bytes]], schema=REPORT)
     report = commit_files(log, before, told, "test", 0, None)
@@ -198,9 +198,9 @@ def test_the_fullest_buckets_are_folded_first_an_eighth_at_a_time() -> None:
         *_files(2, 100, share + 9),
         *_files(3, 1000, 0, FILES_MAX),
     ]
-    assert folded(by_bucket(files), 8) == {2}
-    assert folded(by_bucket(files), 16) == {1, 2}
-    assert folded(by_bucket(files), 32) == {1, 2, 3}
+    assert buckets_to_fold(by_bucket(files), 8) == {2}
+    assert buckets_to_fold(by_bucket(files), 16) == {1, 2}
+    assert buckets_to_fold(by_bucket(files), 32) == {1, 2, 3}
 
 
 # Rows by their keys
@@ -219,8 +219,8 @@ def test_the_latest_change_of_each_key_is_found_for_keys_of_several_columns() ->
     assert sorted(kept.column("value").to_pylist()) == ["a", "b", "e"]
     assert len(set(key_codes(rows, ["a", "b"]).tolist())) == 3
     wanted = pa.table({"a": [2, 1, 7], "b": ["x", "y", "x"]})
-    assert found(rows, wanted, ["a", "b"]).tolist() == [1, 2, 4]
-    assert found(rows, wanted, ["a"]).tolist() == [0, 1, 2, 3, 4]
+    assert matching_rows(rows, wanted, ["a", "b"]).tolist() == [1, 2, 4]
+    assert matching_rows(rows, wanted, ["a"]).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_keys_in_several_partitions_have_an_order_of_their_own() -> None:
@@ -248,4 +248,4 @@ def test_an_old_version_without_an_order_comes_first_and_counts_as_no_move() -> 
 
 def test_rows_of_an_older_file_get_the_columns_they_lack() -> None:
     rows = pa.table({"id": pa.array([1], pa.int32())})
-    assert conformed(rows, SCHEMA).to_pylist() == [{"id": 1, "name": None}]
+    assert conform(rows, SCHEMA).to_pylist() == [{"id": 1, "name": None}]

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import ArrayType, StringType, StructType
 
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError
-from lakebed.spark.types import Fitter, arrow_schema, check_projection, fitted, spark_schema
+from lakebed.spark.types import Fitter, arrow_schema, check_projection, fit, spark_schema
 from lakebed.topic.schema import HEADERS, TIMESTAMP, check_schema, value_type
 
 NOW = datetime(2026, 11, 15, 10, 0, 0, 123456, tzinfo=UTC)
@@ -115,7 +115,7 @@ def test_types_that_spark_does_not_have_become_wider_ones(
     given = pa.schema([("value", kind)])
     schema = arrow_schema(spark_schema(given, topic=False, headers=False))
     assert schema.field("value").type == wanted
-    got = fitted(pa.array([value, None], kind), wanted)
+    got = fit(pa.array([value, None], kind), wanted)
     assert got.to_pylist() == [value, None]
 
 
@@ -153,9 +153,9 @@ def test_a_slice_of_a_batch_is_fitted_as_the_slice_it_is() -> None:
 
 def test_a_column_of_another_kind_is_a_mismatch() -> None:
     with pytest.raises(SchemaMismatchError, match="cannot be given to Spark"):
-        fitted(pa.array([b"\xff\xff"]), pa.int64())
+        fit(pa.array([b"\xff\xff"]), pa.int64())
     with pytest.raises(SchemaMismatchError, match="cannot be given to Spark"):
-        fitted(pa.array([b"x"]), pa.struct([("a", pa.int64())]))
+        fit(pa.array([b"x"]), pa.struct([("a", pa.int64())]))
 
 
 def test_a_projection_names_columns_and_fields_that_there_are() -> None:

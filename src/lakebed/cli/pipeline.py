@@ -26,7 +26,7 @@ from lakebed.cli.output import (
 from lakebed.cli.pipeline_view import View, counts_text, restarts_text
 from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.spark.pipeline import graph
-from lakebed.spark.pipeline.checks import Problem
+from lakebed.spark.pipeline.checks import PipelineProblem
 from lakebed.spark.pipeline.spec import Flow, PipelineSpec
 from lakebed.spark.pipeline.toml_file import PipelineFile, read_pipeline, refusal
 
@@ -74,16 +74,16 @@ def run_command(
     incompatibly is refused; --reset drops its checkpoint, so that it starts from the beginning and
     writes its output again.
     """
-    from lakebed.spark.pipeline.hold import held
+    from lakebed.spark.pipeline.hold import hold
     from lakebed.spark.pipeline.plan import PlanError
     from lakebed.spark.pipeline.run import running
 
     found = read_pipeline(file)
-    spec = found.checked()
+    spec = found.check()
     target = _log_of(spec, folder)
     _check_flows(spec, reset)
     try:
-        with interruptible(), held(spec):
+        with interruptible(), hold(spec):
             _reset(spec, reset, yes=yes)
             with (
                 running(
@@ -95,7 +95,7 @@ def run_command(
                 run.quiet = not verbose
                 view.finish(run.run(view))
     except PlanError as error:
-        raise refusal([found.found(error.problem)]) from error
+        raise refusal([found.locate(error.problem)]) from error
 
 
 @contextlib.contextmanager
@@ -136,9 +136,9 @@ def _check_flows(spec: PipelineSpec, flows: tuple[str, ...]) -> None:
 
 
 def _reset(spec: PipelineSpec, flows: tuple[str, ...], *, yes: bool) -> None:
-    from lakebed.spark.pipeline.place import CheckpointFolder
+    from lakebed.spark.pipeline.checkpoint_folder import CheckpointFolder
 
-    place = CheckpointFolder(spec.place)
+    place = CheckpointFolder(spec.checkpoint_location)
     for flow in flows:
         confirm(f"Restart {flow} from the beginning? It writes its output again.", yes=yes)
         place.remove(flow)
@@ -176,7 +176,7 @@ def validate_command(
         flows = sound_flows(found.draft, wrong) if plan else []
         if flows:
             more += _planned(found.draft, flows, _log_of(found.draft, folder), master)
-        problems += map(found.found, more)
+        problems += map(found.locate, more)
     problems.sort(key=lambda each: each.line)
     fatal = any(each.fatal for each in problems)
     for each in problems:
@@ -206,7 +206,7 @@ def _write_verdict(found: PipelineFile, *, valid: bool, planned: bool, as_json: 
 
 def _in_the_log(
     spec: PipelineSpec, folder: Target | None, wrong: Collection[tuple[str, ...]]
-) -> list[Problem]:
+) -> list[PipelineProblem]:
     """Look up topics and tables, if there is a log that can be asked."""
     from lakebed.spark.pipeline.lookup import topics_and_tables
 
@@ -217,17 +217,21 @@ def _in_the_log(
     except click.UsageError:
         if ("log",) in wrong:
             return []
-        return [Problem((), "no log is named, so its topics were not looked up", fatal=False)]
+        return [
+            PipelineProblem((), "no log is named, so its topics were not looked up", fatal=False)
+        ]
     except LakebedError as error:
         message = f"the log cannot be asked, so its topics were not looked up: {error}"
-        return [Problem(("log",), message, fatal=False)]
+        return [PipelineProblem(("log",), message, fatal=False)]
 
 
 def _target(text: str) -> Target:
     return text if "://" in text else Path(text)
 
 
-def _planned(spec: PipelineSpec, flows: Sequence[Flow], target: str, master: str) -> list[Problem]:
+def _planned(
+    spec: PipelineSpec, flows: Sequence[Flow], target: str, master: str
+) -> list[PipelineProblem]:
     from lakebed.spark.pipeline.run import running
 
     with running(spec, target, master=master) as run:
@@ -243,12 +247,12 @@ def status_command(file: Path, folder: Target | None, *, as_json: bool) -> None:
 
     Read from the checkpoints and the log, whether or not the pipeline runs.
     """
-    from lakebed.spark.pipeline.place import CheckpointFolder
+    from lakebed.spark.pipeline.checkpoint_folder import CheckpointFolder
     from lakebed.spark.pipeline.status import look
 
-    spec = read_pipeline(file).checked()
+    spec = read_pipeline(file).check()
     with _asked(_log_of(spec, folder)) as log:
-        statuses = look(spec, CheckpointFolder(spec.place), log)
+        statuses = look(spec, CheckpointFolder(spec.checkpoint_location), log)
     if as_json:
         for each in statuses:
             write_json("flow", {"pipeline": spec.name, **each.document()})
@@ -293,7 +297,7 @@ def _asked(target: str) -> Iterator[lakebed.Log | None]:
 @json_option
 def graph_command(file: Path, *, mermaid: bool, as_json: bool) -> None:
     """Show the sources, steps and sinks of FILE."""
-    spec = read_pipeline(file).checked()
+    spec = read_pipeline(file).check()
     if as_json:
         write_json("graph", graph.as_data(spec))
     else:

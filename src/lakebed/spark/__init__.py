@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lakebed.spark.session import session
 
 if TYPE_CHECKING:
-    from lakebed.spark.frames import read
+    from lakebed.spark.batch_reads import read
     from lakebed.spark.jobs.compact import compact
     from lakebed.spark.jobs.exporting import export
     from lakebed.spark.jobs.importing import import_
@@ -38,7 +38,7 @@ __all__ = [
     "verify",
 ]
 
-_PLACES: Final = {
+_MODULES: Final = {
     "Pipeline": "lakebed.spark.pipeline.builder",
     "append": "lakebed.spark.tables.appending",
     "compact": "lakebed.spark.jobs.compact",
@@ -46,7 +46,7 @@ _PLACES: Final = {
     "import_": "lakebed.spark.jobs.importing",
     "materialise": "lakebed.spark.tables.materialising",
     "merge": "lakebed.spark.tables.merging",
-    "read": "lakebed.spark.frames",
+    "read": "lakebed.spark.batch_reads",
     "read_table": "lakebed.spark.tables.reading",
     "replay": "lakebed.spark.jobs.replay",
     "tier": "lakebed.spark.jobs.tier",
@@ -55,7 +55,7 @@ _PLACES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    place = _PLACES.get(name)
-    if place is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'lakebed.spark' has no attribute {name!r}")
-    return getattr(importlib.import_module(place), name)
+    return getattr(importlib.import_module(module), name)

@@ -1,4 +1,4 @@
-"""The connections of a Spark process to logs: one for each log and caller, made when needed."""
+"""Connections of a Spark process to logs: one for each log and caller, opened on first use."""
 
 from __future__ import annotations
 
@@ -27,16 +27,19 @@ def reachable(target: Target) -> Target:
     return Target(url, target.client, target.folder if url == target.log else target.log)
 
 
-def connected(target: Target, *, patient: bool = False) -> RemoteLog:
+def connect(target: Target, *, patient: bool = False) -> RemoteLog:
     """Return this process's connection to a log.
 
-    A folder is looked at each time: whoever serves it may be another one than before. A process
-    that was forked makes its own connection. Whoever works on a log that the application has
-    reached before is patient: a server that is being restarted is waited for as long as a call of
-    an old connection would be repeated.
+    A folder is looked up each time, since another process may serve it by now. A forked process
+    opens its own connection. With `patient`, a server that is being restarted is waited for as long
+    as a call on an open connection would be retried: for callers that have reached the log before.
+
+    Raises:
+        ServerUnavailableError: no server answers.
+        LockedError: a process that does not serve the log has it open.
     """
     return retry(
-        lambda: _connected(_url(target), target.client),
+        lambda: _open_connection(_url(target), target.client),
         # Locked is also one that is being opened, by a server that does not serve it yet.
         (ServerUnavailableError, LockedError),
         attempts_max=None if patient else 1,
@@ -50,7 +53,7 @@ def _url(target: Target) -> str:
     return url_of(target.log)
 
 
-def _connected(url: str, client: ClientConfig) -> RemoteLog:
+def _open_connection(url: str, client: ClientConfig) -> RemoteLog:
     key = (os.getpid(), url, client)
     with _guard:
         log = _open.get(key)

@@ -1,7 +1,7 @@
-"""What a query failed of, in one sentence: found in what Spark says, which is mostly stack traces.
+"""Why a query failed, in one sentence: found in Spark's message, which is mostly stack traces.
 
-Functions that Spark runs in Python raise the log's own errors there; what arrives here is their
-text, within that of two or three other errors.
+Functions that Spark runs in Python raise Lakebed's errors in another process; only their text
+arrives here, inside the text of two or three other errors.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _PYTHONS: Final = re.compile(
 )
 _CAUSE_CHARACTERS: Final = 500
 _BRIDGE: Final = "An error occurred while calling"
-"""What stands before an error of Java, and says nothing."""
+"""The line before a Java error; it carries no information."""
 
 
 def error_in(said: str, **facts: object) -> LakebedError | None:
-    """Return the error of the log that a text of Spark's speaks of; None if it speaks of none."""
-    found = _OURS.findall(said)
-    if not found:
+    """Return the Lakebed error that a message of Spark contains; None if it contains none."""
+    matches = _OURS.findall(said)
+    if not matches:
         return None
-    name, message = found[-1]
+    name, message = matches[-1]
     kind = getattr(errors, name, JobFailedError)
     error: LakebedError = kind(message.strip(), **facts)
     return error
 
 
-def raised_in(said: str) -> str | None:
-    """Return the error that a Python function raised; None if a text of Spark's shows none."""
+def python_error_in(said: str) -> str | None:
+    """Return the error that a Python function raised; None if Spark's message shows none."""
     raised = _PYTHONS.findall(said)
     if raised and "Traceback (most recent call last)" in said:
         return ": ".join(raised[-1])
@@ -44,7 +44,7 @@ def raised_in(said: str) -> str | None:
 
 def cause_in(said: str) -> str:
     """Return the error that a Python function raised; if there is none, what Spark says first."""
-    raised = raised_in(said)
+    raised = python_error_in(said)
     if raised is not None:
         return raised
     lines = (line.strip() for line in said.splitlines())
@@ -53,8 +53,11 @@ def cause_in(said: str) -> str:
 
 
 @contextlib.contextmanager
-def told(job: str, **facts: object) -> Iterator[None]:
-    """Let Spark's errors be the log's own: the one that it speaks of, or `JobFailedError`."""
+def translate_failures(job: str, **facts: object) -> Iterator[None]:
+    """Raise a Lakebed error for an error of Spark within the block.
+
+    That is the error that Spark's message contains, or a `JobFailedError` with the cause.
+    """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 

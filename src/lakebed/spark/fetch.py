@@ -1,9 +1,9 @@
-"""What a task does: reads a piece, from files where it can, else from the log's owner.
+"""What a task does: it reads a piece, from files where it can, otherwise from the log's owner.
 
-Files are read here, because values that do not pass through the owner cost it nothing. One that
-cannot be had from here, or is gone because the log was cleaned up meanwhile, is no failure: the
-owner has its records still, wherever they are now. If the owner is lost while it gives them out,
-reading goes on behind the last one that came.
+Files are read directly, so that their values cost the owner nothing. A file that cannot be reached
+from here, or was removed in the meantime, is not a failure: the owner still has its records,
+wherever they are now. If the connection to the owner is lost, reading continues after the last
+record that arrived.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pyarrow as pa
 from lakebed.errors import DataLossError, ServerUnavailableError, TopicNotFoundError
 from lakebed.lake.columns import column_numbers
 from lakebed.reports.topics import SealedFile
-from lakebed.spark.connection import connected
+from lakebed.spark.connection import connect
 from lakebed.spark.options import Target
-from lakebed.spark.planning import Piece
+from lakebed.spark.planning import ScanPiece
 from lakebed.spark.sealed import UNREADABLE, SealedSegment
 from lakebed.spark.types import Fitter, arrow_schema, read_columns
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("lakebed.spark")
 
 _OFFSET: Final = "offset"
 _LOST_MAX: Final = 5
-"""How often in a row the owner may be lost before anything comes from it."""
+"""How often in succession the owner may be lost before it sends anything."""
 
 
 class Fetch:
@@ -41,49 +41,49 @@ class Fetch:
         self._target = target
         columns = read_columns(schema)
         self._columns = columns if _OFFSET in columns else [*columns, _OFFSET]
-        """What is read: always the offsets too, which tell how far reading has come."""
+        """The columns to read: always including offsets, which say how far reading has come."""
         self._schema = arrow_schema(schema)
         self._fail_on_data_loss = fail_on_data_loss
 
-    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """Return the records of a piece, in the order of their offsets."""
+    def batches(self, piece: ScanPiece) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a piece, in the order of their offsets."""
         fitter = Fitter(self._schema, piece.topic)
         for batch in self._records(piece):
             if batch.num_rows:
                 yield fitter.fit(batch)
 
-    def _records(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        at = piece.start
+    def _records(self, piece: ScanPiece) -> Iterator[pa.RecordBatch]:
+        offset = piece.start
         for file in piece.files:
-            if file.start > at:
-                yield from self._from_owner(piece, at, file.start)
+            if file.start > offset:
+                yield from self._from_owner(piece, offset, file.start)
             yield from self._from_file(piece, file)
-            at = file.until
-        if at < piece.until:
-            yield from self._from_owner(piece, at, piece.until)
+            offset = file.until
+        if offset < piece.until:
+            yield from self._from_owner(piece, offset, piece.until)
 
-    def _from_file(self, piece: Piece, file: SealedFile) -> Iterator[pa.RecordBatch]:
-        """Return the records of a file; what of it cannot be had from here comes from the owner."""
-        at = file.start
+    def _from_file(self, piece: ScanPiece, file: SealedFile) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a file; those that cannot be read here come from the owner."""
+        offset = file.start
         try:
-            with SealedSegment(file.location) as found:
-                for batch in _wanted(found, file, self._columns):
+            with SealedSegment(file.location) as segment:
+                for batch in _select(segment, file, self._columns):
                     yield batch
-                    at = _after(batch, at)
+                    offset = _after(batch, offset)
             return
         except UNREADABLE as error:
             _log.info("a file is read through the log's owner: file=%s %s", file.location, error)
-        yield from self._from_owner(piece, at, file.until)
+        yield from self._from_owner(piece, offset, file.until)
 
     # Through the owner
 
-    def _from_owner(self, piece: Piece, start: int, until: int) -> Iterator[pa.RecordBatch]:
-        at, lost = start, 0
+    def _from_owner(self, piece: ScanPiece, start: int, until: int) -> Iterator[pa.RecordBatch]:
+        offset, lost = start, 0
         while True:
             try:
-                for batch in self._scan(piece, at, until):
+                for batch in self._scan(piece, offset, until):
                     yield batch
-                    at, lost = _after(batch, at), 0
+                    offset, lost = _after(batch, offset), 0
                 return
             except ServerUnavailableError as error:
                 lost += 1
@@ -91,21 +91,24 @@ class Fetch:
                     raise
                 _log.warning("the log's owner is lost, and is asked again: %s", error)
 
-    def _scan(self, piece: Piece, start: int, until: int) -> Iterator[pa.RecordBatch]:
+    def _scan(self, piece: ScanPiece, start: int, until: int) -> Iterator[pa.RecordBatch]:
         try:
-            log = connected(self._target, patient=True)
+            log = connect(self._target, patient=True)
             table = log.table(piece.topic)
             if table._id != piece.topic_id:
                 raise TopicNotFoundError(
                     "the topic was deleted and created again", topic=piece.topic
                 )
-            number, seen = piece.partition, 0
+            partition, seen = piece.partition, 0
             for batch in table.scan(
-                self._columns, partitions=[number], start={number: start}, until={number: until}
+                self._columns,
+                partitions=[partition],
+                start={partition: start},
+                until={partition: until},
             ):
                 seen += batch.num_rows
                 yield batch
-            low = log.offsets(piece.topic)[number][0]
+            low = log.offsets(piece.topic)[partition][0]
         except TopicNotFoundError as error:
             lost = data_loss(piece.topic, piece.partition, start, until, reason=str(error))
             if self._fail_on_data_loss:
@@ -119,9 +122,9 @@ class Fetch:
             _log.warning("records are left out: %s", lost)
 
 
-def _after(batch: pa.RecordBatch, at: int) -> int:
-    """Return the offset behind a batch's last one."""
-    return batch.column(_OFFSET)[-1].as_py() + 1 if batch.num_rows else at
+def _after(batch: pa.RecordBatch, offset: int) -> int:
+    """Return the offset after the last one of a batch."""
+    return batch.column(_OFFSET)[-1].as_py() + 1 if batch.num_rows else offset
 
 
 def data_loss(topic: str, partition: int, start: int, until: int, **facts: object) -> DataLossError:
@@ -136,10 +139,10 @@ def data_loss(topic: str, partition: int, start: int, until: int, **facts: objec
     )
 
 
-def _wanted(
+def _select(
     file: SealedSegment, wanted: SealedFile, columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Return the records of a file whose offsets are wanted."""
+    """Yield the records of a file whose offsets are wanted."""
     for group in file.within(wanted.start, wanted.until):
         for batch in file.batches(group, columns):
             if wanted.whole:

@@ -1,4 +1,4 @@
-"""The Java that Spark needs: found, and new enough, or one sentence that says what to do."""
+"""Finds the Java that Spark uses, and checks its version."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def _version(program: str) -> int | None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaMissingError("Java cannot be started", java=program, reason=error) from error
-    found = _VERSION.search(said.stderr + said.stdout)
-    return int(found[1]) if found else None
+    match = _VERSION.search(said.stderr + said.stdout)
+    return int(match[1]) if match else None
 
 
 def end_children() -> None:

@@ -1,8 +1,8 @@
-"""Which log `format("lakebed")` means when its options name none: what the application said last.
+"""The log that `format("lakebed")` uses when its options name none: the one set last.
 
-Spark's processes are started by its Java, which may live longer than a session and keeps the
-environment that it was started with. So that holds no log, but the path of a file that does. Only
-processes on the driver's machine look it up: tasks are told their log.
+Spark's JVM starts the Python processes; it may outlive a session and keeps the environment that it
+was started with. So the environment holds the path of a file, and the file holds the log. Only
+processes on the driver's machine read it: tasks get their log from the driver.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _own: Final[list[Path]] = []
 """The file of this process, once it has started Spark."""
 
 
-def place_of(log: Log | str | os.PathLike[str]) -> str:
-    """Return what a log is called as long as the application lives, after it was reached once.
+def address_of(log: Log | str | os.PathLike[str]) -> str:
+    """Return an address of a log that stays valid while the application runs.
 
-    That is the URL of one that is served; of a folder its path, since its keeper may change.
+    That is the URL of a served log, and the path of a folder, since its sidecar may change.
     """
     url = url_of(log)
     if isinstance(log, str | os.PathLike) and "://" not in os.fspath(log):
@@ -38,32 +38,32 @@ def place_of(log: Log | str | os.PathLike[str]) -> str:
 
 
 def prepare() -> None:
-    """Let the Java that is about to be started hand the file's path on to what it starts."""
+    """Set the file's path in the environment, for the JVM that is about to be started."""
     if _own:
         return
-    # A folder that nobody else can write to: who writes the file says which log is used.
+    # In a folder that no other user can write to: the file decides which log is used.
     file = Path(tempfile.mkdtemp(prefix="lakebed-spark-")) / "log"
     _own.append(file)
-    os.environ[FILE_VARIABLE] = str(file)  # also over that of one that started this application
+    os.environ[FILE_VARIABLE] = str(file)  # also if a parent process has set it
     atexit.register(_remove, file, os.getpid())
 
 
-def name(place: str) -> None:
-    """Let `format("lakebed")` mean this log from now on, or none if it is empty."""
+def set_application_log(address: str) -> None:
+    """Make `format("lakebed")` use this log from now on; an empty address means none."""
     for file in _own:
         new = file.with_suffix(".new")
-        new.write_text(place, encoding="utf8")
-        new.replace(file)  # at once: somebody may be reading it
+        new.write_text(address, encoding="utf8")
+        new.replace(file)  # atomically: another process may be reading it
 
 
-def named() -> str | None:
-    """Return the log that the application has named, or the environment; None if there is none."""
+def application_log() -> str | None:
+    """Return the log that the application has set, or the environment; None if neither has."""
     file = os.environ.get(FILE_VARIABLE)
     if file is not None:
         with contextlib.suppress(FileNotFoundError):
-            place = Path(file).read_text(encoding="utf8")
-            if place:
-                return place
+            address = Path(file).read_text(encoding="utf8")
+            if address:
+                return address
     return os.environ.get(LOG_VARIABLE) or None
 
 

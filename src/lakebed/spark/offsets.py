@@ -31,15 +31,15 @@ class Position:
     offsets: Offsets
 
     def document(self) -> dict[str, Any]:
-        """Return it as Spark keeps it."""
+        """Return the document that Spark keeps in the checkpoint."""
         return {
             "group": self.group,
             "ids": {topic: self.ids[topic] for topic in sorted(self.ids)},
             "offsets": {
                 topic: {
                     # As text "10" comes before "2"; Spark only asks for the same order each time.
-                    str(number): self.offsets[topic][number]
-                    for number in sorted(self.offsets[topic])
+                    str(partition): self.offsets[topic][partition]
+                    for partition in sorted(self.offsets[topic])
                 }
                 for topic in sorted(self.offsets)
             },
@@ -48,7 +48,12 @@ class Position:
 
 
 def position(document: Any) -> Position:
-    """Read what Spark kept, or raise an error that says what is wrong with it."""
+    """Return the position of a document of `Position.document`.
+
+    Raises:
+        FormatTooNewError: a newer version wrote it.
+        InvalidArgumentError: it is not such a document.
+    """
     if not isinstance(document, dict):
         raise _unreadable(document)
     version = document.get("version")
@@ -57,10 +62,12 @@ def position(document: Any) -> Position:
     try:
         group, ids, offsets = document["group"], document["ids"], document["offsets"]
         read = {
-            str(topic): {int(number): _whole(offset) for number, offset in parts.items()}
+            str(topic): {int(partition): _whole(offset) for partition, offset in parts.items()}
             for topic, parts in offsets.items()
         }
-        return Position(str(group), {str(name): _whole(each) for name, each in ids.items()}, read)
+        return Position(
+            str(group), {str(name): _whole(topic_id) for name, topic_id in ids.items()}, read
+        )
     except (KeyError, ValueError, AttributeError, TypeError) as error:
         raise _unreadable(document) from error
 

@@ -1,8 +1,7 @@
-"""What can be said to `format("lakebed")`: names, meanings and bounds of its options.
+"""The options of `format("lakebed")`: names, meanings and bounds.
 
-Names are those of Spark's Kafka source where the meaning is the same. They are read without regard
-to case, as Spark does it. One that is not known is refused: a limit with a letter missing would
-limit nothing.
+Names are those of Spark's Kafka source where the meaning is the same, and case-insensitive as in
+Spark. An unknown name is an error: a misspelt limit would limit nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, Final
 from lakebed.api.reads import EARLIEST, LATEST
 from lakebed.client.config import ClientConfig
 from lakebed.errors import InvalidArgumentError
-from lakebed.spark.naming import named
+from lakebed.spark.naming import application_log
 from lakebed.suggest import did_you_mean
 from lakebed.types import GroupName, ProducerName, TopicName
 
@@ -53,7 +52,7 @@ _SINK: Final = (
     "transactionTimeoutMs",
 )
 _SPARKS_OWN: Final = ("checkpointlocation", "queryname")
-"""Options that Spark hands on although they are its own."""
+"""Options of Spark that it also passes to sources and sinks."""
 
 _TIMEOUT_MS: Final = 3_600_000
 _TIMEOUT_MS_MAX: Final = 86_400_000
@@ -67,8 +66,8 @@ class Target:
     log: str
     client: ClientConfig
     folder: str | None = None
-    """The folder that `log` is the URL of, if it was named by its folder: whoever serves it may be
-    another process, at another URL, a while later.
+    """The folder that `log` is the URL of, if the log was named by its folder: another process may
+    serve it later, at another URL.
     """
 
 
@@ -105,9 +104,9 @@ class SinkOptions:
     timeout_ms: int
 
 
-def source_options(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
+def source_options(raw: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
     """Read the options of a source, or raise an error that names the one that is wrong."""
-    chosen = _Chosen(given, _SOURCE)
+    chosen = _OptionReader(raw, _SOURCE)
     named = [name for name in ("topic", "subscribe", "subscribePattern") if chosen.text(name)]
     if len(named) != 1:
         raise InvalidArgumentError(
@@ -139,21 +138,21 @@ def source_options(given: Mapping[str, str], *, streaming: bool | None = None) -
         starting_us=chosen.time_us("startingTimestamp"),
         ending_us=chosen.time_us("endingTimestamp"),
         fail_on_data_loss=chosen.flag("failOnDataLoss", default=True),
-        max_offsets=chosen.whole("maxOffsetsPerTrigger"),
-        max_bytes=chosen.whole("maxBytesPerTrigger"),
-        min_partitions=chosen.whole("minPartitions"),
+        max_offsets=chosen.integer("maxOffsetsPerTrigger"),
+        max_bytes=chosen.integer("maxBytesPerTrigger"),
+        min_partitions=chosen.integer("minPartitions"),
         include_headers=chosen.flag("includeHeaders", default=False),
         group=None if group is None else str(GroupName(group)),
     )
 
 
-def sink_options(given: Mapping[str, str]) -> SinkOptions:
+def sink_options(raw: Mapping[str, str]) -> SinkOptions:
     """Read the options of a sink, or raise an error that names the one that is wrong."""
-    chosen = _Chosen(given, _SINK)
-    application, version = chosen.text("txnAppId"), chosen.whole("txnVersion", least=0)
+    chosen = _OptionReader(raw, _SINK)
+    application, version = chosen.text("txnAppId"), chosen.integer("txnVersion", least=0)
     if (application is None) != (version is None):
         raise InvalidArgumentError("txnAppId and txnVersion must be set together")
-    timeout_ms = chosen.whole("transactionTimeoutMs", most=_TIMEOUT_MS_MAX)
+    timeout_ms = chosen.integer("transactionTimeoutMs", most=_TIMEOUT_MS_MAX)
     return SinkOptions(
         target=chosen.target(),
         topic=_topic(chosen.text("topic")),
@@ -165,13 +164,13 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     )
 
 
-class _Chosen:
-    """Options by name, whatever their case."""
+class _OptionReader:
+    """Reads options by name, ignoring case."""
 
-    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
-        names = {name.lower(): name for name in known}
+    def __init__(self, raw: Mapping[str, str], allowed: tuple[str, ...]) -> None:
+        names = {name.lower(): name for name in allowed}
         self._values: dict[str, str] = {}
-        for name, value in given.items():
+        for name, value in raw.items():
             if name.lower() in _SPARKS_OWN:
                 continue
             if name.lower() == "path":
@@ -182,7 +181,8 @@ class _Chosen:
                 )
             if name.lower() not in names:
                 raise InvalidArgumentError(
-                    f"unknown option {name!r}{did_you_mean(name, known)}", known=", ".join(known)
+                    f"unknown option {name!r}{did_you_mean(name, allowed)}",
+                    known=", ".join(allowed),
                 )
             self._values[names[name.lower()]] = value
 
@@ -202,7 +202,7 @@ class _Chosen:
             raise InvalidArgumentError("the option must be true or false", option=name, got=value)
         return value.lower() == "true"
 
-    def whole(self, name: str, *, least: int = 1, most: int = 10**18) -> int | None:
+    def integer(self, name: str, *, least: int = 1, most: int = 10**18) -> int | None:
         value = self.text(name)
         if value is None:
             return None
@@ -214,7 +214,7 @@ class _Chosen:
         return int(value)
 
     def time_us(self, name: str) -> int | None:
-        """Return a time in microseconds; it is given in milliseconds, or as ISO 8601."""
+        """Return a time in microseconds; the option has milliseconds, or ISO 8601."""
         from datetime import UTC, datetime, timedelta
 
         value = self.text(name)
@@ -243,13 +243,13 @@ class _Chosen:
             raise InvalidArgumentError(f"{one} and {other} are mutually exclusive")
 
     def target(self) -> Target:
-        log = self.text("log") or named()
+        log = self.text("log") or application_log()
         if not log:
             raise InvalidArgumentError(
                 "no log given: set the option log to its folder or URL, or create the session "
                 "with lakebed.spark.session(log=...)"
             )
-        retry_ms = self.whole("retryMs", least=0, most=_RETRY_MS_MAX)
+        retry_ms = self.integer("retryMs", least=0, most=_RETRY_MS_MAX)
         client = ClientConfig(
             self.text("token"), self.text("ca"), self.text("cert"), self.text("key")
         )
@@ -265,8 +265,8 @@ def _topic(name: str | None) -> str | None:
 def _topics(names: str | None) -> tuple[str, ...]:
     if names is None:
         return ()
-    found = [str(TopicName(name.strip())) for name in names.split(",")]
-    return tuple(sorted(set(found)))
+    topics = [str(TopicName(name.strip())) for name in names.split(",")]
+    return tuple(sorted(set(topics)))
 
 
 def _check_pattern(pattern: str) -> None:
@@ -283,28 +283,29 @@ def _offsets(name: str, text: str) -> Start:
     if text.lower() in (EARLIEST, LATEST):
         return text.lower()
     try:
-        given = json.loads(text)
+        document = json.loads(text)
     except ValueError as error:
-        raise _malformed(name, text) from error
-    if not isinstance(given, dict) or not given:
-        raise _malformed(name, text)
+        raise _offsets_error(name, text) from error
+    if not isinstance(document, dict) or not document:
+        raise _offsets_error(name, text)
     return {
-        str(TopicName(topic)): _of_partitions(name, text, parts) for topic, parts in given.items()
+        str(TopicName(topic)): _of_partitions(name, text, parts)
+        for topic, parts in document.items()
     }
 
 
 def _of_partitions(name: str, text: str, parts: Any) -> dict[int, int]:
     if not isinstance(parts, dict):
-        raise _malformed(name, text)
+        raise _offsets_error(name, text)
     offsets: dict[int, int] = {}
     for partition, offset in parts.items():
         if not re.fullmatch(r"[0-9]{1,9}", partition) or type(offset) is not int or offset < FIRST:
-            raise _malformed(name, text)
+            raise _offsets_error(name, text)
         offsets[int(partition)] = offset
     return offsets
 
 
-def _malformed(name: str, text: str) -> InvalidArgumentError:
+def _offsets_error(name: str, text: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         'offsets are earliest, latest, or like {"orders": {"0": 23, "1": -2}}'
         " (-2 for earliest, -1 for latest)",

@@ -1,9 +1,9 @@
-"""Which tasks read a range: sealed files and the hot tail, in pieces, and pieces shared out.
+"""Which tasks read a range: sealed files and the hot tail, cut into pieces and dealt to tasks.
 
-A piece is a range of one partition's offsets, with the files that hold the beginning of it. Whoever
-reads it takes the files if it can get at them, and the rest from the log's owner. Every offset of
-the range is in exactly one piece. A task reads one large piece or several small ones: Spark takes
-as long for a task's beginning as for a hundred thousand records.
+A piece is a range of one partition's offsets, with the files that hold its beginning. A task reads
+the files if it can reach them, and the rest from the log's owner. Every offset of the range is in
+exactly one piece. A task reads one large piece or several small ones: starting a task takes Spark
+as long as reading a hundred thousand records.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Final
 from lakebed.reports.topics import HotRange, ScanPlan, SealedFile
 
 PIECE_RECORDS: Final = 2_000_000
-"""A piece has about as many records, at most."""
+"""The most records of a piece, about."""
 PIECE_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of files that a piece has, at most about."""
+"""The most bytes of files of a piece, about."""
 TASK_RECORDS: Final = 2_000_000
 TASK_BYTES: Final = 128 * 1024 * 1024
 """What a task reads, about."""
 WORTH_RECORDS: Final = 100_000
-"""So many records are worth a task of their own, as long as there are cores."""
+"""This many records are worth a separate task, as long as there are cores."""
 
 
 @dataclass(frozen=True)
-class Piece:
+class ScanPiece:
     """A range of a partition that one task reads."""
 
     topic: str
@@ -47,50 +47,52 @@ class Piece:
     @property
     def weight(self) -> float:
         """How much of a task's work it is."""
-        size = sum(_share_bytes(each) for each in self.files)
+        size = sum(_share_bytes(file) for file in self.files)
         return max(self.records / TASK_RECORDS, size / TASK_BYTES)
 
 
-def pieces(plan: ScanPlan, topic_id: int, ranges: Mapping[int, tuple[int, int]]) -> list[Piece]:
+def pieces(plan: ScanPlan, topic_id: int, ranges: Mapping[int, tuple[int, int]]) -> list[ScanPiece]:
     """Cut a topic's ranges of offsets into pieces."""
-    found: list[Piece] = []
-    for number, (start, until) in sorted(ranges.items()):
-        files = [each for each in plan.files if each.partition == number]
-        hot = [each for each in plan.hot if each.partition == number]
-        found += _of_partition(plan.topic, topic_id, number, (start, until), files, hot)
-    return found
+    result: list[ScanPiece] = []
+    for partition, (start, until) in sorted(ranges.items()):
+        files = [file for file in plan.files if file.partition == partition]
+        hot = [hot_range for hot_range in plan.hot if hot_range.partition == partition]
+        result += _of_partition(plan.topic, topic_id, partition, (start, until), files, hot)
+    return result
 
 
-def shares(found: Sequence[Piece], *, at_least: int, cores: int) -> list[tuple[Piece, ...]]:
-    """Return each task its pieces: as few tasks as keep the cores busy, and no less than wanted."""
-    records = sum(piece.records for piece in found)
+def shares(
+    pieces: Sequence[ScanPiece], *, at_least: int, cores: int
+) -> list[tuple[ScanPiece, ...]]:
+    """Return the pieces of each task: at least `at_least` tasks, and enough to use the cores."""
+    records = sum(piece.records for piece in pieces)
     if not records:
         return []
-    if len(found) < at_least:
-        found = [
+    if len(pieces) < at_least:
+        pieces = [
             part
-            for piece in found
+            for piece in pieces
             for part in _split(piece, math.ceil(at_least * piece.records / records))
         ]
     useful = min(cores, math.ceil(records / WORTH_RECORDS))
-    count = max(at_least, useful, math.ceil(sum(piece.weight for piece in found)))
-    return _evenly(found, min(count, len(found)))
+    count = max(at_least, useful, math.ceil(sum(piece.weight for piece in pieces)))
+    return _evenly(pieces, min(count, len(pieces)))
 
 
-def _evenly(found: Sequence[Piece], count: int) -> list[tuple[Piece, ...]]:
-    """Deal pieces out, the heaviest first, each to the task that has least."""
-    tasks: list[list[Piece]] = [[] for _ in range(count)]
-    least = [(0.0, 0, number) for number in range(count)]
-    for piece in sorted(found, key=lambda each: -each.weight):
-        weight, pieces_taken, number = heapq.heappop(least)
-        tasks[number].append(piece)
-        heapq.heappush(least, (weight + piece.weight, pieces_taken + 1, number))
-    order = {id(piece): place for place, piece in enumerate(found)}
-    return [tuple(sorted(taken, key=lambda each: order[id(each)])) for taken in tasks]
+def _evenly(pieces: Sequence[ScanPiece], count: int) -> list[tuple[ScanPiece, ...]]:
+    """Deal pieces to tasks, the heaviest first, each to the task with the least work."""
+    tasks: list[list[ScanPiece]] = [[] for _ in range(count)]
+    least = [(0.0, 0, task) for task in range(count)]
+    for piece in sorted(pieces, key=lambda candidate: -candidate.weight):
+        weight, pieces_taken, task = heapq.heappop(least)
+        tasks[task].append(piece)
+        heapq.heappush(least, (weight + piece.weight, pieces_taken + 1, task))
+    order = {id(piece): position for position, piece in enumerate(pieces)}
+    return [tuple(sorted(taken, key=lambda piece: order[id(piece)])) for taken in tasks]
 
 
 def _share_bytes(file: SealedFile) -> int:
-    """Return about how much of a file is read, if only some of its offsets are wanted."""
+    """Return about how many bytes of a file are read if only some of its offsets are wanted."""
     return max(1, file.bytes * (file.until - file.start) // max(1, file.records))
 
 
@@ -101,34 +103,34 @@ def _of_partition(
     span: tuple[int, int],
     files: Iterable[SealedFile],
     hot: Iterable[HotRange],
-) -> list[Piece]:
-    """Put consecutive files, and what is in none, together until they are enough for a piece."""
+) -> list[ScanPiece]:
+    """Group consecutive files, and the offsets that no file holds, into pieces."""
     start, until = span
-    found: list[Piece] = []
+    pieces: list[ScanPiece] = []
     taken: list[SealedFile] = []
     size = records = 0
-    at = start
-    for file in sorted(files, key=lambda each: each.start):
+    begin = start
+    for file in sorted(files, key=lambda sealed: sealed.start):
         share = _share_bytes(file)
         count = file.until - file.start
         if taken and (size + share > PIECE_BYTES or records + count > PIECE_RECORDS):
-            found.append(Piece(topic, topic_id, partition, at, file.start, tuple(taken)))
-            at, taken, size, records = file.start, [], 0, 0
+            pieces.append(ScanPiece(topic, topic_id, partition, begin, file.start, tuple(taken)))
+            begin, taken, size, records = file.start, [], 0, 0
         taken.append(file)
         size, records = size + share, records + count
-    end = max([at, *(each.until for each in taken)])
-    rest = max(0, until - min([until, *(each.start for each in hot)]))
+    end = max([begin, *(file.until for file in taken)])
+    rest = max(0, until - min([until, *(hot_range.start for hot_range in hot)]))
     if taken and rest > PIECE_RECORDS // 4:
-        found.append(Piece(topic, topic_id, partition, at, end, tuple(taken)))
-        at, taken = end, []
-    if at < until:
-        last = Piece(topic, topic_id, partition, at, until, tuple(taken))
-        found += _split(last, math.ceil(last.records / PIECE_RECORDS)) if not taken else [last]
-    return found
+        pieces.append(ScanPiece(topic, topic_id, partition, begin, end, tuple(taken)))
+        begin, taken = end, []
+    if begin < until:
+        last = ScanPiece(topic, topic_id, partition, begin, until, tuple(taken))
+        pieces += _split(last, math.ceil(last.records / PIECE_RECORDS)) if not taken else [last]
+    return pieces
 
 
-def _split(piece: Piece, count: int) -> list[Piece]:
-    """Cut a piece into so many of about the same number of offsets."""
+def _split(piece: ScanPiece, count: int) -> list[ScanPiece]:
+    """Cut a piece into `count` pieces with about the same number of offsets."""
     count = max(1, min(count, piece.records))
     edges = [piece.start + piece.records * part // count for part in range(count + 1)]
     return [
@@ -140,9 +142,9 @@ def _split(piece: Piece, count: int) -> list[Piece]:
 
 def _within(files: Iterable[SealedFile], start: int, until: int) -> tuple[SealedFile, ...]:
     return tuple(
-        each
-        if start <= each.start and each.until <= until
-        else replace(each, start=max(each.start, start), until=min(each.until, until), whole=False)
-        for each in files
-        if each.start < until and each.until > start
+        file
+        if start <= file.start and file.until <= until
+        else replace(file, start=max(file.start, start), until=min(file.until, until), whole=False)
+        for file in files
+        if file.start < until and file.until > start
     )

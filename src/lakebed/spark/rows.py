@@ -1,4 +1,4 @@
-"""From a DataFrame's columns to a topic's: value, key, headers, timestamp, and where it goes.
+"""Maps a DataFrame's columns to a record's: value, key, headers, timestamp, partition, topic.
 
 Columns that mean something by their name: `value`, `key`, `headers`, `timestamp`, `partition` and
 `topic`. Without a column `value`, the others are the fields of a typed topic's value. A null value
@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError
 from lakebed.spark.options import SinkOptions
-from lakebed.spark.types import arrow_schema, fitted
+from lakebed.spark.types import arrow_schema, fit
 from lakebed.types import TopicName
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Rows:
                 )
 
     def _partition_of(self, names: list[str]) -> str | None:
-        """Return the column that says the partition; one that is a field of the value is none."""
+        """Return the column of partitions; None if it is a field of the value or does not exist."""
         if _PARTITION not in names:
             return None
         topic = self._options.topic
@@ -84,7 +84,7 @@ class Rows:
         return None if _PARTITION in _names(self._type(topic)) else _PARTITION
 
     def check(self, topic: str, schema: pa.Schema) -> None:
-        """Refuse columns that do not fit a topic."""
+        """Raise if the columns do not fit a topic."""
         self._table(topic, pa.RecordBatch.from_pylist([], schema=schema))
 
     def write(self, transaction: Transaction, batch: pa.RecordBatch) -> int:
@@ -94,7 +94,7 @@ class Rows:
             if self._partition is None:
                 transaction.append_batch(topic, table)
                 continue
-            for partition, chosen in _grouped(rows.column(self._partition)):
+            for partition, chosen in _group(rows.column(self._partition)):
                 self._check_partition(topic, partition)
                 picked = table if chosen is None else table.filter(chosen)
                 transaction.append_batch(topic, picked, partition=partition)
@@ -118,13 +118,13 @@ class Rows:
             assert self._options.topic is not None  # noqa: S101  # checked at the beginning
             yield self._options.topic, batch
             return
-        for name, chosen in _grouped(batch.column(_TOPIC)):
+        for name, chosen in _group(batch.column(_TOPIC)):
             if name is None:
                 raise InvalidArgumentError("a row has no topic", column=_TOPIC)
             yield str(TopicName(name)), batch if chosen is None else batch.filter(chosen)
 
     def _table(self, topic: str, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows with the columns that a log takes."""
+        """Return rows with the columns of records."""
         kind = self._type(topic)
         columns: dict[str, Any] = {_VALUE: self._value(topic, kind, rows)}
         key = self._options.key_column or (_KEY if _KEY in rows.schema.names else None)
@@ -136,11 +136,11 @@ class Rows:
         return pa.RecordBatch.from_pydict(columns)
 
     def _type(self, topic: str) -> pa.DataType:
-        known = self._types.get(topic)
-        if known is None:
+        kind = self._types.get(topic)
+        if kind is None:
             schema = self._log.describe_topic(topic).schema
-            known = self._types[topic] = pa.binary() if schema is None else pa.struct(list(schema))
-        return known
+            kind = self._types[topic] = pa.binary() if schema is None else pa.struct(list(schema))
+        return kind
 
     def _value(self, topic: str, kind: pa.DataType, rows: pa.RecordBatch) -> Any:
         typed = pt.is_struct(kind)
@@ -173,12 +173,12 @@ class Rows:
                 fields=", ".join(names),
             )
         fields = [name for name in rows.schema.names if name in names]
-        given = pa.StructArray.from_arrays([rows.column(name) for name in fields], fields)
-        return _fit(given, kind, topic)
+        struct = pa.StructArray.from_arrays([rows.column(name) for name in fields], fields)
+        return _fit(struct, kind, topic)
 
 
 def check_rows(log: Log, options: SinkOptions, schema: StructType) -> None:
-    """Refuse a DataFrame that does not fit its topic, before a task has to."""
+    """Raise if a DataFrame does not fit its topic, before a task finds out."""
     rows = Rows(log, options, schema)
     if options.topic is not None:
         rows.check(options.topic, arrow_schema(schema))
@@ -197,23 +197,23 @@ def _fit(value: Any, kind: pa.DataType, topic: str) -> Any:
             field=unknown,
             fields=", ".join(_names(kind)),
         )
-    return fitted(value, kind)
+    return fit(value, kind)
 
 
-def _unknown(given: pa.DataType, kind: pa.DataType, path: str) -> str | None:
-    """Return the first field, at any depth, that a type has and another has not."""
-    if pt.is_struct(given) and pt.is_struct(kind):
+def _unknown(actual: pa.DataType, kind: pa.DataType, path: str) -> str | None:
+    """Return the path of the first field, at any depth, that is in `actual` and not in `kind`."""
+    if pt.is_struct(actual) and pt.is_struct(kind):
         types = {field.name: field.type for field in kind}
-        for field in given:
+        for field in actual:
             if field.name not in types:
                 return f"{path}{field.name}"
-            found = _unknown(field.type, types[field.name], f"{path}{field.name}.")
-            if found is not None:
-                return found
-    elif pt.is_map(given) and pt.is_map(kind):
-        return _unknown(given.item_type, kind.item_type, path)
-    elif pt.is_nested(given) and pt.is_nested(kind) and not pt.is_struct(given):
-        return _unknown(given.value_type, kind.value_type, path)
+            unknown = _unknown(field.type, types[field.name], f"{path}{field.name}.")
+            if unknown is not None:
+                return unknown
+    elif pt.is_map(actual) and pt.is_map(kind):
+        return _unknown(actual.item_type, kind.item_type, path)
+    elif pt.is_nested(actual) and pt.is_nested(kind) and not pt.is_struct(actual):
+        return _unknown(actual.value_type, kind.value_type, path)
     return None
 
 
@@ -231,8 +231,8 @@ def _bytes(column: Any, name: str) -> Any:
     )
 
 
-def _grouped(column: Any) -> Iterator[tuple[Any, Any]]:
-    """Return each value of a column, and which rows have it; None if all of them do."""
+def _group(column: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each value of a column with a mask of its rows; None if all rows have it."""
     values = pc.unique(column)
     if len(values) == 1:
         yield values[0].as_py(), None

@@ -1,8 +1,8 @@
-"""A sealed file, read by a task where it lies: by Arrow, and checked before it is decoded.
+"""A sealed file that a task reads in place with Arrow, verified before it is decoded.
 
-A file on this machine is mapped, and its column chunks are checked by the checksums of its index,
-which takes a fraction of the time that the Parquet library needs for those of pages. Of a file in
-an object store the pages are checked as they come.
+A local file is memory-mapped, and its column chunks are verified by the checksums of its index,
+which takes a fraction of the time that the Parquet library needs for checksums of pages. In an
+object store the checksums of pages are verified as they arrive.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from lakebed.lake.segment_index import KEY, decode
 from lakebed.spark.stores import in_store
 
 _BATCH_ROWS: Final = 65_536
-"""Rows of a batch that goes to Spark: enough to cost little each, few enough to be held."""
+"""Rows of a batch for Spark: enough to cost little each, few enough to fit in memory."""
 UNREADABLE: Final = (OSError, pa.ArrowException, CorruptionError, FormatTooNewError)
-"""What is raised of a file that cannot be had, or not be read, from here."""
+"""Errors of a file that cannot be reached or read from here."""
 
 
 class SealedSegment:
-    """An open file. One thread; raises what is `UNREADABLE` of a file that is."""
+    """An open file, for one thread. Raises one of `UNREADABLE` if it cannot be read."""
 
     def __init__(self, location: str) -> None:
         self._path = Path(location.removeprefix("file://"))
@@ -46,8 +46,8 @@ class SealedSegment:
         metadata = self._file.metadata
         self.index: Final = decode((metadata.metadata or {}).get(KEY.encode(), b""), self._path)
         self._leaves = [
-            metadata.schema.column(number).path.partition(".")[0]
-            for number in range(metadata.num_columns)
+            metadata.schema.column(leaf).path.partition(".")[0]
+            for leaf in range(metadata.num_columns)
         ]
 
     def __enter__(self) -> Self:
@@ -57,19 +57,19 @@ class SealedSegment:
         self._file.close()
 
     def within(self, start: int, until: int) -> list[int]:
-        """Return the numbers of the row groups that may hold offsets of a range."""
+        """Return the indexes of the row groups that may hold offsets of a range."""
         groups = enumerate(self.index.row_groups)
-        return [number for number, each in groups if each.first < until and each.last >= start]
+        return [index for index, group in groups if group.first < until and group.last >= start]
 
     def batches(self, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Return columns of a row group."""
+        """Yield columns of a row group in batches."""
         self._check(group, columns)
         yield from self._file.iter_batches(
             _BATCH_ROWS, row_groups=[group], columns=list(columns), use_threads=False
         )
 
     def has_nulls(self, group: int, name: str) -> bool:
-        """Tell, by statistics, whether a column of a row group may have nulls."""
+        """Return whether a column of a row group may have nulls, by its statistics."""
         row_group = self._file.metadata.row_group(group)
         for leaf, column in enumerate(self._leaves):
             statistics = row_group.column(leaf).statistics if column == name else None

@@ -1,4 +1,4 @@
-"""A Spark session that is ready for Lakebed: quiet, on this machine's cores, knowing its log."""
+"""A Spark session set up for Lakebed: quiet, on this machine's cores, with a default log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOG_SETTING: Final = "spark.lakebed.log"
 """The setting of a session that names its log."""
 
 DAEMON: Final = {"spark.python.daemon.module": "lakebed.spark.daemon"}
-"""What makes Python workers start with everything imported."""
+"""Makes Python workers start with everything imported."""
 
 _SETTINGS: Final = {
     **DAEMON,
@@ -37,7 +37,7 @@ _SETTINGS: Final = {
     # connect, and the 60 s for the daemon to fork a worker, are constants in Spark: tasks that miss
     # them are retried (LOCAL_MASTER), and a pipeline restarts its flow.
     "spark.python.authenticate.socketTimeout": "300s",
-    # Rows on their way to the sink: 10,000 at a time cost an eighth more, and without a limit in
+    # Rows sent to the sink: 10,000 at a time cost an eighth more, and without a limit in
     # bytes a batch of large values would fill the memory.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "32768",
     "spark.sql.execution.arrow.maxBytesPerBatch": "33554432",
@@ -53,9 +53,9 @@ With plain `local[*]` Spark never retries a task: one Python worker that dies, o
 on a busy machine, fails the whole query.
 """
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""What `spark-submit` sets for the program that it starts; it has named the master already."""
+"""Set by `spark-submit` for the program that it starts; it has chosen the master already."""
 _QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""Write a page about each mistake in a query, beside the exception that says the same."""
+"""Log a page about each error in a query, besides the exception that says the same."""
 _LOCAL_SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -81,20 +81,20 @@ def session(
     says by exceptions.
     """
     running = active()
-    place = None if log is None else naming.place_of(log)
+    address = None if log is None else naming.address_of(log)
     if running is None:
         check_java()
         naming.prepare()
-        naming.name("")  # what an earlier session meant, this one need not
+        naming.set_application_log("")  # the log of an earlier session does not carry over
         for logger in _QUERY_LOGGERS:
             logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
-        with _muted() if silent else contextlib.nullcontext():
-            running = _started(master, name, conf or {})
+        with _mute() if silent else contextlib.nullcontext():
+            running = _start(master, name, conf or {})
     elif conf:
         _apply(running, conf)
-    if place is not None:
-        naming.name(place)
-        running.conf.set(LOG_SETTING, place)
+    if address is not None:
+        naming.set_application_log(address)
+        running.conf.set(LOG_SETTING, address)
     return running
 
 
@@ -111,26 +111,26 @@ def target_of(
     log: Log | str | os.PathLike[str] | None,
     client: ClientConfig | None = None,
 ) -> Target:
-    """Return how Spark's processes reach the log that is meant: the one given, or the session's."""
-    place = _known(spark) if log is None else naming.place_of(log)
-    return reachable(Target(place, client or ClientConfig()))
+    """Return how Spark's processes reach `log`, or the session's log if it is None."""
+    address = _session_log(spark) if log is None else naming.address_of(log)
+    return reachable(Target(address, client or ClientConfig()))
 
 
 def log_of(spark: SparkSession, log: Log | str | os.PathLike[str] | None) -> str:
-    """Return the URL of the log that is meant: the one given, or the session's."""
-    return url_of(_known(spark) if log is None else log)
+    """Return the URL of `log`, or of the session's log if it is None."""
+    return url_of(_session_log(spark) if log is None else log)
 
 
-def _known(spark: SparkSession) -> str:
-    known = spark.conf.get(LOG_SETTING, None) or naming.named()
-    if not known:
+def _session_log(spark: SparkSession) -> str:
+    log = spark.conf.get(LOG_SETTING, None) or naming.application_log()
+    if not log:
         raise InvalidArgumentError(
             "no log given: pass log=..., or create the session with lakebed.spark.session(log=...)"
         )
-    return known
+    return log
 
 
-def _started(master: str | None, name: str, conf: Mapping[str, str]) -> SparkSession:
+def _start(master: str | None, name: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     settings = dict(_SETTINGS)
@@ -152,13 +152,13 @@ def _started(master: str | None, name: str, conf: Mapping[str, str]) -> SparkSes
     try:
         return builder.getOrCreate()
     except BaseException:
-        end_children()  # Ctrl-C: a Java that is being started would not learn of it
+        end_children()  # Ctrl-C does not reach a JVM that is being started
         raise
 
 
 @contextlib.contextmanager
-def _muted() -> Iterator[None]:
-    """Let Java write to nowhere, if it is started within the block."""
+def _mute() -> Iterator[None]:
+    """Discard what a JVM that is started within the block writes."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -171,21 +171,21 @@ def _muted() -> Iterator[None]:
 
 
 def _sizes() -> dict[str, str]:
-    """Return sizes that fit one machine: Spark's own are made for a cluster."""
+    """Return sizes for one machine: Spark's defaults are for a cluster."""
     cores = os.cpu_count() or 1
     return {"spark.sql.shuffle.partitions": str(max(2, cores)), "spark.driver.memory": "2g"}
 
 
 def _quiet(conf: Mapping[str, str]) -> dict[str, str]:
-    """Let Spark write nothing but errors, from its first line on."""
-    given = conf.get("spark.driver.extraJavaOptions", "")
+    """Return settings that make Spark log only errors, from its first line on."""
+    extra = conf.get("spark.driver.extraJavaOptions", "")
     with resources.as_file(resources.files("lakebed.spark") / "log4j2.properties") as file:
-        java = f"-Dlog4j2.configurationFile=file:{file} {given}".strip()
+        java = f"-Dlog4j2.configurationFile=file:{file} {extra}".strip()
         return {"spark.driver.extraJavaOptions": java}
 
 
 def _apply(running: SparkSession, conf: Mapping[str, str]) -> None:
-    """Set what can be set in a session that runs; the rest is an error that says so."""
+    """Apply settings to a running session; raise for one that cannot be changed any more."""
     from pyspark.errors import PySparkException
 
     for key, value in conf.items():

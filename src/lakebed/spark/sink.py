@@ -1,16 +1,16 @@
-"""The sink: every record of a batch once, or none of them, whatever fails in between.
+"""The sink: every record of a batch exactly once, or none of them, even if a process is killed.
 
-Each attempt at a task writes into a transaction of its own, which nobody else knows: durable in the
-log, seen by no reader. The driver then commits exactly the attempts that Spark counts, all in one
-entry, under the name of the query and the number of the batch. So
+Each attempt at a task writes into a separate transaction: durable in the log, and invisible to
+readers. The driver then commits exactly the attempts that Spark counts, all in one entry, under the
+name of the query and the number of the batch. So
 
-- a task that is tried again, or twice at a time, leaves a transaction that nobody names, which
+- a task that is retried, or runs twice at a time, leaves a transaction that is not committed and
   times out;
-- a driver that dies before the commit leaves nothing but such transactions;
-- a batch that is repeated after the commit is recognised by its number, and is skipped;
-- a driver of an earlier run that is still alive comes too late in the same way.
+- a driver that dies before the commit leaves only such transactions;
+- a batch that is repeated after the commit is recognised by its number and skipped;
+- the batch of an earlier driver that is still alive is skipped in the same way.
 
-`abort` drops transactions that are open still; one that was committed is none any more.
+`abort` drops transactions that are still open; a committed one is not affected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 
 from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.host import failpoints
-from lakebed.spark.connection import connected, reachable
+from lakebed.spark.connection import connect, reachable
 from lakebed.spark.options import SinkOptions
 from lakebed.spark.rows import Rows, check_rows
 
@@ -48,14 +48,14 @@ _COMMITTING: Final = failpoints.define("spark.sink.committing")
 _COMMITTED: Final = failpoints.define("spark.sink.committed")
 
 _STREAM_KEEP_MS: Final = 400 * 86_400_000
-"""How long the last batch of a query is remembered: a query may rest for a year."""
+"""How long the last batch of a query is remembered: a query may be stopped for a year."""
 _WRITE_KEEP_MS: Final = 3_600_000
 """How long a single write is remembered: as long as its driver may repeat the commit."""
 
 
 @dataclass
 class WrittenPartition(WriterCommitMessage):
-    """What a task says to the driver: its transaction, and under which query it was written."""
+    """What a task reports to the driver: its transaction, and the query it belongs to."""
 
     query: str
     transaction: tuple[int, int] | None
@@ -71,14 +71,14 @@ class BatchWriter(DataSourceArrowWriter):
                 "a topic cannot be overwritten: use mode('append'), or `lakebed topic purge` first"
             )
         self._options = _for_tasks(options)
-        check_rows(connected(self._options.target, patient=True), options, schema)
+        check_rows(connect(self._options.target, patient=True), options, schema)
         self._schema = schema
         self._name = options.application or f"spark-write-{uuid.uuid4().hex}"
         self._number = options.version or 0
         self._keep_ms = _WRITE_KEEP_MS if options.application is None else _STREAM_KEEP_MS
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPartition:
-        """Write a task's rows into a transaction, durable and not seen yet."""
+        """Write a task's rows into a transaction, durable and not visible yet."""
         return _write(self._options, self._schema, self._name, self._number, iterator)
 
     def commit(self, messages: list[Any]) -> None:
@@ -91,7 +91,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batch after micro-batch. Spark makes a new one for each."""
+    """Writes the micro-batches of a query. Spark makes a new writer for each."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -104,17 +104,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "a stream is known by its query id: leave out the options txnAppId and txnVersion"
             )
         self._options = _for_tasks(options)
-        check_rows(connected(self._options.target, patient=True), options, schema)
+        check_rows(connect(self._options.target, patient=True), options, schema)
         self._schema = schema
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPartition:
-        """Write a task's rows into a transaction, durable and not seen yet."""
+        """Write a task's rows into a transaction, durable and not visible yet."""
         query, batch = _query_and_batch()
         return _write(self._options, self._schema, query, batch, iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803  # Spark's
         """Make the rows of all tasks of a batch visible at once."""
-        queries = {each.query for each in messages if each is not None}
+        queries = {message.query for message in messages if message is not None}
         if not queries:
             return  # a batch without tasks
         (query,) = queries
@@ -133,7 +133,7 @@ def _for_tasks(options: SinkOptions) -> SinkOptions:
 
 
 def _query_and_batch() -> tuple[str, int]:
-    """Ask Spark which query and which batch a task belongs to: both outlive a restart."""
+    """Return the query and the batch that Spark runs this task for; both survive a restart."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -148,15 +148,15 @@ def _write(
     options: SinkOptions,
     schema: StructType,
     name: str,
-    number: int,
+    batch_number: int,
     batches: Iterator[pa.RecordBatch],
 ) -> WrittenPartition:
     failpoints.arm_from_environment()
-    log = connected(options.target, patient=True)
+    log = connect(options.target, patient=True)
     done = log.committed_number(name)
-    if done is not None and number <= done:
-        # A batch that is repeated, which the driver will learn of too. Its rows are made all the
-        # same: the state of aggregations before this is only kept once they are.
+    if done is not None and batch_number <= done:
+        # A repeated batch, which the driver will notice too. Its rows are computed all the same:
+        # Spark keeps the state of aggregations upstream only if they are.
         for _ in batches:
             pass
         return WrittenPartition(name, None, 0)
@@ -180,38 +180,40 @@ def _write(
 
 
 def _commit(
-    options: SinkOptions, name: str, number: int, keep_ms: int, messages: Sequence[Any]
+    options: SinkOptions, name: str, batch_number: int, keep_ms: int, messages: Sequence[Any]
 ) -> None:
     failpoints.arm_from_environment()
-    log = connected(options.target, patient=True)
-    transactions = _named(messages)
+    log = connect(options.target, patient=True)
+    transactions = _transactions_of(messages)
     _COMMITTING.hit()
-    committed = log.commit_together(transactions, name=name, number=number, keep_ms=keep_ms)
+    committed = log.commit_together(transactions, name=name, number=batch_number, keep_ms=keep_ms)
     _COMMITTED.hit()
     if committed.duplicate:
-        _log.info("a batch was written before, and is skipped: name=%s number=%d", name, number)
+        _log.info(
+            "a batch was written before, and is skipped: name=%s number=%d", name, batch_number
+        )
 
 
 def _abort(options: SinkOptions, messages: Sequence[Any]) -> None:
     try:
-        _drop(connected(options.target), _named(messages), None)
+        _drop(connect(options.target), _transactions_of(messages), None)
     except LakebedError as error:
         _log.warning("transactions are left to time out: %s", error)
 
 
-def _named(messages: Sequence[Any]) -> list[tuple[int, int]]:
+def _transactions_of(messages: Sequence[Any]) -> list[tuple[int, int]]:
     """Return the transactions of the tasks that finished, in the order of the tasks."""
     return [
-        each.transaction
-        for each in messages
-        if isinstance(each, WrittenPartition) and each.transaction is not None
+        message.transaction
+        for message in messages
+        if isinstance(message, WrittenPartition) and message.transaction is not None
     ]
 
 
 def _drop(
     log: RemoteLog, transactions: Sequence[tuple[int, int]], error: BaseException | None
 ) -> None:
-    """Abort transactions so that they need not time out; that this fails does no harm."""
+    """Abort transactions so that they need not time out; a failure to do so does no harm."""
     from lakebed.state.commands import AbortTransaction
 
     for producer, epoch in transactions:

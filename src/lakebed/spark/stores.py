@@ -1,7 +1,7 @@
-"""How Spark's processes reach the object store: by what the log says, or by their environment.
+"""How Spark's processes reach the object store: with the log's settings, or their environment's.
 
-The owner of a log knows; a client of a server is not told, because credentials do not cross the
-wire. Then the environment of the process has to say it: `LAKEBED_LAKE_STORE`, and
+The owner of a log has the settings; a client of a server does not, because credentials do not cross
+the wire. Then the environment of the process must have them: `LAKEBED_LAKE_STORE`, and
 `LAKEBED_LAKE_STORE_OPTIONS`.
 """
 

@@ -2,12 +2,12 @@
 
 A micro-batch is a range of offsets, and reading it again gives the same records: offsets are never
 given twice, records do not change when they move from memory to files, and the consumer group of
-the query holds compaction back from what the query has not finished. What retention has removed is
-an error, unless the options allow it.
+the query keeps compaction from what the query has not finished. Records that retention has removed
+are an error, unless the options allow it.
 
-Spark tells a source neither that a batch is done (`commit` comes one batch late, and not for the
-last) nor that the query is over, so nothing here depends on it: a batch that begins at an offset
-says that everything below is done.
+Spark reports to a source neither that a batch is done (`commit` comes one batch late, and not for
+the last) nor that the query has ended, so nothing here depends on it: a batch that begins at an
+offset implies that everything below is done.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from lakebed.errors import DataLossError, LakebedError
-from lakebed.spark.connection import connected, reachable
+from lakebed.spark.admission_limits import limit_ends
+from lakebed.spark.connection import connect, reachable
 from lakebed.spark.fetch import data_loss
 from lakebed.spark.offsets import Position, position
 from lakebed.spark.options import SourceOptions
-from lakebed.spark.planning import Piece
-from lakebed.spark.rates import limited
-from lakebed.spark.source import planned, read_share, tasks
+from lakebed.spark.planning import ScanPiece
+from lakebed.spark.source import plan_pieces, read_share, tasks
 from lakebed.spark.topics import (
     TopicHandle,
-    bounded,
-    check_known,
-    check_reached,
+    check_starts,
+    check_topics_read,
+    existing_ranges,
     find,
-    resolved,
+    resolve_offsets,
     schema_of,
 )
 from lakebed.spark.types import check_projection
@@ -54,13 +54,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lakebed.spark")
 
 _SHOWN_SECONDS: Final = 600.0
-"""How often progress is committed that has not changed: a group that is silent for long holds
-compaction back no more.
+"""How often unchanged progress is committed again: a group that is silent for long no longer holds
+compaction back.
 """
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics on and on. Spark makes several of them for a query; they share nothing."""
+    """Reads topics as a stream. Spark makes several readers for a query; they share nothing."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -75,24 +75,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Offsets
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's
-        """Return where a query begins that has never run."""
+        """Return the position at which a new query begins."""
         options = self._options
         log = self._log()
         check_projection(self._schema, schema_of(log, options))
         topics = find(log, options)
-        check_known(options.starting, topics, "startingOffsets")
+        check_topics_read(options.starting, topics, "startingOffsets")
         starts = {
-            topic.name: resolved(
+            topic.name: resolve_offsets(
                 log, topic, options.starting, options.starting_us, otherwise="earliest"
             )
             for topic in topics
         }
         for topic in topics:
-            ends = {number: end for number, (_, end) in topic.bounds.items()}
-            check_reached(topic, starts[topic.name])
-            bounded(topic, starts[topic.name], ends, fail_on_data_loss=options.fail_on_data_loss)
+            ends = {partition: end for partition, (_, end) in topic.bounds.items()}
+            check_starts(topic, starts[topic.name])
+            existing_ranges(
+                topic, starts[topic.name], ends, fail_on_data_loss=options.fail_on_data_loss
+            )
         group = options.group or f"spark-{uuid.uuid4().hex}"
-        return Position(group, {each.name: each.id for each in topics}, starts).document()
+        return Position(group, {topic.name: topic.id for topic in topics}, starts).document()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's
         """Return how much a micro-batch reads."""
@@ -102,33 +104,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's
         """Fix the end of a query that reads what there is now, in as many batches as it takes."""
         self._final = {
-            topic.name: {number: end for number, (_, end) in topic.bounds.items()}
+            topic.name: {partition: end for partition, (_, end) in topic.bounds.items()}
             for topic in find(self._log(), self._options, missing=self._names())
         }
 
     def latestOffset(self, start: Any, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's
-        """Return where the next micro-batch ends."""
+        """Return the position at which the next micro-batch ends."""
         before = position(start)
         log = self._log()
         topics = find(log, self._options, missing=before.ids)
-        begun = self._reached(self._living(before, topics), topics)
+        begun = self._check_position(self._living(before, topics), topics)
         self._show_progress(log, begun, topics)
         ends = self._ends(begun, topics)
         if not isinstance(limit, ReadAllAvailable):
-            ends = limited(log, topics, begun.offsets, ends, _rows(limit), None)
+            ends = limit_ends(log, topics, begun.offsets, ends, _rows(limit), None)
         if self._options.max_bytes is not None:
-            ends = limited(log, topics, begun.offsets, ends, None, self._options.max_bytes)
-        ids = dict(begun.ids) | {each.name: each.id for each in topics}
+            ends = limit_ends(log, topics, begun.offsets, ends, None, self._options.max_bytes)
+        ids = dict(begun.ids) | {topic.name: topic.id for topic in topics}
         return Position(begun.group, ids, ends).document()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # Spark's
-        """Return where the topics end, for the query's progress."""
+        """Return the ends of the topics, for the query's progress."""
         topics = find(self._log(), self._options, missing=self._names())
         ends = {
-            topic.name: {number: end for number, (_, end) in topic.bounds.items()}
+            topic.name: {partition: end for partition, (_, end) in topic.bounds.items()}
             for topic in topics
         }
-        return Position("", {each.name: each.id for each in topics}, ends).document()
+        return Position("", {topic.name: topic.id for topic in topics}, ends).document()
 
     # Reading
 
@@ -137,67 +139,71 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         first, last = position(start), position(end)
         target = reachable(options.target)
-        log = connected(target, patient=True)
-        found: list[Piece] = []
+        log = connect(target, patient=True)
+        planned_pieces: list[ScanPiece] = []
         for topic in self._of(log, last):
             same = first.ids.get(topic.name) == topic.id
             starts = first.offsets.get(topic.name, {}) if same else {}
             ends = last.offsets[topic.name]
-            known = TopicHandle(
+            readable = TopicHandle(
                 topic.name,
                 topic.id,
-                {number: topic.bounds[number] for number in ends if number in topic.bounds},
+                {
+                    partition: topic.bounds[partition]
+                    for partition in ends
+                    if partition in topic.bounds
+                },
             )
-            ranges = bounded(
-                known,
-                {number: starts.get(number, 0) for number in ends},
+            ranges = existing_ranges(
+                readable,
+                {partition: starts.get(partition, 0) for partition in ends},
                 ends,
                 fail_on_data_loss=options.fail_on_data_loss,
             )
-            found += planned(log, topic, ranges)
-        return tasks(target, found, options)
+            planned_pieces += plan_pieces(log, topic, ranges)
+        return tasks(target, planned_pieces, options)
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """Read a share."""
+        """Yield the records of a share."""
         return read_share(partition, self._schema, self._options)
 
     def commit(self, end: Any) -> None:
-        """Do nothing: see above."""
+        """Do nothing: see the module's docstring."""
 
     def stop(self) -> None:
-        """Do nothing: see above."""
+        """Do nothing: see the module's docstring."""
 
     # Inside
 
     def _log(self) -> RemoteLog:
-        return connected(self._options.target, patient=True)
+        return connect(self._options.target, patient=True)
 
     def _names(self) -> Container[str | None]:
-        """Return the names of the topics, where it does no harm that one of them is gone."""
+        """Return the names of the topics, any of which may be missing."""
         return (self._options.topic, *self._options.subscribe)
 
     def _ends(self, begun: Position, topics: list[TopicHandle]) -> dict[str, dict[int, int]]:
-        """Return the ends there are now, never before where the batch begins."""
+        """Return the current ends, none of them before the batch begins."""
         ends: dict[str, dict[int, int]] = {
             name: dict(offsets) for name, offsets in begun.offsets.items()
         }
         for topic in topics:
-            known = ends.setdefault(topic.name, {})
-            for number, (low, end) in topic.bounds.items():
+            topic_ends = ends.setdefault(topic.name, {})
+            for partition, (low, end) in topic.bounds.items():
                 final = end
                 if self._final is not None:
-                    final = self._final.get(topic.name, {}).get(number, low)
-                known[number] = max(known.get(number, 0), min(end, final))
+                    final = self._final.get(topic.name, {}).get(partition, low)
+                topic_ends[partition] = max(topic_ends.get(partition, 0), min(end, final))
         return ends
 
     def _living(self, begun: Position, topics: list[TopicHandle]) -> Position:
         """Return a position without the topics that are gone, or are others of the same name.
 
-        That they are gone is an error, unless the options allow it; one that was made again is then
+        A missing topic is an error, unless the options allow it; one that was created again is then
         read from its beginning.
         """
         now = {topic.name: topic.id for topic in topics}
-        gone = [name for name, number in begun.ids.items() if now.get(name) != number]
+        gone = [name for name, topic_id in begun.ids.items() if now.get(name) != topic_id]
         for name in gone:
             lost = DataLossError(
                 "a topic that is being read was deleted",
@@ -209,44 +215,44 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("records are left out: %s", lost)
         return Position(
             begun.group,
-            {name: number for name, number in begun.ids.items() if name not in gone},
+            {name: topic_id for name, topic_id in begun.ids.items() if name not in gone},
             {name: parts for name, parts in begun.offsets.items() if name not in gone},
         )
 
-    def _reached(self, begun: Position, topics: list[TopicHandle]) -> Position:
+    def _check_position(self, begun: Position, topics: list[TopicHandle]) -> Position:
         """Return a position that is not beyond the ends of the topics.
 
-        One that is was reached in a log that had more: it was restored from an older backup. What
-        is written there now has not been read, whatever its offset.
+        A position beyond an end means that the log was restored from an older backup: records that
+        are written there now have not been read, whatever their offsets are.
         """
         offsets = {name: dict(parts) for name, parts in begun.offsets.items()}
         for topic in topics:
-            for number, (_, end) in topic.bounds.items():
-                at = offsets.get(topic.name, {}).get(number, 0)
-                if at <= end:
+            for partition, (_, end) in topic.bounds.items():
+                next_offset = offsets.get(topic.name, {}).get(partition, 0)
+                if next_offset <= end:
                     continue
-                lost = data_loss(topic.name, number, end, at, end=end)
+                lost = data_loss(topic.name, partition, end, next_offset, end=end)
                 if self._options.fail_on_data_loss:
                     raise lost
                 _log.warning("the log has less than was read from it: %s", lost)
-                offsets[topic.name][number] = end
+                offsets[topic.name][partition] = end
         return Position(begun.group, begun.ids, offsets)
 
     def _of(self, log: RemoteLog, last: Position) -> list[TopicHandle]:
         """Return the topics of a batch as they are now."""
         topics = find(log, self._options, missing=last.ids)
         living = self._living(last, topics)
-        return [each for each in topics if each.name in living.offsets]
+        return [topic for topic in topics if topic.name in living.offsets]
 
     def _show_progress(self, log: RemoteLog, begun: Position, topics: list[TopicHandle]) -> None:
         """Commit to the query's group what is done: everything below the next batch.
 
-        Whoever may only read cannot commit; a group that nobody asked for is then done without.
+        A caller that may only read cannot commit: an error only if the options name the group.
         """
         done = {
-            (topic.name, number): begun.offsets.get(topic.name, {}).get(number, low)
+            (topic.name, partition): begun.offsets.get(topic.name, {}).get(partition, low)
             for topic in topics
-            for number, (low, _) in topic.bounds.items()
+            for partition, (low, _) in topic.bounds.items()
         }
         now = time.monotonic()
         if not done or (done == self._shown and now - self._shown_at < _SHOWN_SECONDS):

@@ -40,22 +40,22 @@ def find(
 ) -> list[TopicHandle]:
     """Return the topics that the options name, as they are now, in the order of their names.
 
-    A pattern may fit none, or more later on; a topic that is named has to be there, unless the
-    caller looks itself which of those in `missing` are gone.
+    A pattern may match none, or more later. A topic that is named must exist, unless it is one of
+    `missing`, for which the caller checks itself.
     """
     if options.pattern is not None:
         names = [name for name in log.topics() if re.fullmatch(options.pattern, name)]
     else:
         names = [options.topic] if options.topic is not None else list(options.subscribe)
-    found = []
+    handles = []
     for name in sorted(names):
         try:
-            found.append(TopicHandle(name, log.describe_topic(name).id, log.offsets(name)))
+            handles.append(TopicHandle(name, log.describe_topic(name).id, log.offsets(name)))
         except TopicNotFoundError:
             if options.pattern is None and name not in missing:
                 raise
-            # It was deleted between being listed and being looked at.
-    return found
+            # It was deleted after it was listed.
+    return handles
 
 
 def schema_of(log: RemoteLog, options: SourceOptions) -> StructType:
@@ -68,12 +68,12 @@ def schema_of(log: RemoteLog, options: SourceOptions) -> StructType:
             subscribePattern=options.pattern,
         )
     schemas = {
-        each.name: spark_schema(
-            log.table(each.name).schema,
+        topic.name: spark_schema(
+            log.table(topic.name).schema,
             topic=options.topic is None,
             headers=options.include_headers,
         )
-        for each in topics
+        for topic in topics
     }
     first = topics[0].name
     for name, schema in schemas.items():
@@ -88,22 +88,22 @@ def schema_of(log: RemoteLog, options: SourceOptions) -> StructType:
     return schemas[first]
 
 
-def resolved(
+def resolve_offsets(
     log: RemoteLog, topic: TopicHandle, wanted: Start, time_us: int | None, *, otherwise: str
 ) -> dict[int, int]:
-    """Return the offset of each partition that a start or an end means.
+    """Return the offset of each partition for a start or an end.
 
-    `otherwise` is meant where offsets are given for some partitions and not for this one.
+    `otherwise` (`earliest` or `latest`) is for partitions that `wanted` leaves out.
     """
     if time_us is not None:
         return {
-            number: log.offset_for_time(topic.name, number, timestamp=time_us)
-            for number in topic.bounds
+            partition: log.offset_for_time(topic.name, partition, timestamp=time_us)
+            for partition in topic.bounds
         }
     if isinstance(wanted, str):
-        return {number: _named(wanted, each) for number, each in topic.bounds.items()}
-    given = wanted.get(topic.name, {})
-    unknown = sorted(set(given) - set(topic.bounds))
+        return {partition: _edge(wanted, bounds) for partition, bounds in topic.bounds.items()}
+    requested = wanted.get(topic.name, {})
+    unknown = sorted(set(requested) - set(topic.bounds))
     if unknown:
         raise PartitionNotFoundError(
             "offsets are given for a partition that does not exist",
@@ -113,76 +113,81 @@ def resolved(
         )
     names = {FIRST: EARLIEST, LAST: LATEST}
     offsets: dict[int, int] = {}
-    for number, bounds in topic.bounds.items():
-        offset = given.get(number)
+    for partition, bounds in topic.bounds.items():
+        offset = requested.get(partition)
         if offset is None:
-            offsets[number] = _named(otherwise, bounds)
+            offsets[partition] = _edge(otherwise, bounds)
         else:
-            offsets[number] = _named(names[offset], bounds) if offset in names else offset
+            offsets[partition] = _edge(names[offset], bounds) if offset in names else offset
     return offsets
 
 
-def named(topic: TopicHandle, starting: Start, ending: Start) -> TopicHandle:
+def select_partitions(topic: TopicHandle, starting: Start, ending: Start) -> TopicHandle:
     """Return a topic with the partitions that are read: all, or those that two dictionaries name.
 
     So a range that is bounded on both sides stays what it is when partitions are added.
     """
     if isinstance(starting, str) or isinstance(ending, str):
         return topic
-    known = {*starting.get(topic.name, {}), *ending.get(topic.name, {})}
-    bounds = {number: each for number, each in topic.bounds.items() if number in known}
+    partitions = {*starting.get(topic.name, {}), *ending.get(topic.name, {})}
+    bounds = {
+        partition: span for partition, span in topic.bounds.items() if partition in partitions
+    }
     return replace(topic, bounds=bounds)
 
 
-def _named(name: str, bounds: tuple[int, int]) -> int:
+def _edge(name: str, bounds: tuple[int, int]) -> int:
     return bounds[0] if name == EARLIEST else bounds[1]
 
 
-def check_known(wanted: Start, topics: list[TopicHandle], option: str) -> None:
-    """Refuse offsets of topics that are not read."""
+def check_topics_read(wanted: Start, topics: list[TopicHandle], option: str) -> None:
+    """Raise if `wanted` has offsets of a topic that is not read."""
     if isinstance(wanted, str):
         return
-    unknown = sorted(set(wanted) - {each.name for each in topics})
+    unknown = sorted(set(wanted) - {topic.name for topic in topics})
     if unknown:
         raise InvalidArgumentError(
             "offsets are given for a topic that is not read",
             option=option,
             topic=unknown[0],
-            topics=", ".join(each.name for each in topics),
+            topics=", ".join(topic.name for topic in topics),
         )
 
 
-def check_reached(topic: TopicHandle, starts: Mapping[int, int]) -> None:
-    """Refuse to begin beyond a partition's end: what comes before that would be passed over."""
-    for number, (low, end) in topic.bounds.items():
-        if starts[number] > end:
+def check_starts(topic: TopicHandle, starts: Mapping[int, int]) -> None:
+    """Raise if a start is beyond the partition's end: records before it would be skipped."""
+    for partition, (low, end) in topic.bounds.items():
+        if starts[partition] > end:
             raise OffsetOutOfRangeError(
                 "a start lies beyond the end",
                 topic=topic.name,
-                partition=number,
-                offset=starts[number],
+                partition=partition,
+                offset=starts[partition],
                 earliest=low,
                 end=end,
             )
 
 
-def bounded(
+def existing_ranges(
     topic: TopicHandle,
     starts: Mapping[int, int],
     ends: Mapping[int, int],
     *,
     fail_on_data_loss: bool,
 ) -> dict[int, tuple[int, int]]:
-    """Return the wanted ranges that exist; a missing one is an error, unless allowed."""
+    """Return the parts of the ranges that exist, without empty ones.
+
+    With `fail_on_data_loss` a part that does not exist is a `DataLossError`.
+    """
     ranges = {}
-    for number, (low, end) in topic.bounds.items():
-        start, until = starts[number], min(ends[number], end)
-        if ends[number] > end and fail_on_data_loss:
-            raise data_loss(topic.name, number, end, ends[number], end=end)
+    for partition, (low, end) in topic.bounds.items():
+        start, until = starts[partition], min(ends[partition], end)
+        if ends[partition] > end and fail_on_data_loss:
+            raise data_loss(topic.name, partition, end, ends[partition], end=end)
         if start < low and start < until:
             if fail_on_data_loss:
-                raise data_loss(topic.name, number, start, min(low, until), low=low)
+                raise data_loss(topic.name, partition, start, min(low, until), low=low)
             start = low
         if start < until:
-            ranges[number] = (start, until)
+            ranges[partition] = (start, until)
     return ranges

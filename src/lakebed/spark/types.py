@@ -60,7 +60,7 @@ def _spark_type(kind: pa.DataType, name: str) -> DataType:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """Return a type without what only Arrow knows: as Spark can have it."""
+    """Return the type that Spark has for an Arrow type."""
     if pt.is_dictionary(kind):
         return plain(kind.value_type)
     if pt.is_fixed_size_binary(kind):
@@ -68,7 +68,7 @@ def plain(kind: pa.DataType) -> pa.DataType:
     if pt.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
     if pt.is_struct(kind):
-        return pa.struct([pa.field(each.name, plain(each.type)) for each in kind])
+        return pa.struct([pa.field(field.name, plain(field.type)) for field in kind])
     if pt.is_map(kind):
         return pa.map_(plain(kind.key_type), plain(kind.item_type))
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
@@ -77,34 +77,34 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return what Spark expects batches of a schema to be."""
+    """Return the Arrow schema that Spark expects of batches."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def read_columns(schema: StructType) -> list[str]:
-    """Return which of a topic's columns a projection needs."""
+    """Return the columns of a topic that a projection needs."""
     return [name for name in schema.fieldNames() if name != TOPIC]
 
 
 def check_projection(wanted: StructType, whole: StructType) -> None:
-    """Refuse a schema that asks for a column the topic does not have, or for another type."""
-    known = {field.name: field for field in whole.fields}
+    """Raise if a schema has a column that the topic does not have, or with another type."""
+    fields = {field.name: field for field in whole.fields}
     for field in wanted.fields:
-        found = known.get(field.name)
-        if found is None:
+        column = fields.get(field.name)
+        if column is None:
             raise InvalidArgumentError(
                 "the schema names an unknown column",
                 column=field.name,
-                columns=", ".join(known),
+                columns=", ".join(fields),
             )
-        if not _covers(found.dataType, field.dataType):
+        if not _covers(column.dataType, field.dataType):
             raise InvalidArgumentError(
                 "the schema gives a column another type than it has",
                 column=field.name,
                 type=field.dataType.simpleString(),
-                has=found.dataType.simpleString(),
+                has=column.dataType.simpleString(),
             )
 
 
@@ -113,9 +113,9 @@ def _covers(has: DataType, wanted: DataType) -> bool:
     from pyspark.sql.types import StructType
 
     if isinstance(has, StructType) and isinstance(wanted, StructType):
-        known = {field.name: field.dataType for field in has.fields}
+        types = {field.name: field.dataType for field in has.fields}
         return all(
-            field.name in known and _covers(known[field.name], field.dataType)
+            field.name in types and _covers(types[field.name], field.dataType)
             for field in wanted.fields
         )
     return has.simpleString() == wanted.simpleString()
@@ -136,15 +136,15 @@ class Fitter:
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name == TOPIC:
             return pa.repeat(pa.scalar(self._topic, pa.string()), batch.num_rows)
-        return fitted(batch.column(field.name), field.type)
+        return fit(batch.column(field.name), field.type)
 
 
-def fitted(column: Any, kind: pa.DataType) -> Any:
-    """Return a column as another type of the same meaning; structs by the names of their fields."""
+def fit(column: Any, kind: pa.DataType) -> Any:
+    """Cast a column to an equivalent type; fields of structs are matched by name."""
     if column.type.equals(kind):
         return column
     if pt.is_struct(kind) and pt.is_struct(column.type):
-        return _fitted_struct(column, kind)
+        return _fit_struct(column, kind)
     try:
         return column.cast(kind)
     except pa.ArrowException as error:
@@ -153,10 +153,10 @@ def fitted(column: Any, kind: pa.DataType) -> Any:
         ) from error
 
 
-def _fitted_struct(column: Any, kind: pa.DataType) -> pa.StructArray:
+def _fit_struct(column: Any, kind: pa.DataType) -> pa.StructArray:
     names = {field.name for field in column.type}
     children: Sequence[Any] = [
-        fitted(_child(column, field.name), field.type)
+        fit(_child(column, field.name), field.type)
         if field.name in names
         else pa.nulls(len(column), field.type)
         for field in kind

@@ -1,8 +1,8 @@
-"""Compaction by key: Spark finds the survivors, the log's owner rewrites, verifies and swaps.
+"""Compaction by key: Spark finds the records to keep, the log's owner rewrites the segments.
 
-Partition after partition (small ones together) the survivors are found and the segments rewritten.
-Each rewrite is one atomic swap, so whatever dies in between leaves partitions that are compacted
-and others that are not yet; the next run plans what is left.
+Partition by partition (small ones together) the records to keep are found and the segments are
+rewritten and verified. Each rewrite is one atomic swap, so a job that is killed leaves partitions
+that are compacted and others that are not yet; the next run plans what is left.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from lakebed.reports.maintenance import (
     PartitionCompaction,
     RewriteReport,
 )
-from lakebed.spark.failures import told
-from lakebed.spark.jobs.progress import watched
+from lakebed.spark.failures import translate_failures
+from lakebed.spark.jobs.progress import report_tasks
 from lakebed.spark.jobs.survivors import BLOCK, Bits, first_block, survivors
-from lakebed.spark.jobs.target import AnyLog, reached
+from lakebed.spark.jobs.target import AnyLog, resolve_log
 from lakebed.types import Progress, say_nothing
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from lakebed.spark.options import Target
 
 _TOGETHER_OFFSETS: Final = 1 << 30
-"""Partitions are taken together while they have no more offsets: 128 MiB of bits."""
+"""The most offsets of partitions that are processed together: 128 MiB of bits."""
 _CALL_OFFSETS: Final = 1 << 26
-"""The owner is given no more at a time, if segments allow: 8 MiB of bits."""
+"""The most offsets of one call to the owner, if segments allow: 8 MiB of bits."""
 _PLANS_MAX: Final = 3
-"""How often the work is planned again because the log changed its segments meanwhile."""
+"""How often the work is planned again because the log changed its segments concurrently."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class CompactReport:
 
     topic: str
     partitions: int
-    """Those that were due."""
+    """Partitions that were due."""
     records_read: int
     records_dropped: int
     segments_removed: int
@@ -55,9 +55,9 @@ class CompactReport:
     bytes_removed: int
     bytes_written: int
     seconds_reading: float
-    """Finding the survivors took so long."""
+    """How long it took to find the records to keep."""
     seconds_writing: float
-    """Rewriting and verifying took so long."""
+    """How long it took to rewrite and verify segments."""
 
 
 def compact(
@@ -74,9 +74,11 @@ def compact(
     `compact_lag_ms`, or held by a group, is left alone, and so is a partition of which less than
     `compact_dirty_percent` is new, unless you `force` it.
     """
-    owner, target = reached(spark, log)
-    run = _Run(spark, owner, target, topic, progress or say_nothing, watch=progress is not None)
-    with told("compact", topic=topic):
+    owner, target = resolve_log(spark, log)
+    run = _Compaction(
+        spark, owner, target, topic, progress or say_nothing, watch=progress is not None
+    )
+    with translate_failures("compact", topic=topic):
         for attempt in range(1, _PLANS_MAX + 1):
             try:
                 run.work(owner.plan_compaction(topic, force=force))
@@ -87,7 +89,7 @@ def compact(
     return run.report()
 
 
-class _Run:
+class _Compaction:
     """One run of the job, over as many plans as it takes."""
 
     def __init__(
@@ -111,13 +113,13 @@ class _Run:
         self._reading = self._writing = 0.0
 
     def work(self, plan: CompactionPlan) -> None:
-        """Do what a plan says."""
-        self._partitions |= {each.partition for each in plan.partitions}
+        """Rewrite the partitions of a plan."""
+        self._partitions |= {part.partition for part in plan.partitions}
         finished = 0
         for parts in _together(plan.partitions):
-            found = self._survivors(parts, plan.tombstone_before_us)
+            bits = self._survivors(parts, plan.tombstone_before_us)
             for part in parts:
-                self._rewrite(part, found.pop(part.partition))
+                self._rewrite(part, bits.pop(part.partition))
                 finished += 1
                 self._progress("rewriting partitions", finished, len(plan.partitions))
 
@@ -126,15 +128,17 @@ class _Run:
     ) -> dict[int, Bits]:
         begun = time.monotonic()
         info = self._owner.describe_topic(self._topic)
-        with watched(self._spark, "finding survivors", self._progress if self._watch else None):
-            found = survivors(self._spark, self._target, info, parts, tombstone_before_us)
+        with report_tasks(
+            self._spark, "finding survivors", self._progress if self._watch else None
+        ):
+            bits = survivors(self._spark, self._target, info, parts, tombstone_before_us)
         self._reading += time.monotonic() - begun
-        return found
+        return bits
 
     def _rewrite(self, part: PartitionCompaction, bits: Bits) -> None:
         begun = time.monotonic()
         for segments, base, end in _calls(part):
-            packed = _packed(bits, first_block(part) << BLOCK, base, end)
+            packed = _pack(bits, first_block(part) << BLOCK, base, end)
             self._done.append(
                 self._owner.rewrite_segments(self._topic, part.partition, segments, packed)
             )
@@ -146,19 +150,19 @@ class _Run:
         return CompactReport(
             topic=self._topic,
             partitions=len(self._partitions),
-            records_read=sum(each.records_kept + each.records_dropped for each in done),
-            records_dropped=sum(each.records_dropped for each in done),
-            segments_removed=sum(each.segments_removed for each in done),
-            segments_written=sum(each.segments_written for each in done),
-            bytes_removed=sum(each.bytes_removed for each in done),
-            bytes_written=sum(each.bytes_written for each in done),
+            records_read=sum(rewrite.records_kept + rewrite.records_dropped for rewrite in done),
+            records_dropped=sum(rewrite.records_dropped for rewrite in done),
+            segments_removed=sum(rewrite.segments_removed for rewrite in done),
+            segments_written=sum(rewrite.segments_written for rewrite in done),
+            bytes_removed=sum(rewrite.bytes_removed for rewrite in done),
+            bytes_written=sum(rewrite.bytes_written for rewrite in done),
             seconds_reading=round(self._reading, 3),
             seconds_writing=round(self._writing, 3),
         )
 
 
 def _together(parts: Sequence[PartitionCompaction]) -> Iterator[list[PartitionCompaction]]:
-    """Return partitions that one set of queries reads; a large one is alone."""
+    """Yield groups of partitions that one set of queries reads; a large one is alone."""
     taken: list[PartitionCompaction] = []
     offsets = 0
     for part in parts:
@@ -173,7 +177,7 @@ def _together(parts: Sequence[PartitionCompaction]) -> Iterator[list[PartitionCo
 
 
 def _calls(part: PartitionCompaction) -> Iterator[tuple[list[int], int, int]]:
-    """Return runs of a partition's segments that the owner rewrites one after the other."""
+    """Yield runs of a partition's segments, with first offset and end, one for each call."""
     run: list[int] = []
     base = end = part.base
     for segment, file in zip(part.segments, part.files, strict=True):
@@ -185,8 +189,8 @@ def _calls(part: PartitionCompaction) -> Iterator[tuple[list[int], int, int]]:
     yield run, base, part.end
 
 
-def _packed(bits: Bits, first: int, base: int, end: int) -> bytes:
-    """Return the bits of a range as survivors travel; `first` is the offset of the first bit."""
+def _pack(bits: Bits, first: int, base: int, end: int) -> bytes:
+    """Return the bits from `base` to `end`, compressed; the first bit is of offset `first`."""
     around = bits[(base - first) >> 3 : (end - first + 7) >> 3]
     flags = np.unpackbits(around, bitorder="little")
     skipped = (base - first) & 7

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.errors import InvalidArgumentError
 from lakebed.reports.topics import TopicInfo
-from lakebed.spark.failures import told
-from lakebed.spark.jobs.progress import watched
-from lakebed.spark.jobs.ranges import Points, Time, chosen_ranges
+from lakebed.spark.failures import translate_failures
+from lakebed.spark.jobs.progress import report_tasks
+from lakebed.spark.jobs.ranges import Points, Time, resolve_ranges
 from lakebed.spark.jobs.storage import ExportFolder
-from lakebed.spark.jobs.target import AnyLog, reached
+from lakebed.spark.jobs.target import AnyLog, resolve_log
 from lakebed.types import Progress
 
 if TYPE_CHECKING:
@@ -65,39 +65,39 @@ def export(
 
     `records` have the columns partition, offset, timestamp, key, headers and value; `fields` are
     those of a typed value alone. Bytes in JSON and CSV are text; those that are no UTF-8 stand as
-    base64 in a column of their own, `key_base64` or `value_base64`. `files` is how many there are,
-    about one for each core if it is not said.
+    base64 in a separate column, `key_base64` or `value_base64`. `files` is how many are written,
+    by default about one for each core.
     """
     _check(format, layout)
-    owner, reach = reached(spark, log)
+    owner, reach = resolve_log(spark, log)
     info = owner.describe_topic(topic)
     if layout == FIELDS and info.schema is None:
         raise InvalidArgumentError("a raw topic has no fields: export its records", topic=topic)
-    place = ExportFolder(spark, str(target))
-    place.check_free(overwrite=overwrite)
-    ranges = chosen_ranges(
+    folder = ExportFolder(spark, str(target))
+    folder.check_free(overwrite=overwrite)
+    ranges = resolve_ranges(
         owner, topic, start=start, until=until, from_time=from_time, to_time=to_time
     )
-    with told("export", topic=topic, target=place.path):
+    with translate_failures("export", topic=topic, target=folder.path):
         frame = _frame(spark, reach, info, ranges, format, layout)
         frame = frame if files is None else frame.coalesce(files)
         try:
-            with watched(spark, "writing files", progress):
-                records, left_out = _write(frame, place.unfinished, format, layout)
-            place.finish()
+            with report_tasks(spark, "writing files", progress):
+                records, left_out = _write(frame, folder.unfinished, format, layout)
+            folder.finish()
         except BaseException:
-            place.drop()
+            folder.drop()
             raise
-    written = place.files()
+    written = folder.files()
     return ExportReport(
         topic=topic,
-        target=place.path,
+        target=folder.path,
         format=format,
         records=records,
         left_out=left_out,
         files=len(written),
-        bytes=sum(each.bytes for each in written),
-        offsets={str(number): span for number, span in ranges.items()},
+        bytes=sum(file.bytes for file in written),
+        offsets={str(partition): span for partition, span in ranges.items()},
     )
 
 
@@ -116,14 +116,14 @@ def _frame(
     kind: str,
     layout: str,
 ) -> DataFrame:
-    from lakebed.spark.frames import read
+    from lakebed.spark.batch_reads import read
 
     frame = read(
         spark,
         info.name,
         log=reach.log,
-        start={number: start for number, (start, _) in ranges.items()},
-        until={number: until for number, (_, until) in ranges.items()},
+        start={partition: start for partition, (start, _) in ranges.items()},
+        until={partition: until for partition, (_, until) in ranges.items()},
         partitions=sorted(ranges),
         headers=True,
         client=reach.client,
@@ -137,7 +137,7 @@ def _frame(
 
 
 def _texts(info: TopicInfo, kind: str) -> list[Column]:
-    """Return a record's columns as text can have them."""
+    """Return a record's columns for a text format."""
     from pyspark.sql import functions as f
 
     columns = [f.col("partition"), f.col("offset"), f.col("timestamp"), *_text("key")]
@@ -149,7 +149,7 @@ def _texts(info: TopicInfo, kind: str) -> list[Column]:
 
 
 def _text(name: str) -> list[Column]:
-    """Return bytes as text, and those that are none as base64."""
+    """Return a column of bytes as text, and one of base64 for bytes that are not UTF-8."""
     from pyspark.sql import functions as f
 
     text = f.col(name).cast("string")
@@ -161,7 +161,7 @@ def _text(name: str) -> list[Column]:
 
 
 def _flat(frame: DataFrame, kind: str) -> DataFrame:
-    """Let CSV have fields that hold others as JSON."""
+    """Return the frame with nested columns as JSON, for CSV."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, MapType, StructType
 
@@ -170,10 +170,10 @@ def _flat(frame: DataFrame, kind: str) -> DataFrame:
     nested = (ArrayType, MapType, StructType)
     return frame.select(
         *(
-            f.to_json(f"`{each.name}`").alias(each.name)
-            if isinstance(each.dataType, nested)
-            else f.col(f"`{each.name}`")
-            for each in frame.schema.fields
+            f.to_json(f"`{field.name}`").alias(field.name)
+            if isinstance(field.dataType, nested)
+            else f.col(f"`{field.name}`")
+            for field in frame.schema.fields
         )
     )
 

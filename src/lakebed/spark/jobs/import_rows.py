@@ -21,54 +21,54 @@ if TYPE_CHECKING:
 
 LAYOUTS: Final = ("fields", "json", "records")
 BAD: Final = "lakebed: a row cannot be read"
-"""What a task says that meets one."""
+"""The message of a task that reads one."""
 _NOISE: Final = re.compile(r"^\[[\w.]+\] |\.? SQLSTATE: \w+")
-"""What is for programs, in a sentence of Spark's."""
+"""The parts of Spark's messages that are for programs."""
 _RECORD: Final = ("key", "value", "headers", "timestamp")
 
 
 def schema_for(
     owner: Log,
     source: ImportSource,
-    given: StructType | None,
+    columns: StructType | None,
     topic: str,
     layout: str,
     files: Sequence[StoredFile],
 ) -> StructType:
-    """Return the columns to read: those given, those of the topic, or those that the files have."""
+    """Return the columns to read: `columns`, those of the topic, or those of the files."""
     from pyspark.sql.types import StructType
 
     from lakebed.spark.types import spark_schema
 
-    if given is not None:
-        return given
+    if columns is not None:
+        return columns
     if source.may_be_bad and layout == "fields":
         try:
-            known = owner.describe_topic(topic).schema
+            topic_schema = owner.describe_topic(topic).schema
         except TopicNotFoundError:
-            known = None
-        if known is not None:
-            return spark_schema(known, topic=False, headers=True)
-    found = source.schema([each.path for each in files])
-    return StructType([each for each in found.fields if each.name != CORRUPT])
+            topic_schema = None
+        if topic_schema is not None:
+            return spark_schema(topic_schema, topic=False, headers=True)
+    schema = source.schema([file.path for file in files])
+    return StructType([field for field in schema.fields if field.name != CORRUPT])
 
 
 def columns_of(text: str) -> StructType:
-    """Return the columns that a schema names as SQL does, or say what is wrong with it."""
+    """Parse columns in SQL syntax; raise `InvalidArgumentError` if they are not valid."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
     try:
-        found = StructType.fromDDL(text)
+        schema = StructType.fromDDL(text)
     except PySparkException as error:
         raise _bad_schema(text, _NOISE.sub("", cause_in(str(error)))) from error
-    if not isinstance(found, StructType) or not found.fields:
+    if not isinstance(schema, StructType) or not schema.fields:
         raise _bad_schema(text, "it names no columns")
-    names = [each.lower() for each in found.fieldNames()]
-    twice = next((each for each in names if names.count(each) > 1), None)
+    names = [name.lower() for name in schema.fieldNames()]
+    twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise _bad_schema(text, f"it names {twice} twice")
-    return found
+    return schema
 
 
 def _bad_schema(text: str, reason: str) -> InvalidArgumentError:
@@ -80,7 +80,7 @@ def _bad_schema(text: str, reason: str) -> InvalidArgumentError:
 
 
 def _of_records(schema: StructType, kind: str) -> StructType:
-    """Return the columns of files that are those of records."""
+    """Return the columns of files that hold records."""
     from pyspark.sql.types import StructType
 
     if kind == "csv":
@@ -89,7 +89,7 @@ def _of_records(schema: StructType, kind: str) -> StructType:
         raise InvalidArgumentError(
             "files of records have a column value", columns=", ".join(schema.fieldNames())
         )
-    return StructType([each for each in schema.fields if each.name in _RECORD])
+    return StructType([field for field in schema.fields if field.name in _RECORD])
 
 
 class ImportRows:
@@ -131,8 +131,8 @@ class ImportRows:
             fields = self._schema["value"].dataType
             if not isinstance(fields, StructType):
                 return None
-        found = to_arrow_schema(fields, timezone="UTC")
-        return pa.schema([pa.field(each.name, each.type) for each in found])
+        arrow = to_arrow_schema(fields, timezone="UTC")
+        return pa.schema([pa.field(field.name, field.type) for field in arrow])
 
     def read(self, files: Sequence[str]) -> DataFrame:
         """Read files."""
@@ -146,8 +146,8 @@ class ImportRows:
             frame = frame.where(f.col(CORRUPT).isNull())
         return frame.select(*self._columns())
 
-    def checked(self, frame: DataFrame) -> DataFrame:
-        """Return the records of rows; one that cannot be read fails its task."""
+    def records_or_fail(self, frame: DataFrame) -> DataFrame:
+        """Return the records of rows; a row that cannot be read fails its task."""
         from pyspark.sql import functions as f
 
         if self.may_be_bad:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.errors import InvalidArgumentError, MissingFileError
-from lakebed.spark.frames import PAGE_INDEXES
-from lakebed.spark.jobs.storage import StoredFile, found_files
+from lakebed.spark.batch_reads import PAGE_INDEXES
+from lakebed.spark.jobs.storage import StoredFile, list_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FORMATS: Final = ("parquet", "json", "csv", "iceberg")
 
 CORRUPT: Final = "_corrupt_record"
-"""The column in which Spark says what a row was that it could not read."""
+"""The column in which Spark puts the text of a row that it could not read."""
 
 _CSV: Final = {"header": "true", "enforceSchema": "false", "escape": '"'}
 _PARQUET: Final = {PAGE_INDEXES: "false"}
@@ -41,7 +41,7 @@ def source_of(
 
 
 class ImportSource:
-    """Files of one format."""
+    """Files of one format, or a table: what an import reads."""
 
     def __init__(
         self, spark: SparkSession, kind: str, paths: Sequence[str], options: dict[str, str]
@@ -54,22 +54,22 @@ class ImportSource:
 
     def files(self) -> list[StoredFile]:
         """Return the files that there are now."""
-        return found_files(self._spark, self._paths)
+        return list_files(self._spark, self._paths)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Have the session as reading needs it within the block, and as it was afterwards."""
+        """Set the session up for reading within the block, and restore it afterwards."""
         yield
 
     def schema(self, files: Sequence[str]) -> StructType:
-        """Find out the columns that files have; of JSON and CSV by reading everything."""
+        """Return the columns of files; those of JSON and CSV are inferred by reading everything."""
         reader = self._spark.read.options(**self._options)
         if self.kind == "parquet":
             return reader.option("mergeSchema", "true").parquet(*files).schema
         if self.kind == "csv":
             reader = reader.option("inferSchema", "true")
-        found = reader.option("columnNameOfCorruptRecord", CORRUPT).format(self.kind)
-        return found.load(list(files)).schema
+        reader = reader.option("columnNameOfCorruptRecord", CORRUPT).format(self.kind)
+        return reader.load(list(files)).schema
 
     def read(self, files: Sequence[str], schema: StructType) -> DataFrame:
         """Read files; rows of JSON and CSV that cannot be read have text in the corrupt column."""
@@ -94,7 +94,7 @@ class IcebergSource(ImportSource):
 
     def files(self) -> list[StoredFile]:
         """Return the data files of the table."""
-        found = []
+        files = []
         for task in self._table.scan().plan_files():
             if task.delete_files:
                 raise InvalidArgumentError(
@@ -110,8 +110,8 @@ class IcebergSource(ImportSource):
                     table=self._paths[0],
                     format=file.file_format,
                 )
-            found.append(StoredFile(file.file_path, file.file_size_in_bytes, 0))
-        return sorted(found, key=lambda each: each.path)
+            files.append(StoredFile(file.file_path, file.file_size_in_bytes, 0))
+        return sorted(files, key=lambda file: file.path)
 
     def schema(self, files: Sequence[str]) -> StructType:  # noqa: ARG002  # the table knows
         """Return the columns of the table, with the ids by which files have them."""
@@ -123,13 +123,13 @@ class IcebergSource(ImportSource):
         arrow = schema_to_pyarrow(self._table.schema(), include_field_ids=False)
         import pyarrow as pa
 
-        found = from_arrow_schema(pa.schema([(each.name, plain(each.type)) for each in arrow]))
-        numbered: StructType = _numbered(found, self._table.schema().as_struct())
+        schema = from_arrow_schema(pa.schema([(field.name, plain(field.type)) for field in arrow]))
+        numbered: StructType = _with_field_ids(schema, self._table.schema().as_struct())
         return numbered
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Have Spark find columns by their ids within the block: names may have changed since."""
+        """Make Spark match columns by their ids within the block: names may have changed."""
         before = self._spark.conf.get(_BY_ID, None)
         self._spark.conf.set(_BY_ID, "true")
         try:
@@ -141,7 +141,7 @@ class IcebergSource(ImportSource):
                 self._spark.conf.set(_BY_ID, before)
 
     def read(self, files: Sequence[str], schema: StructType) -> DataFrame:
-        """Read files by the ids of their columns; the rows have to be asked for in `reading`."""
+        """Read files by the ids of their columns; evaluate the frame within `reading`."""
         return self._spark.read.options(**self._options).schema(schema).parquet(*files)
 
 
@@ -161,29 +161,31 @@ def _table(path: str, catalog: str | None) -> Any:
         ) from error
 
 
-def _numbered(kind: DataType, known: Any) -> Any:
+def _with_field_ids(kind: DataType, iceberg_type: Any) -> Any:
     """Return Spark's type with the ids of an Iceberg type."""
     from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
     if isinstance(kind, StructType):
-        ids = {each.name: each for each in known.fields}
+        ids = {field.name: field for field in iceberg_type.fields}
         return StructType(
             [
                 StructField(
-                    each.name,
-                    _numbered(each.dataType, ids[each.name].field_type),
-                    each.nullable,
-                    {_FIELD_ID: ids[each.name].field_id},
+                    field.name,
+                    _with_field_ids(field.dataType, ids[field.name].field_type),
+                    field.nullable,
+                    {_FIELD_ID: ids[field.name].field_id},
                 )
-                for each in kind.fields
+                for field in kind.fields
             ]
         )
     if isinstance(kind, ArrayType):
-        return ArrayType(_numbered(kind.elementType, known.element_type), kind.containsNull)
+        return ArrayType(
+            _with_field_ids(kind.elementType, iceberg_type.element_type), kind.containsNull
+        )
     if isinstance(kind, MapType):
         return MapType(
-            _numbered(kind.keyType, known.key_type),
-            _numbered(kind.valueType, known.value_type),
+            _with_field_ids(kind.keyType, iceberg_type.key_type),
+            _with_field_ids(kind.valueType, iceberg_type.value_type),
             kind.valueContainsNull,
         )
     return kind

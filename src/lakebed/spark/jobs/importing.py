@@ -1,9 +1,8 @@
 """Files into a topic: Parquet, JSON lines, CSV or an Iceberg table, each file once under a name.
 
-The files are listed when the job begins, put together into chunks, and the list is kept under the
-job's name. A chunk is written by one commit, whole and once. Run again, the job writes the chunks
-that are missing, and then files that have come since; a file that has changed after it was imported
-is refused.
+The files are listed when the job begins and grouped into chunks; the list is kept under the job's
+name. A chunk is written by one commit, completely and exactly once. Run again, the job writes the
+chunks that are missing, and then new files; a file that has changed after it was listed is refused.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.errors import BadRecordError, InvalidArgumentError, LakebedError, TopicNotFoundError
-from lakebed.spark.failures import told
+from lakebed.spark.failures import translate_failures
 from lakebed.spark.jobs.import_rows import BAD, LAYOUTS, ImportRows, columns_of, schema_for
 from lakebed.spark.jobs.import_sources import FORMATS, ImportSource, source_of
 from lakebed.spark.jobs.plans import Plans, check_same, job_name
 from lakebed.spark.jobs.storage import StoredFile
-from lakebed.spark.jobs.target import AnyLog, reached
+from lakebed.spark.jobs.target import AnyLog, resolve_log
 from lakebed.types import Progress, say_nothing
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from lakebed.spark.options import Target
 
 CHUNK_BYTES: Final = 256 * 1024 * 1024
-"""Files are put together up to this size; what dies loses no more work than that."""
+"""Files are grouped up to this size; a job that is killed loses at most this much work."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +37,17 @@ class ImportReport:
     """What an import did."""
 
     name: str
-    """What to call it when it is run again."""
+    """The name to run it again under."""
     topic: str
     files: int
     files_before: int
-    """Those that were imported before."""
+    """Files that earlier runs imported."""
     records: int
     """Written by this run."""
     bad: int
     """Rows that could not be read, which are in the dead-letter topic."""
     created: bool
-    """Whether the topic was made."""
+    """Whether the topic was created."""
 
 
 def import_(
@@ -85,10 +84,10 @@ def import_(
     if format not in FORMATS:
         raise InvalidArgumentError("format must be one of " + ", ".join(FORMATS), got=repr(format))
     columns = None if schema is None else columns_of(schema)
-    owner, reach = reached(spark, log)
-    given = [paths] if isinstance(paths, str) else [str(each) for each in paths]
+    owner, reach = resolve_log(spark, log)
+    locations = [paths] if isinstance(paths, str) else [str(path) for path in paths]
     arguments = {
-        "paths": given,
+        "paths": locations,
         "topic": topic,
         "format": format,
         "layout": layout,
@@ -98,20 +97,20 @@ def import_(
         "dead_letters": dead_letters,
     }
     chosen = job_name("import", name, arguments)
-    with told("import", name=chosen, topic=topic):
-        source = source_of(spark, format, given, dict(options or {}), catalog)
+    with translate_failures("import", name=chosen, topic=topic):
+        source = source_of(spark, format, locations, dict(options or {}), catalog)
         plan = _plan(owner, chosen, arguments, source, columns, topic, chunk_bytes)
         rows = ImportRows(source, plan["schema"], layout, key, timestamp)
-        created = _made(owner, topic, rows, partitions)
+        created = _ensure_topic(owner, topic, rows, partitions)
         if dead_letters is not None:
             owner.get_or_create_topic(dead_letters, 1)
-        run = _Run(owner, reach, chosen, topic, dead_letters, rows, progress or say_nothing)
+        run = _ImportRun(owner, reach, chosen, topic, dead_letters, rows, progress or say_nothing)
         with source.reading():
             run.work(plan["chunks"])
     return ImportReport(
         name=chosen,
         topic=topic,
-        files=sum(len(each) for each in plan["chunks"]),
+        files=sum(len(chunk) for chunk in plan["chunks"]),
         files_before=run.files_before,
         records=run.records,
         bad=run.bad,
@@ -131,7 +130,7 @@ def _plan(
     topic: str,
     chunk_bytes: int,
 ) -> dict[str, Any]:
-    """Return the plan that holds, with the files that have come since."""
+    """Return the plan in force, extended by new files."""
     plans = Plans(owner)
     plan = plans.get(name)
     files = source.files()
@@ -139,13 +138,13 @@ def _plan(
         if not files:
             raise InvalidArgumentError("there are no files to import", paths=arguments["paths"])
         layout = arguments["layout"]
-        known = schema_for(owner, source, columns, topic, layout, files)
+        schema = schema_for(owner, source, columns, topic, layout, files)
         plan = plans.settle(
             name,
             {
                 "job": "import",
                 "arguments": arguments,
-                "schema": json.loads(known.json()),
+                "schema": json.loads(schema.json()),
                 "chunks": _chunks(files, chunk_bytes),
                 "version": 0,
             },
@@ -164,34 +163,34 @@ def _plan(
 
 
 def _fresh(name: str, plan: dict[str, Any], files: list[StoredFile]) -> list[StoredFile]:
-    """Return the files that are not part of a plan yet; one that has changed is refused."""
-    known = {path: (size, changed) for chunk in plan["chunks"] for path, size, changed in chunk}
-    for each in files:
-        if each.path in known and known[each.path] != (each.bytes, each.changed_ms):
+    """Return the files that are not in a plan yet; raise if a planned one has changed."""
+    planned = {path: (size, changed) for chunk in plan["chunks"] for path, size, changed in chunk}
+    for file in files:
+        if file.path in planned and planned[file.path] != (file.bytes, file.changed_ms):
             raise InvalidArgumentError(
                 "a file has changed since it was planned to be imported: import it under another"
                 " name",
                 name=name,
-                file=each.path,
+                file=file.path,
             )
-    return [each for each in files if each.path not in known]
+    return [file for file in files if file.path not in planned]
 
 
 def _chunks(files: list[StoredFile], chunk_bytes: int) -> list[list[tuple[str, int, int]]]:
-    """Put files together, in their order, until they are enough for a commit."""
+    """Group files, in their order, into chunks for one commit each."""
     chunks: list[list[tuple[str, int, int]]] = []
     size = 0
-    for each in files:
-        if not chunks or size + each.bytes > chunk_bytes:
+    for file in files:
+        if not chunks or size + file.bytes > chunk_bytes:
             chunks.append([])
             size = 0
-        chunks[-1].append((each.path, each.bytes, each.changed_ms))
-        size += each.bytes
+        chunks[-1].append((file.path, file.bytes, file.changed_ms))
+        size += file.bytes
     return chunks
 
 
-def _made(owner: Log, topic: str, rows: ImportRows, partitions: int | None) -> bool:
-    """Make the topic, if there is none."""
+def _ensure_topic(owner: Log, topic: str, rows: ImportRows, partitions: int | None) -> bool:
+    """Create the topic if it does not exist; return whether it was created."""
     try:
         owner.describe_topic(topic)
     except TopicNotFoundError:
@@ -203,7 +202,7 @@ def _made(owner: Log, topic: str, rows: ImportRows, partitions: int | None) -> b
 # Doing it
 
 
-class _Run:
+class _ImportRun:
     """One run over the chunks of a plan."""
 
     def __init__(
@@ -228,53 +227,53 @@ class _Run:
     def work(self, chunks: list[list[tuple[str, int, int]]]) -> None:
         """Write the chunks that were not written before."""
         last = self._owner.committed_number(self._name)
-        total = sum(len(each) for each in chunks)
+        total = sum(len(chunk) for chunk in chunks)
         done = 0
-        for number, chunk in enumerate(chunks):
-            if last is None or number > last:
-                self._write([path for path, _, _ in chunk], number)
+        for index, chunk in enumerate(chunks):
+            if last is None or index > last:
+                self._write([path for path, _, _ in chunk], index)
             else:
                 self.files_before += len(chunk)
             done += len(chunk)
             self._progress("importing files", done, total)
 
-    def _write(self, files: list[str], number: int) -> None:
+    def _write(self, files: list[str], chunk_index: int) -> None:
         from lakebed.spark.jobs.writing import write
 
         frame = self._rows.read(files)
         if self._rows.may_be_bad and self._dead_letters is not None:
-            letters, self_bad = _counted(self._rows.bad(frame))
-            write(letters, self._reach, self._dead_letters, f"{self._name}.bad", number)
+            letters, self_bad = _count(self._rows.bad(frame))
+            write(letters, self._reach, self._dead_letters, f"{self._name}.bad", chunk_index)
             self.bad += int(self_bad.get["rows"])
             good = self._rows.good(frame)
         else:
-            good = self._rows.checked(frame)
-        records, counts = _counted(good)
+            good = self._rows.records_or_fail(frame)
+        records, counts = _count(good)
         try:
-            write(records, self._reach, self._topic, self._name, number)
+            write(records, self._reach, self._topic, self._name, chunk_index)
         except Exception as error:
             self._blame(frame, files, error)
             raise
         self.records += int(counts.get["rows"])
 
     def _blame(self, frame: DataFrame, files: list[str], error: Exception) -> None:
-        """Return how many rows cannot be read, if that is what is wrong."""
+        """Raise `BadRecordError` with an example, if rows that cannot be read are the cause."""
         if isinstance(error, LakebedError) or BAD not in str(error):
             return
         from pyspark.sql import functions as f
 
         bad = self._rows.bad(frame)
-        found = bad.agg(f.count("value"), f.first("headers"), f.first("value")).collect()[0]
+        summary = bad.agg(f.count("value"), f.first("headers"), f.first("value")).collect()[0]
         raise BadRecordError(
             "rows cannot be read: correct them, or give a topic for dead letters",
-            rows=found[0],
+            rows=summary[0],
             files=len(files),
-            file=None if found[1] is None else bytes(found[1]["file"]).decode(),
-            row=None if found[2] is None else bytes(found[2]).decode(errors="replace")[:200],
+            file=None if summary[1] is None else bytes(summary[1]["file"]).decode(),
+            row=None if summary[2] is None else bytes(summary[2]).decode(errors="replace")[:200],
         ) from error
 
 
-def _counted(frame: DataFrame) -> tuple[DataFrame, Any]:
+def _count(frame: DataFrame) -> tuple[DataFrame, Any]:
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 

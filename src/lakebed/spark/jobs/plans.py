@@ -1,8 +1,8 @@
-"""What a job that writes has set out to do, kept in the log: running it again does the same.
+"""Plans of jobs that write, kept in the log: running a job again does the same work.
 
 A plan is a JSON document under the job's name in the topic `lakebed.jobs`. It is written once, by a
-commit of that name's first number, so of two that begin at a time one plan holds for both. Its
-chunks are numbered, and each is written under the job's name and its number, once.
+commit with that name's first number, so two runs that begin at the same time use one plan. Chunks
+are numbered, and each is written exactly once, under the job's name and its number.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class Plans:
     def get(self, name: str) -> dict[str, Any] | None:
         """Return the plan of a job; None if there is none."""
         try:
-            found = self._log.table(TOPIC).get(name)
+            document = self._log.table(TOPIC).get(name)
         except TopicNotFoundError:
             return None
-        if found is None:
+        if document is None:
             return None
-        plan: dict[str, Any] = json.loads(found)
+        plan: dict[str, Any] = json.loads(document)
         return plan
 
     def settle(self, name: str, wanted: dict[str, Any], *, version: int = 0) -> dict[str, Any]:
-        """Write a plan's version, unless somebody has written it before; return the one that holds.
+        """Write a version of a plan unless it exists already; return the one in force.
 
-        Versions follow each other: a plan may grow, and what it had stays.
+        A plan may only grow: a version keeps the chunks of the one before.
         """
         log = self._log
         log.get_or_create_topic(TOPIC, 1, config=_CONFIG)
@@ -54,16 +54,16 @@ class Plans:
         log.commit_together(
             [transaction.prepare()], name=f"{name}.plan", number=version, keep_ms=_KEEP_MS
         )
-        found = self.get(name)
-        if found is None:
+        plan = self.get(name)
+        if plan is None:
             raise InvalidArgumentError(
                 "the plan of the job is missing: give the job another name", name=name, topic=TOPIC
             )
-        return found
+        return plan
 
 
 def job_name(job: str, name: str | None, arguments: dict[str, Any]) -> str:
-    """Return a job's name: the one given, or one that follows from what it is to do."""
+    """Return a job's name: `name`, or one derived from its arguments."""
     if name is not None:
         return str(ProducerName(name))
     said = json.dumps(arguments, sort_keys=True, default=str).encode()
@@ -71,14 +71,14 @@ def job_name(job: str, name: str | None, arguments: dict[str, Any]) -> str:
 
 
 def check_same(name: str, plan: dict[str, Any], arguments: dict[str, Any]) -> None:
-    """Refuse a name that belongs to a job which does something else."""
+    """Raise if the name belongs to a job with other arguments."""
     planned = plan.get("arguments", {})
-    for each in sorted({*planned, *arguments}):
-        if planned.get(each) != arguments.get(each):
+    for argument in sorted({*planned, *arguments}):
+        if planned.get(argument) != arguments.get(argument):
             raise InvalidArgumentError(
                 "the name belongs to a job that does something else: choose another name",
                 name=name,
-                argument=each,
-                planned=planned.get(each),
-                got=arguments.get(each),
+                argument=argument,
+                planned=planned.get(argument),
+                got=arguments.get(argument),
             )

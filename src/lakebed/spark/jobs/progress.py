@@ -1,4 +1,4 @@
-"""How far a job is: told by the job itself, or by Spark's count of finished tasks."""
+"""Progress of a job, from Spark's count of finished tasks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _LOOK_SECONDS: Final = 0.2
 
 
 @contextlib.contextmanager
-def watched(spark: SparkSession, doing: str, progress: Progress | None) -> Iterator[None]:
-    """Return how many tasks of the queries within the block are finished, while they run.
+def report_tasks(spark: SparkSession, doing: str, progress: Progress | None) -> Iterator[None]:
+    """Report finished tasks of the queries within the block to `progress`, while they run.
 
-    Nothing is told twice. That all is done is told once, when the block has ended well: a query may
-    have more tasks than Spark speaks of until then.
+    No state is reported twice. That all is done is reported once, when the block has ended without
+    an error: until then a query may have more tasks than Spark knows of.
     """
     if progress is None:
         yield
@@ -45,7 +45,7 @@ def watched(spark: SparkSession, doing: str, progress: Progress | None) -> Itera
 
 
 class _Watcher:
-    """Asks Spark for the tasks of a group of queries, in a thread of its own."""
+    """Asks Spark for the tasks of a group of queries, in a separate thread."""
 
     def __init__(self, spark: SparkSession, group: str, doing: str, progress: Progress) -> None:
         self._tracker = spark.sparkContext.statusTracker()
@@ -58,11 +58,11 @@ class _Watcher:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def start(self) -> None:
-        """Begin to tell."""
+        """Start reporting."""
         self._thread.start()
 
     def end(self) -> None:
-        """Report no more."""
+        """Stop reporting."""
         self._ended.set()
         self._thread.join()
 
@@ -84,8 +84,8 @@ class _Watcher:
 
     def _look(self) -> None:
         for job in self._tracker.getJobIdsForGroup(self._group):
-            found = self._tracker.getJobInfo(job)
-            for stage in () if found is None else found.stageIds:
+            job_info = self._tracker.getJobInfo(job)
+            for stage in () if job_info is None else job_info.stageIds:
                 info = self._tracker.getStageInfo(int(stage))
                 if info is not None:
                     self._seen[info.stageId] = (info.numCompletedTasks, info.numTasks)

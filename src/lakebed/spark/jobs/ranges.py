@@ -19,7 +19,7 @@ Ranges = dict[int, tuple[int, int]]
 """First offset and end of each partition that has something to read."""
 
 
-def chosen_ranges(
+def resolve_ranges(
     log: Log,
     topic: str,
     *,
@@ -28,42 +28,42 @@ def chosen_ranges(
     from_time: Time | None,
     to_time: Time | None,
 ) -> Ranges:
-    """Return the offsets that are meant, as far as they are there; the end is exclusive.
+    """Return the ranges of offsets between the bounds that exist; ends are exclusive.
 
-    A time means the first record of that time or later. Offsets that are gone are an error, unless
-    nobody asked for them.
+    A time stands for the first record of that time or later. Removed offsets are an
+    `OffsetOutOfRangeError` if `start` asks for them.
     """
     _check_one("start", start, "from_time", from_time)
     _check_one("until", until, "to_time", to_time)
     bounds = log.offsets(topic)
-    starts = _resolved(log, topic, bounds, start, from_time, 0)
-    ends = _resolved(log, topic, bounds, until, to_time, 1)
+    starts = _resolve(log, topic, bounds, start, from_time, 0)
+    ends = _resolve(log, topic, bounds, until, to_time, 1)
     ranges = {}
-    for number, (low, end) in bounds.items():
-        if start is not None and starts[number] < low:
+    for partition, (low, end) in bounds.items():
+        if start is not None and starts[partition] < low:
             raise OffsetOutOfRangeError(
                 "records of the range were removed",
                 topic=topic,
-                partition=number,
-                start=starts[number],
+                partition=partition,
+                start=starts[partition],
                 low=low,
             )
-        first, last = max(low, starts[number]), min(end, ends[number])
+        first, last = max(low, starts[partition]), min(end, ends[partition])
         if first < last:
-            ranges[number] = (first, last)
+            ranges[partition] = (first, last)
     return ranges
 
 
 def cut(ranges: Ranges, chunk_records: int) -> list[Ranges]:
-    """Cut ranges into chunks of about so many offsets, each with its share of every partition."""
+    """Cut ranges into chunks of about `chunk_records`, each with a share of every partition."""
     total = sum(until - start for start, until in ranges.values())
     count = -(-total // chunk_records)
     chunks = []
-    for number in range(count):
+    for index in range(count):
         chunk = {}
         for partition, (start, until) in ranges.items():
-            first = start + (until - start) * number // count
-            last = start + (until - start) * (number + 1) // count
+            first = start + (until - start) * index // count
+            last = start + (until - start) * (index + 1) // count
             if first < last:
                 chunk[partition] = (first, last)
         chunks.append(chunk)
@@ -73,7 +73,7 @@ def cut(ranges: Ranges, chunk_records: int) -> list[Ranges]:
 def as_arguments(
     start: Points | None, until: Points | None, from_time: Time | None, to_time: Time | None
 ) -> dict[str, Any]:
-    """Return what bounds a range as plain data, that is the same for the same range."""
+    """Return the bounds of a range as plain data, equal for equal ranges."""
     return {
         "start": _plain(start),
         "until": _plain(until),
@@ -82,12 +82,12 @@ def as_arguments(
     }
 
 
-def _plain(given: Points | Time | None) -> Any:
+def _plain(bound: Points | Time | None) -> Any:
     from lakebed.api.reads import microseconds
 
-    if isinstance(given, Mapping):
-        return {str(number): offset for number, offset in given.items()}
-    return microseconds(given) if isinstance(given, datetime) else given
+    if isinstance(bound, Mapping):
+        return {str(partition): offset for partition, offset in bound.items()}
+    return microseconds(bound) if isinstance(bound, datetime) else bound
 
 
 def _check_one(one: str, first: object, other: str, second: object) -> None:
@@ -95,7 +95,7 @@ def _check_one(one: str, first: object, other: str, second: object) -> None:
         raise InvalidArgumentError(f"{one} and {other} are mutually exclusive")
 
 
-def _resolved(
+def _resolve(
     log: Log,
     topic: str,
     bounds: Mapping[int, tuple[int, int]],
@@ -104,22 +104,26 @@ def _resolved(
     otherwise: int,
 ) -> dict[int, int]:
     if time is not None:
-        return {number: log.offset_for_time(topic, number, timestamp=time) for number in bounds}
-    given: Mapping[int, int] = {}
+        return {
+            partition: log.offset_for_time(topic, partition, timestamp=time) for partition in bounds
+        }
+    offsets: Mapping[int, int] = {}
     if isinstance(points, Mapping):
-        given = points
+        offsets = points
     elif points is not None:
-        given = dict.fromkeys(bounds, points)
-    for number, offset in given.items():
-        if number not in bounds:
+        offsets = dict.fromkeys(bounds, points)
+    for partition, offset in offsets.items():
+        if partition not in bounds:
             raise PartitionNotFoundError(
                 "offsets are given for a partition that does not exist",
                 topic=topic,
-                partition=number,
+                partition=partition,
                 partitions=len(bounds),
             )
         if type(offset) is not int or offset < 0:
             raise InvalidArgumentError(
                 "an offset must be an integer of 0 or more", got=repr(offset)
             )
-    return {number: given.get(number, bound[otherwise]) for number, bound in bounds.items()}
+    return {
+        partition: offsets.get(partition, bound[otherwise]) for partition, bound in bounds.items()
+    }

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _HIDDEN: Final = ("_", ".")
-"""Files whose names begin so are none of the data, as for Spark itself."""
+"""Files whose names begin with one of these are not data, as in Spark."""
 
 
 @dataclass(frozen=True)
@@ -25,28 +25,28 @@ class StoredFile:
     changed_ms: int
 
 
-def found_files(spark: SparkSession, paths: Sequence[str]) -> list[StoredFile]:
+def list_files(spark: SparkSession, paths: Sequence[str]) -> list[StoredFile]:
     """Return the files of paths, each a file, a folder or a pattern, sorted by name."""
-    found: dict[str, StoredFile] = {}
+    files: dict[str, StoredFile] = {}
     for path in paths:
-        system, place = _opened(spark, path)
-        matches = system.globStatus(place) or []
+        system, hadoop_path = _resolve(spark, path)
+        matches = system.globStatus(hadoop_path) or []
         if not matches:
             raise InvalidArgumentError("the file does not exist", path=path)
         for match in matches:
-            for each in _below(system, match):
-                found[each.path] = each
-    return [found[name] for name in sorted(found)]
+            for file in _below(system, match):
+                files[file.path] = file
+    return [files[name] for name in sorted(files)]
 
 
 def _below(system: Any, status: Any) -> list[StoredFile]:
     if status.isFile():
         return [_file(status)]
-    found = []
-    for each in system.listStatus(status.getPath()):
-        if not each.getPath().getName().startswith(_HIDDEN):
-            found += _below(system, each)
-    return found
+    files = []
+    for child in system.listStatus(status.getPath()):
+        if not child.getPath().getName().startswith(_HIDDEN):
+            files += _below(system, child)
+    return files
 
 
 def _file(status: Any) -> StoredFile:
@@ -55,21 +55,21 @@ def _file(status: Any) -> StoredFile:
     )
 
 
-def _opened(spark: SparkSession, path: str) -> tuple[Any, Any]:
+def _resolve(spark: SparkSession, path: str) -> tuple[Any, Any]:
     machine: Any = spark.sparkContext._jvm
-    place = machine.org.apache.hadoop.fs.Path(path)
+    hadoop_path = machine.org.apache.hadoop.fs.Path(path)
     settings = spark.sparkContext._jsc.hadoopConfiguration()
-    system = place.getFileSystem(settings)
-    return system, place
+    system = hadoop_path.getFileSystem(settings)
+    return system, hadoop_path
 
 
 class ExportFolder:
-    """A folder that is to have new contents: whole, or not at all."""
+    """A folder that gets new contents: all of them, or none."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = path.rstrip("/")
         self._spark = spark
-        self._system, self._place = _opened(spark, self.path)
+        self._system, self._hadoop_path = _resolve(spark, self.path)
         token = uuid.uuid4().hex[:12]
         parent, _, name = self.path.rpartition("/")
         before = f"{parent}/" if parent or self.path.startswith("/") else ""
@@ -77,20 +77,20 @@ class ExportFolder:
         self._replaced = f"{before}.{name}-{token}.replaced"
 
     def check_free(self, *, overwrite: bool) -> None:
-        """Refuse to write where something is, unless that is wanted."""
-        if self._system.exists(self._place) and not overwrite:
+        """Raise if the folder exists, unless it may be overwritten."""
+        if self._system.exists(self._hadoop_path) and not overwrite:
             raise InvalidArgumentError(
                 "the target exists: choose another one, or replace it (--overwrite)",
                 path=self.path,
             )
 
     def finish(self) -> None:
-        """Return what was written its final name; what was there before goes."""
+        """Rename what was written to its final name, and delete what was there before."""
         old = None
-        if self._system.exists(self._place):
+        if self._system.exists(self._hadoop_path):
             old = self._at(self._replaced)
-            self._rename(self._place, old)
-        self._rename(self._at(self.unfinished), self._place)
+            self._rename(self._hadoop_path, old)
+        self._rename(self._at(self.unfinished), self._hadoop_path)
         if old is not None:
             self._system.delete(old, True)
 
@@ -99,11 +99,11 @@ class ExportFolder:
         self._system.delete(self._at(self.unfinished), True)
 
     def files(self) -> list[StoredFile]:
-        """Return the files that it has."""
-        return found_files(self._spark, [self.path])
+        """Return the files in the folder."""
+        return list_files(self._spark, [self.path])
 
     def _at(self, path: str) -> Any:
-        return _opened(self._spark, path)[1]
+        return _resolve(self._spark, path)[1]
 
     def _rename(self, old: Any, new: Any) -> None:
         if not self._system.rename(old, new):

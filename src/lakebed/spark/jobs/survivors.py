@@ -1,11 +1,11 @@
-"""Which records survive a compaction, found by Spark: one bit for each offset, block by block.
+"""Which records survive a compaction, found by Spark: one bit for each offset, in blocks.
 
-1. A task reads keys and offsets of some files of a partition, by Arrow, and gives the last record
-   of each key among them, and every record without a key. Keys never become rows of Java's before
-   most of them are gone, and what a task holds is bounded: it gives away what it has, and goes on.
-   Values are looked at only where there may be a tombstone old enough to go.
-2. Spark brings the keys together and leaves the last of each.
-3. A task makes bits of the offsets that are left, in blocks. The driver holds nothing but bits.
+1. A task reads keys and offsets of some files of a partition, with Arrow, and returns the last
+   record of each key among them, and every record without a key. So most keys are gone before they
+   become rows in Java. What a task holds is bounded: it returns what it has, and continues. Values
+   are read only where there may be a tombstone that is old enough to be removed.
+2. Spark groups the keys and keeps the last record of each.
+3. A task turns the offsets that are left into bits, in blocks. The driver holds nothing but bits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakebed.reports.maintenance import PartitionCompaction
 from lakebed.reports.topics import SealedFile, TopicInfo
 from lakebed.spark.fetch import Fetch
 from lakebed.spark.options import Target
-from lakebed.spark.planning import Piece
+from lakebed.spark.planning import ScanPiece
 from lakebed.spark.sealed import UNREADABLE, SealedSegment
 from lakebed.spark.types import spark_schema
 from lakebed.topic.compaction import LastOfKeys, with_tombstones
@@ -40,18 +40,18 @@ BLOCK: Final = 20
 """A block is 2 to this power offsets."""
 _BLOCK_BYTES: Final = (1 << BLOCK) // 8
 _HELD_BLOCKS: Final = 256
-"""A task gives its blocks away when it holds so many: 32 MiB."""
+"""A task returns its blocks when it holds this many: 32 MiB."""
 _GATHERED_ROWS: Final = 1_000_000
-"""Offsets are sorted into blocks when there are so many."""
+"""Offsets are sorted into blocks when there are this many."""
 _TASK_RECORDS: Final = 4_000_000
-"""A task looks through about as many records, at most."""
+"""The most records that a task reads, about."""
 _HELD_BYTES: Final = 128 * limits.MIB
-"""A task gives its keys away when they take as much; three times that while they are joined."""
+"""A task returns its keys when they take this much; three times that while they are joined."""
 _GIVEN_ROWS: Final = 65_536
 _GIVEN_BYTES: Final = 16 * limits.MIB
-"""Keys are given away in batches of no more."""
+"""The largest batches in which keys are returned."""
 _LAST: Final = "partition int, key binary, alone long, mark long"
-"""`alone` is the offset of a record without a key, which is like no other, else -1."""
+"""`alone` is the offset of a record without a key, which is never grouped, else -1."""
 _BLOCKS: Final = "partition int, block long, bits binary"
 
 
@@ -62,14 +62,14 @@ def survivors(
     parts: Iterable[PartitionCompaction],
     tombstone_before_us: int,
 ) -> dict[int, Bits]:
-    """Return the survivors of partitions, by partition: bit `i` is for the offset `base + i`.
+    """Return the records to keep, by partition: bit `i` stands for the offset `base + i`.
 
-    Bases are those of the plan, rounded down to whole blocks.
+    Bases are those of the plan, rounded down to blocks.
     """
     from pyspark.sql import functions as f
 
     chosen = list(parts)
-    look = _Look(target, _columns(info), tombstone_before_us, tuple(_pieces(info, chosen)))
+    look = _LastRecords(target, _columns(info), tombstone_before_us, tuple(_pieces(info, chosen)))
     last = (
         spark.range(0, len(look.pieces), 1, len(look.pieces))
         .mapInArrow(look.run, _LAST)
@@ -77,18 +77,18 @@ def survivors(
         .agg(f.max("mark").alias("mark"))
     )
     kept = last.where("mark % 2 = 0").selectExpr("partition", "shiftright(mark, 1) AS offset")
-    found = kept.mapInArrow(_blocks, _BLOCKS).toArrow()
-    bits = {each.partition: _empty(each) for each in chosen}
-    first = {each.partition: first_block(each) for each in chosen}
-    for row in found.to_batches(max_chunksize=64):
+    blocks = kept.mapInArrow(_blocks, _BLOCKS).toArrow()
+    bits = {part.partition: _empty(part) for part in chosen}
+    first = {part.partition: first_block(part) for part in chosen}
+    for row in blocks.to_batches(max_chunksize=64):
         for partition, block, packed in zip(*row.to_pydict().values(), strict=True):
-            at = (block - first[partition]) * _BLOCK_BYTES
-            bits[partition][at : at + _BLOCK_BYTES] |= _unpacked(packed)
+            start = (block - first[partition]) * _BLOCK_BYTES
+            bits[partition][start : start + _BLOCK_BYTES] |= _unpack(packed)
     return bits
 
 
 def first_block(part: PartitionCompaction) -> int:
-    """Return the number of the block that a partition's first offset is in."""
+    """Return the number of the block of a partition's first offset."""
     return part.base >> BLOCK
 
 
@@ -97,24 +97,26 @@ def _empty(part: PartitionCompaction) -> Bits:
     return np.zeros(blocks * _BLOCK_BYTES, dtype=np.uint8)
 
 
-def _pieces(info: TopicInfo, parts: Iterable[PartitionCompaction]) -> Iterator[Piece]:
-    """Put consecutive files of a partition together until they are enough for a task."""
+def _pieces(info: TopicInfo, parts: Iterable[PartitionCompaction]) -> Iterator[ScanPiece]:
+    """Group consecutive files of a partition into pieces for one task each."""
     for part in parts:
         taken: list[SealedFile] = []
         for file in part.files:
-            if taken and sum(each.records for each in taken) + file.records > _TASK_RECORDS:
+            if taken and sum(earlier.records for earlier in taken) + file.records > _TASK_RECORDS:
                 yield _piece(info, part, taken)
                 taken = []
             taken.append(file)
         yield _piece(info, part, taken)
 
 
-def _piece(info: TopicInfo, part: PartitionCompaction, files: Sequence[SealedFile]) -> Piece:
-    return Piece(info.name, info.id, part.partition, files[0].start, files[-1].until, tuple(files))
+def _piece(info: TopicInfo, part: PartitionCompaction, files: Sequence[SealedFile]) -> ScanPiece:
+    return ScanPiece(
+        info.name, info.id, part.partition, files[0].start, files[-1].until, tuple(files)
+    )
 
 
 def _columns(info: TopicInfo) -> StructType:
-    """Return what decides on records, as it comes from the log's owner."""
+    """Return the columns that decide on records, as they come from the log's owner."""
     from pyspark.sql.types import BinaryType, LongType, StructField, StructType, TimestampType
 
     fields = [
@@ -131,11 +133,11 @@ def _columns(info: TopicInfo) -> StructType:
 # The last record of each key
 
 
-class _Look:
-    """What tasks do to find the last records of keys. Plain data, which Spark pickles."""
+class _LastRecords:
+    """Finds the last records of keys in tasks. Plain data, which Spark pickles."""
 
     def __init__(
-        self, target: Target, columns: StructType, before_us: int, pieces: tuple[Piece, ...]
+        self, target: Target, columns: StructType, before_us: int, pieces: tuple[ScanPiece, ...]
     ) -> None:
         self.target = target
         self.columns = columns
@@ -143,40 +145,40 @@ class _Look:
         self.pieces = pieces
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Look through the pieces whose numbers come."""
+        """Yield the last records of keys in the pieces whose indexes come in."""
         for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from self._last(self.pieces[number])
+            for index in batch.column(0).to_pylist():
+                yield from self._last(self.pieces[index])
 
-    def _last(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def _last(self, piece: ScanPiece) -> Iterator[pa.RecordBatch]:
         held = LastOfKeys(self.before_us)
         for file in piece.files:
             for batch in self._file(piece, file):
                 held.add(batch)
                 if held.size_bytes > _HELD_BYTES:
-                    yield from _given(piece.partition, held)
-        yield from _given(piece.partition, held)
+                    yield from _drain(piece.partition, held)
+        yield from _drain(piece.partition, held)
 
-    def _file(self, piece: Piece, file: SealedFile) -> Iterator[pa.RecordBatch]:
-        """Return what decides on the records of a file; one that cannot be had, from the owner.
+    def _file(self, piece: ScanPiece, file: SealedFile) -> Iterator[pa.RecordBatch]:
+        """Yield what decides on the records of a file, from the owner if the file is unreachable.
 
-        What is given twice then does no harm: the last of a key stays the last.
+        Records that come twice do no harm: the last of a key stays the last.
         """
         try:
-            with SealedSegment(file.location) as found:
-                for group in range(len(found.index.row_groups)):
-                    yield from _decided(found, group, self.before_us)
+            with SealedSegment(file.location) as segment:
+                for group in range(len(segment.index.row_groups)):
+                    yield from _deciding_columns(segment, group, self.before_us)
             return
         except UNREADABLE as error:
             _log.info("a file is read through the log's owner: file=%s %s", file.location, error)
         owner = Fetch(self.target, self.columns, fail_on_data_loss=True)
-        rest = Piece(piece.topic, piece.topic_id, piece.partition, file.start, file.until, ())
+        rest = ScanPiece(piece.topic, piece.topic_id, piece.partition, file.start, file.until, ())
         for batch in owner.batches(rest):
             yield with_tombstones(batch)
 
 
-def _decided(file: SealedSegment, group: int, before_us: int) -> Iterator[pa.RecordBatch]:
-    """Return what decides on the records of a row group: the least that is needed."""
+def _deciding_columns(file: SealedSegment, group: int, before_us: int) -> Iterator[pa.RecordBatch]:
+    """Yield the columns that decide on the records of a row group, and no others."""
     old = file.index.row_groups[group].time_min_us < before_us
     if old and file.has_nulls(group, "value"):
         for batch in file.batches(group, ["offset", "timestamp", "key", "value"]):
@@ -185,8 +187,8 @@ def _decided(file: SealedSegment, group: int, before_us: int) -> Iterator[pa.Rec
         yield from file.batches(group, ["offset", "key"])
 
 
-def _given(partition: int, held: LastOfKeys) -> Iterator[pa.RecordBatch]:
-    """Return away what is held, in batches that are not large."""
+def _drain(partition: int, held: LastOfKeys) -> Iterator[pa.RecordBatch]:
+    """Yield what is held in batches of bounded size, and hold nothing afterwards."""
     last, keyless = held.take()
     rows = max(1, min(_GIVEN_ROWS, _GIVEN_BYTES * max(1, last.num_rows) // max(1, last.nbytes)))
     for batch in last.combine_chunks().to_batches(max_chunksize=rows):
@@ -208,7 +210,7 @@ def _rows(partition: int, keys: Any, alone: npt.NDArray[np.int64], marks: Any) -
 
 
 def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Make bits of a task's offsets."""
+    """Turn a task's offsets into blocks of bits."""
     held = _Held()
     gathered: list[pa.RecordBatch] = []
     rows = 0
@@ -219,14 +221,14 @@ def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             held.add(pa.Table.from_batches(gathered))
             gathered, rows = [], 0
             if len(held.blocks) > _HELD_BLOCKS:
-                yield from held.given()
+                yield from held.drain()
     if rows:
         held.add(pa.Table.from_batches(gathered))
-    yield from held.given()
+    yield from held.drain()
 
 
 class _Held:
-    """Blocks that have bits, as long as a task holds them."""
+    """The blocks of bits that a task holds."""
 
     def __init__(self) -> None:
         self.blocks: dict[tuple[int, int], Bits] = {}
@@ -248,25 +250,25 @@ class _Held:
         numbers = bytes_ >> (BLOCK - 3)
         edges = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
         for start, until in zip(edges, [*edges[1:], len(numbers)], strict=True):
-            number = int(numbers[start])
-            block = self.blocks.get((partition, number))
+            block_number = int(numbers[start])
+            block = self.blocks.get((partition, block_number))
             if block is None:
                 block = np.zeros(_BLOCK_BYTES, dtype=np.uint8)
-                self.blocks[partition, number] = block
+                self.blocks[partition, block_number] = block
             block[bytes_[start:until] & (_BLOCK_BYTES - 1)] |= values[start:until]
 
-    def given(self) -> Iterator[pa.RecordBatch]:
-        """Return the blocks away."""
-        for (partition, number), bits in self.blocks.items():
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Yield the blocks, and hold none afterwards."""
+        for (partition, block), bits in self.blocks.items():
             columns = [
                 pa.array([partition], pa.int32()),
-                pa.array([number], pa.int64()),
+                pa.array([block], pa.int64()),
                 pa.array([pa.compress(bits.tobytes(), codec="zstd", asbytes=True)], pa.binary()),
             ]
             yield pa.RecordBatch.from_arrays(columns, ["partition", "block", "bits"])
         self.blocks.clear()
 
 
-def _unpacked(packed: bytes) -> Bits:
+def _unpack(packed: bytes) -> Bits:
     bits = pa.decompress(packed, decompressed_size=_BLOCK_BYTES, codec="zstd", asbytes=True)
     return np.frombuffer(bits, dtype=np.uint8)

@@ -1,7 +1,7 @@
-"""Tiering now: segments that are due go to the object store, and leave the local disk.
+"""Tiering on demand: segments that are due are uploaded, and local copies removed.
 
-A log with a store does this itself; the job is for those who want to see it done. The owner does
-it, without Spark.
+A log with a store does this automatically; the job does it now. The owner does the work, without
+Spark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TierReport:
     segments_uploaded: int
     bytes_uploaded: int
     segments_moved: int
-    """Those that are in the store alone now."""
+    """Segments that are now in the store only."""
     bytes_moved: int
     failures: tuple[str, ...]
     """What could not be done, by topic."""

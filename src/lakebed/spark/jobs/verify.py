@@ -1,9 +1,9 @@
-"""Every segment of topics read and checked, in parallel, going on behind what is damaged.
+"""Verifies every segment of topics in parallel, and continues after a damaged one.
 
-A task reads files itself where it has access to them, by the checks of the log: sizes, checksums of
-the tail and of every column chunk, counts, offsets, timestamps. Files that it cannot get at are
-checked by the log's owner. What is merged or removed before its turn is no damage. The Iceberg
-table of each topic is compared with the log: its files, and how many records they have.
+A task reads the files that it can reach, with the checks of the log: sizes, checksums of the tail
+and of every column chunk, counts, offsets, timestamps. Other files are verified by the log's owner.
+A segment that is merged or removed before its turn is not damage. The Iceberg table of each topic
+is compared with the log: its files, and how many records they have.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from lakebed.host import OsDisk
 from lakebed.lake.verification import verify_segment
 from lakebed.reports.lake import TableInfo
 from lakebed.reports.topics import SegmentInfo
-from lakebed.spark.connection import connected
-from lakebed.spark.failures import told
-from lakebed.spark.jobs.progress import watched
-from lakebed.spark.jobs.target import AnyLog, reached
+from lakebed.spark.connection import connect
+from lakebed.spark.failures import translate_failures
+from lakebed.spark.jobs.progress import report_tasks
+from lakebed.spark.jobs.target import AnyLog, resolve_log
 from lakebed.types import Progress
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from lakebed.spark.options import Target
 
 _TASK_BYTES: Final = 256 * 1024 * 1024
-"""A task reads about so many bytes, at most."""
+"""The most bytes that a task reads, about."""
 _SAID: Final = "number int, code string, message string"
 _GONE: Final = "gone"
 
 
 @dataclass(frozen=True)
-class Damage:
+class SegmentDamage:
     """What is wrong with a segment, or with a topic's table."""
 
     topic: str
@@ -51,7 +51,7 @@ class Damage:
     file: str
     base: int
     end: int
-    """The offsets that the file answers for."""
+    """The file's range of offsets."""
     code: str
     problem: str
     """What is wrong, and where."""
@@ -67,11 +67,11 @@ class VerifyReport:
     bytes: int
     gone: int
     """Segments that were merged or removed before they were read."""
-    damages: tuple[Damage, ...]
+    damages: tuple[SegmentDamage, ...]
 
     @property
     def fine(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no damage was found."""
         return not self.damages
 
 
@@ -84,24 +84,24 @@ def verify(
     progress: Progress | None = None,
 ) -> VerifyReport:
     """Read every byte of every segment of topics, or of all; return everything that is wrong."""
-    owner, target = reached(spark, log)
+    owner, target = resolve_log(spark, log)
     names = owner.topics() if topics is None else list(topics)
     segments = [
-        each
+        segment
         for name in names
         for part in owner.describe_topic(name).partitions
-        for each in owner.segments(name, part.partition)
+        for segment in owner.segments(name, part.partition)
     ]
-    with told("verify"), watched(spark, "reading segments", progress):
-        said = _checked(spark, target, segments)
-    gone, damages = _judged(owner, segments, said)
+    with translate_failures("verify"), report_tasks(spark, "reading segments", progress):
+        said = _check_segments(spark, target, segments)
+    gone, damages = _judge(owner, segments, said)
     if tables:
-        damages += [each for name in names for each in _table_damages(owner, name)]
+        damages += [damage for name in names for damage in _table_damages(owner, name)]
     return VerifyReport(
         topics=len(names),
         segments=len(segments) - gone,
-        records=sum(each.records for each in segments),
-        bytes=sum(each.file_bytes for each in segments),
+        records=sum(segment.records for segment in segments),
+        bytes=sum(segment.file_bytes for segment in segments),
         gone=gone,
         damages=tuple(damages),
     )
@@ -110,14 +110,14 @@ def verify(
 # On the driver
 
 
-def _checked(
+def _check_segments(
     spark: SparkSession, target: Target, segments: list[SegmentInfo]
 ) -> list[tuple[int, str, str]]:
-    """Let tasks check segments; give number, code and message of those that are not fine."""
+    """Check segments in tasks; return index, code and message of each that has a problem."""
     if not segments:
         return []
     cores = spark.sparkContext.defaultParallelism
-    total = sum(each.file_bytes for each in segments)
+    total = sum(segment.file_bytes for segment in segments)
     count = max(1, min(len(segments), max(cores, -(-total // _TASK_BYTES))))
     numbers = spark.createDataFrame(
         pa.table({"number": pa.array(range(len(segments)), pa.int32())})
@@ -126,12 +126,12 @@ def _checked(
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             chosen = batch.column("number").to_pylist()
-            found = [(each, *_verdict(target, segments[each])) for each in chosen]
-            wrong = [each for each in found if each[1]]
-            columns = [list(each) for each in zip(*wrong, strict=True)] or [[], [], []]
+            verdicts = [(index, *_verdict(target, segments[index])) for index in chosen]
+            wrong = [verdict for verdict in verdicts if verdict[1]]
+            columns = [list(column) for column in zip(*wrong, strict=True)] or [[], [], []]
             kinds = (pa.int32(), pa.string(), pa.string())
             yield pa.RecordBatch.from_arrays(
-                [pa.array(each, kind) for each, kind in zip(columns, kinds, strict=True)],
+                [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)],
                 ["number", "code", "message"],
             )
 
@@ -139,66 +139,72 @@ def _checked(
     return sorted((row["number"], row["code"], row["message"]) for row in rows)
 
 
-def _judged(
+def _judge(
     owner: Log, segments: list[SegmentInfo], said: list[tuple[int, str, str]]
-) -> tuple[int, list[Damage]]:
-    """Report damages from segments that are not part of the log any more."""
+) -> tuple[int, list[SegmentDamage]]:
+    """Return how many segments are no longer part of the log, and the damage of the others."""
     there: dict[tuple[str, int], set[int]] = {}
-    for number, _, _ in said:
-        each = segments[number]
-        place = (each.topic, each.partition)
-        if place not in there:
-            there[place] = {found.id for found in owner.segments(*place)}
+    for index, _, _ in said:
+        segment = segments[index]
+        topic_partition = (segment.topic, segment.partition)
+        if topic_partition not in there:
+            there[topic_partition] = {info.id for info in owner.segments(*topic_partition)}
     gone = 0
     damages = []
-    for number, code, message in said:
-        each = segments[number]
-        if code == _GONE or each.id not in there[each.topic, each.partition]:
+    for index, code, message in said:
+        segment = segments[index]
+        if code == _GONE or segment.id not in there[segment.topic, segment.partition]:
             gone += 1
         else:
             damages.append(
-                Damage(
-                    each.topic, each.partition, each.location, each.base, each.end, code, message
+                SegmentDamage(
+                    segment.topic,
+                    segment.partition,
+                    segment.location,
+                    segment.base,
+                    segment.end,
+                    code,
+                    message,
                 )
             )
     return gone, damages
 
 
-def _table_damages(owner: Log, topic: str) -> list[Damage]:
+def _table_damages(owner: Log, topic: str) -> list[SegmentDamage]:
     """Compare a topic's Iceberg table with the log's segments, if there is a table."""
     try:
-        shown, there, info = _compared(owner, topic)
+        shown, there, info = _compare(owner, topic)
         if info.exists and shown != there and _is_ours(owner, topic):
             owner.lake.sync(topic)  # segments came, or were merged, a moment ago
-            shown, there, info = _compared(owner, topic)
+            shown, there, info = _compare(owner, topic)
     except InvalidArgumentError:
         return []  # a log without tables
     except LakebedError as error:
-        return [Damage(topic, -1, "", 0, 0, error.code, str(error))]
+        return [SegmentDamage(topic, -1, "", 0, 0, error.code, str(error))]
     problem = info.problem
     if not problem and info.exists and shown != there:
         problem = (
             "the table is not what the log has:"
             f" files={shown[0]} records={shown[1]} expected={there[0]},{there[1]}"
         )
-    return [Damage(topic, -1, info.metadata, 0, 0, "table", problem)] if problem else []
+    return [SegmentDamage(topic, -1, info.metadata, 0, 0, "table", problem)] if problem else []
 
 
 def _is_ours(owner: Log, topic: str) -> bool:
-    """Return whether the log itself changed a topic's table last."""
+    """Return whether the last change of a topic's table was made by the log."""
     history = owner.lake.history(topic)
     return not history or history[-1].ours
 
 
-def _compared(owner: Log, topic: str) -> tuple[tuple[int, int], tuple[int, int], TableInfo]:
+def _compare(owner: Log, topic: str) -> tuple[tuple[int, int], tuple[int, int], TableInfo]:
     """Return files and records of a topic's table, and of its segments."""
     info = owner.lake.describe(topic)
     segments = [
-        each
+        segment
         for part in owner.describe_topic(topic).partitions
-        for each in owner.segments(topic, part.partition)
+        for segment in owner.segments(topic, part.partition)
     ]
-    records = sum(each.records for each in segments)
+    records = sum(segment.records for segment in segments)
     return (info.files, info.records), (len(segments), records), info
 
 
@@ -212,8 +218,8 @@ def _verdict(target: Target, info: SegmentInfo) -> tuple[str, str]:
             with _local(info.location) as path:
                 verify_segment(OsDisk(), path, info.partition, segment_of(info))
         except (MissingFileError, FileNotFoundError):
-            # It may be on another machine, or merged by now: the owner knows.
-            if not connected(target).verify_segment(info.topic, info.partition, info.id):
+            # It may be on another machine, or merged by now: ask the owner.
+            if not connect(target).verify_segment(info.topic, info.partition, info.id):
                 return _GONE, ""
     except LakebedError as error:
         return error.code, str(error)
@@ -224,7 +230,7 @@ def _verdict(target: Target, info: SegmentInfo) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _local(location: str) -> Iterator[Path]:
-    """Return a segment's file on this machine's disk, fetched from the store if need be."""
+    """Yield the path of a segment's file, downloaded from the store if necessary."""
     parts = urlsplit(location)
     if parts.scheme in ("", "file"):
         yield Path(unquote(parts.path) if "%" in parts.path else parts.path)

@@ -41,8 +41,8 @@ _NOT_KEPT: Final = ("time-millis", "time-micros", "duration", "uuid")
 """Logical types that Spark has no type for: their values stay numbers, bytes and texts."""
 
 
-def parsed_schema(text: str) -> Any:
-    """Read an Avro schema, which must be a record's, or say what is wrong with it."""
+def parse_avro_schema(text: str) -> Any:
+    """Parse an Avro schema of a record; raise `InvalidArgumentError` if it is not one."""
     check_packages("avro", "fastavro")
     import fastavro
 
@@ -52,7 +52,7 @@ def parsed_schema(text: str) -> Any:
         raise InvalidArgumentError(f"the schema is not JSON: {error}") from error
     try:
         schema = fastavro.parse_schema(_plain(document))
-    except Exception as error:  # fastavro's errors have no common class below this
+    except Exception as error:  # fastavro's errors have no common base class
         raise InvalidArgumentError(f"not an Avro schema: {error}") from error
     if not isinstance(schema, dict) or schema.get("type") not in ("record", "error"):
         raise InvalidArgumentError("the Avro schema of a source is that of a record")
@@ -62,10 +62,10 @@ def parsed_schema(text: str) -> Any:
 def _plain(schema: Any) -> Any:
     """Return a schema without the logical types whose values Spark could not hold."""
     if isinstance(schema, list):
-        return [_plain(each) for each in schema]
+        return [_plain(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {name: _plain(each) for name, each in schema.items()}
+    kept = {name: _plain(inner) for name, inner in schema.items()}
     if kept.get("logicalType") in _NOT_KEPT:
         del kept["logicalType"]
     return kept
@@ -77,7 +77,7 @@ def arrow_fields(schema: Any) -> pa.StructType:
 
 
 class _Types:
-    """Arrow types of Avro's, which may refer to one another by name."""
+    """Converts Avro types to Arrow types; types may refer to one another by name."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
@@ -113,7 +113,7 @@ class _Types:
         return self.of(self._named[name], path)
 
     def _union(self, kinds: list[Any], path: str) -> pa.DataType:
-        others = [each for each in kinds if each != "null"]
+        others = [kind for kind in kinds if kind != "null"]
         if len(others) != 1:
             raise InvalidArgumentError(
                 "a field must have one type, or a union of one type and null", field=path
@@ -123,8 +123,8 @@ class _Types:
     def _record(self, schema: Any, path: str) -> pa.DataType:
         self._inside.append(schema["name"])
         fields = [
-            (each["name"], self.of(each["type"], f"{path}.{each['name']}"))
-            for each in schema["fields"]
+            (field["name"], self.of(field["type"], f"{path}.{field['name']}"))
+            for field in schema["fields"]
         ]
         self._inside.pop()
         return pa.struct(fields)
@@ -133,19 +133,19 @@ class _Types:
 def decoder(
     text: str, skip_bytes: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for `mapInArrow` that adds decoded fields, and why a value has none."""
+    """Return a function for `mapInArrow` that adds decoded fields, or why there are none."""
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schema = parsed_schema(text)
+        schema = parse_avro_schema(text)
         kind = arrow_fields(schema)
         for batch in batches:
-            fields, problems = _decoded(batch.column("value"), schema, kind, skip_bytes)
+            fields, problems = _decode(batch.column("value"), schema, kind, skip_bytes)
             yield batch.append_column(FIELDS, fields).append_column(PROBLEM, problems)
 
     return decode
 
 
-def _decoded(
+def _decode(
     values: pa.Array, schema: Any, kind: pa.StructType, skip_bytes: int
 ) -> tuple[pa.Array, pa.Array]:
     rows, problems = [], []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from lakebed.errors import PipelineFileError
-from lakebed.spark.pipeline.checks import Problem, read_document
+from lakebed.spark.pipeline.checks import PipelineProblem, read_document
 from lakebed.spark.pipeline.spec import PipelineSpec
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lakebed.spark.pipeline.status import FlowStatus
 
 Expect = Mapping[str, str | tuple[str, str]]
-"""By name: a condition, or a condition and what becomes of a row that does not meet it."""
+"""By name: a condition, or a condition and what happens to a row that does not meet it."""
 
 
 class Pipeline:
@@ -46,7 +46,7 @@ class Pipeline:
         restart: Mapping[str, int | str] | None = None,
     ) -> None:
         self._log = log
-        self._document: dict[str, Any] = _given(
+        self._document: dict[str, Any] = _without_none(
             name=name,
             checkpoint=None if checkpoint is None else os.fspath(checkpoint),
             trigger=trigger,
@@ -107,7 +107,7 @@ class Pipeline:
     def _add(self, kind: str, name: str, **values: Any) -> Self:
         if name in self._document[kind]:
             raise PipelineFileError(f"a {kind} of this name exists already", name=name)
-        self._document[kind][name] = _given(**values)
+        self._document[kind][name] = _without_none(**values)
         return self
 
     @property
@@ -115,7 +115,9 @@ class Pipeline:
         """The pipeline as a value, or a `PipelineFileError` that names every mistake."""
         spec, problems = read_document(self._document, Path.cwd())
         if spec is None:
-            raise PipelineFileError("\n".join(_shown(each) for each in problems if each.fatal))
+            raise PipelineFileError(
+                "\n".join(_describe(problem) for problem in problems if problem.fatal)
+            )
         return spec
 
     def run(
@@ -126,38 +128,39 @@ class Pipeline:
         watch: Watch = lambda _: None,
     ) -> list[FlowStatus]:
         """Run until interrupted; with `available_now`, process what is there, and end."""
-        from lakebed.spark.pipeline.hold import held
+        from lakebed.spark.pipeline.hold import hold
         from lakebed.spark.pipeline.plan import PlanError
         from lakebed.spark.pipeline.run import running
 
         spec = self.spec
         try:
             with (
-                held(spec),
+                hold(spec),
                 running(spec, self._log, spark, available_now=available_now) as run,
             ):
                 return run.run(watch)
         except PlanError as error:
-            raise PipelineFileError(_shown(error.problem)) from error
+            raise PipelineFileError(_describe(error.problem)) from error
 
 
-def _given(**values: Any) -> dict[str, Any]:
-    """Leave out what was not given."""
+def _without_none(**values: Any) -> dict[str, Any]:
+    """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _watermark(given: tuple[str, str] | None) -> dict[str, str] | None:
-    return None if given is None else {"column": given[0], "delay": given[1]}
+def _watermark(watermark: tuple[str, str] | None) -> dict[str, str] | None:
+    return None if watermark is None else {"column": watermark[0], "delay": watermark[1]}
 
 
-def _expect(given: Expect | None) -> dict[str, dict[str, str]] | None:
-    if given is None:
+def _expect(expectations: Expect | None) -> dict[str, dict[str, str]] | None:
+    if expectations is None:
         return None
     pairs = {
-        name: (each, "count") if isinstance(each, str) else each for name, each in given.items()
+        name: (condition, "count") if isinstance(condition, str) else condition
+        for name, condition in expectations.items()
     }
-    return {name: {"check": each[0], "otherwise": each[1]} for name, each in pairs.items()}
+    return {name: {"check": pair[0], "otherwise": pair[1]} for name, pair in pairs.items()}
 
 
-def _shown(problem: Problem) -> str:
+def _describe(problem: PipelineProblem) -> str:
     return f"{'.'.join(problem.path) or 'pipeline'}: {problem.message}"

@@ -1,7 +1,7 @@
-"""A document becomes a pipeline, or a list of everything that is wrong with it.
+"""Parses a document into a pipeline, and lists everything that is wrong with it.
 
-What can be known without a log and without Spark is checked here. The document is what `tomllib`
-gives for a pipeline's file; a pipeline that is written in Python makes the same document.
+Here is checked what needs neither a log nor Spark. The document is what `tomllib` returns for a
+pipeline's file; a pipeline that is written in Python makes the same document.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lakebed.spark.pipeline.fields import IDENTIFIER, SINK_NAME, Fields, Problem, shown
+from lakebed.spark.pipeline.fields import IDENTIFIER, SINK_NAME, Fields, PipelineProblem, show
 from lakebed.spark.pipeline.relations import check_relations
 from lakebed.spark.pipeline.spec import (
     AVAILABLE_NOW,
@@ -20,18 +20,18 @@ from lakebed.spark.pipeline.spec import (
     Decoder,
     Encoder,
     Expectation,
-    Mode,
     Otherwise,
     PipelineSpec,
     Restart,
     Sink,
+    SinkMode,
     Source,
     Step,
     Watermark,
 )
 from lakebed.spark.pipeline.sql_names import tables_of
 
-__all__ = ["Problem", "draft_document", "read_document"]
+__all__ = ["PipelineProblem", "draft_document", "read_document"]
 
 _OF_TOPICS = (
     *("decode", "schema", "schema_file", "separator", "skip_bytes", "starting"),
@@ -42,18 +42,20 @@ _OF_TOPICS = (
 
 def read_document(
     document: Mapping[str, Any], folder: Path
-) -> tuple[PipelineSpec | None, list[Problem]]:
+) -> tuple[PipelineSpec | None, list[PipelineProblem]]:
     """Return the pipeline that a document describes, and every problem; None if one is fatal."""
     spec, problems = draft_document(document, folder)
-    return (None if any(each.fatal for each in problems) else spec), problems
+    return (None if any(problem.fatal for problem in problems) else spec), problems
 
 
-def draft_document(document: Mapping[str, Any], folder: Path) -> tuple[PipelineSpec, list[Problem]]:
-    """Return what can be made out of a document, whatever is wrong with it, and every problem.
+def draft_document(
+    document: Mapping[str, Any], folder: Path
+) -> tuple[PipelineSpec, list[PipelineProblem]]:
+    """Return a draft of a document's pipeline, whatever is wrong with it, and every problem.
 
-    What is wrong is left out of the draft, or is as if it had not been said.
+    Parts that are wrong are left out of the draft, or have their defaults.
     """
-    problems: list[Problem] = []
+    problems: list[PipelineProblem] = []
     top = Fields(document, (), problems)
     name = top.text("name", needed=True) or "pipeline"
     if not SINK_NAME.fullmatch(name):
@@ -62,18 +64,18 @@ def draft_document(document: Mapping[str, Any], folder: Path) -> tuple[PipelineS
     trigger = top.interval("trigger", also=AVAILABLE_NOW) or "1 second"
     dead_letter = top.topic("dead_letter")
     sources = {
-        key: _source(key, each, folder, letters=dead_letter is not None)
-        for key, each in top.tables("source").items()
+        key: _source(key, table, folder, letters=dead_letter is not None)
+        for key, table in top.tables("source").items()
     }
     steps = _steps(top.tables("step"), set(sources))
-    sinks = {key: _sink(key, each) for key, each in top.tables("sink").items()}
+    sinks = {key: _sink(key, table) for key, table in top.tables("sink").items()}
     spark = _spark(top.inner("spark"))
     restart = _restart(top.inner("restart"))
     top.finish()
     spec = PipelineSpec(
         name=name,
         sources=sources,
-        steps=_ordered(steps, problems),
+        steps=_order_steps(steps, problems),
         sinks=sinks,
         log=log,
         checkpoint=checkpoint,
@@ -109,7 +111,7 @@ def _source(name: str, fields: Fields, folder: Path, *, letters: bool) -> Source
         starting=_starting(fields),
         include=_include(fields),
         otherwise=_undecodable(fields, decode, letters=letters),
-        batch_records_max=fields.number("batch_records_max", 1, 2**40),
+        batch_records_max=fields.integer("batch_records_max", 1, 2**40),
         watermark=_watermark(fields),
         expect=_expectations(fields),
     )
@@ -145,7 +147,7 @@ def _schema(fields: Fields, decode: Decoder | None, folder: Path) -> str | None:
 
 
 def _mistaken(fields: Fields, decode: Decoder | None) -> bool:
-    """Return whether `decode` itself is wrong, so that nobody knows what goes with it."""
+    """Return whether `decode` itself is wrong, so that keys that depend on it cannot be judged."""
     return decode is None and fields.has("decode")
 
 
@@ -156,16 +158,16 @@ def _separator(fields: Fields, decode: Decoder | None) -> str:
     if decode != Decoder.CSV and not _mistaken(fields, decode):
         fields.complain("separator is for decode = 'csv'", "separator")
     if not isinstance(value, str) or len(value) != 1:
-        fields.complain(f"separator must be one character, not {shown(value)}", "separator")
+        fields.complain(f"separator must be one character, not {show(value)}", "separator")
         return ","
     return value
 
 
 def _skip_bytes(fields: Fields, decode: Decoder | None) -> int:
-    number = fields.number("skip_bytes", 0, 1024)
-    if number is not None and decode != Decoder.AVRO and not _mistaken(fields, decode):
+    skip_bytes = fields.integer("skip_bytes", 0, 1024)
+    if skip_bytes is not None and decode != Decoder.AVRO and not _mistaken(fields, decode):
         fields.complain("skip_bytes is for decode = 'avro'", "skip_bytes")
-    return number or 0
+    return skip_bytes or 0
 
 
 def _starting(fields: Fields) -> str:
@@ -177,10 +179,10 @@ def _starting(fields: Fields) -> str:
 
 def _include(fields: Fields) -> tuple[str, ...]:
     names = fields.names("include") or ()
-    for each in names:
-        if each not in RECORD_COLUMNS:
+    for name in names:
+        if name not in RECORD_COLUMNS:
             allowed = ", ".join(RECORD_COLUMNS)
-            fields.complain(f"include has {each!r}; a record has {allowed}", "include")
+            fields.complain(f"include has {name!r}; a record has {allowed}", "include")
     return names
 
 
@@ -209,23 +211,23 @@ def _watermark(fields: Fields) -> Watermark | None:
 
 
 def _expectations(fields: Fields) -> tuple[Expectation, ...]:
-    found = []
-    for name, each in fields.tables("expect").items():
-        _check_name(name, each)
-        check = each.text("check", needed=True)
-        otherwise = each.choice("otherwise", Otherwise, Otherwise.COUNT) or Otherwise.COUNT
-        each.finish()
+    expectations = []
+    for name, table in fields.tables("expect").items():
+        _check_name(name, table)
+        check = table.text("check", needed=True)
+        otherwise = table.choice("otherwise", Otherwise, Otherwise.COUNT) or Otherwise.COUNT
+        table.finish()
         if check is not None:
-            found.append(Expectation(name, check, otherwise))
-    return tuple(found)
+            expectations.append(Expectation(name, check, otherwise))
+    return tuple(expectations)
 
 
 def _steps(tables: Mapping[str, Fields], sources: set[str]) -> dict[str, Step]:
-    known = sources | set(tables)
-    return {name: _step(name, fields, known) for name, fields in tables.items()}
+    names = sources | set(tables)
+    return {name: _step(name, fields, names) for name, fields in tables.items()}
 
 
-def _step(name: str, fields: Fields, known: set[str]) -> Step:
+def _step(name: str, fields: Fields, names: set[str]) -> Step:
     _check_name(name, fields)
     sql = fields.text("sql")
     python, function = _function(fields)
@@ -233,9 +235,9 @@ def _step(name: str, fields: Fields, known: set[str]) -> Step:
         fields.complain(f"step.{name} needs either sql or python")
     inputs = fields.names("from")
     if inputs is None and sql is not None:
-        inputs = tuple(each for each in tables_of(sql) if each in known and each != name)
+        inputs = tuple(table for table in tables_of(sql) if table in names and table != name)
         if not inputs:
-            read, there = ", ".join(tables_of(sql)) or "nothing", ", ".join(sorted(known - {name}))
+            read, there = ", ".join(tables_of(sql)) or "nothing", ", ".join(sorted(names - {name}))
             fields.complain(
                 f"the query reads {read}, which is neither a source nor a step; known are {there}",
                 "sql",
@@ -262,7 +264,7 @@ def _function(fields: Fields) -> tuple[str | None, Any]:
     text = fields.text("python")
     module, colon, function = (text or "a:b").partition(":")
     names = [*module.split("."), *function.split(".")]
-    if not colon or not all(each.isidentifier() for each in names):
+    if not colon or not all(name.isidentifier() for name in names):
         fields.complain(f"python must be 'module:function', not {text!r}", "python")
     return text, None
 
@@ -274,7 +276,7 @@ def _sink(name: str, fields: Fields) -> Sink:
     topic, table = fields.topic("topic"), fields.text("table")
     if fields.has("topic") == fields.has("table"):
         fields.complain(f"sink.{name} needs either topic or table")
-    mode = fields.choice("mode", Mode, Mode.APPEND) or Mode.APPEND
+    mode = fields.choice("mode", SinkMode, SinkMode.APPEND) or SinkMode.APPEND
     encode = fields.choice("encode", Encoder, Encoder.TYPED) or Encoder.TYPED
     sink = Sink(
         name,
@@ -284,10 +286,10 @@ def _sink(name: str, fields: Fields) -> Sink:
         key=fields.names("key") or (),
         mode=mode,
         encode=encode,
-        partitions=fields.number("partitions", 1, 10_000) or 1,
+        partitions=fields.integer("partitions", 1, 10_000) or 1,
         order=fields.text("order"),
         delete=fields.text("delete"),
-        buckets=fields.number("buckets", 1, 10_000),
+        buckets=fields.integer("buckets", 1, 10_000),
     )
     _check_sink(sink, fields)
     fields.finish()
@@ -301,7 +303,7 @@ def _check_sink(sink: Sink, fields: Fields) -> None:
     for key in ("order", "delete", "buckets"):
         if fields.has(key):
             fields.complain(f"{key} is for tables only", key)
-    if sink.mode not in (Mode.APPEND, Mode.UPDATE):
+    if sink.mode not in (SinkMode.APPEND, SinkMode.UPDATE):
         fields.complain(f"mode = '{sink.mode}' is for tables: a topic keeps every record", "mode")
     if sink.encode == Encoder.RAW and fields.has("key"):
         fields.complain("with encode = 'raw' the key is the column `key` of the step", "key")
@@ -311,23 +313,23 @@ def _check_table(sink: Sink, fields: Fields) -> None:
     for key in ("encode", "partitions"):
         if fields.has(key):
             fields.complain(f"{key} is for topics only", key)
-    if sink.mode == Mode.UPDATE:
+    if sink.mode == SinkMode.UPDATE:
         fields.complain("mode = 'update' is for topics: use 'current' for a table", "mode")
-    elif sink.mode == Mode.APPEND:
+    elif sink.mode == SinkMode.APPEND:
         for key in ("key", "order", "delete", "buckets"):
             if fields.has(key):
                 fields.complain(f"a table of every row has no {key}: use mode = 'current'", key)
     elif not fields.has("key"):
         fields.complain(f"mode = '{sink.mode}' needs key: the columns that name a row", "mode")
-    if sink.mode == Mode.HISTORY and not fields.has("order"):
+    if sink.mode == SinkMode.HISTORY and not fields.has("order"):
         fields.complain("mode = 'history' needs order: the column with the time of a row", "mode")
 
 
 def _spark(fields: Fields | None) -> dict[str, str]:
     if fields is None:
         return {}
-    found = dict(_settings(fields.values))
-    for name, value in found.items():
+    settings = dict(_settings(fields.values))
+    for name, value in settings.items():
         if not isinstance(value, str | int | bool) or not name.startswith("spark."):
             key = name.partition(".")[0]
             fields.complain(
@@ -335,14 +337,14 @@ def _spark(fields: Fields | None) -> dict[str, str]:
                 " integer or true or false",
                 key,
             )
-    return {name: _setting(value) for name, value in found.items()}
+    return {name: _setting(value) for name, value in settings.items()}
 
 
 def _restart(fields: Fields | None) -> Restart:
     if fields is None:
         return Restart()
     default = Restart()
-    attempts = fields.number("attempts_max", 0, 1_000_000)
+    attempts = fields.integer("attempts_max", 0, 1_000_000)
     backoff_ms = fields.interval_ms("backoff", default.backoff_ms)
     backoff_max_ms = fields.interval_ms("backoff_max", max(default.backoff_max_ms, backoff_ms))
     if backoff_max_ms < backoff_ms:
@@ -359,7 +361,7 @@ def _restart(fields: Fields | None) -> Restart:
 
 
 def _settings(values: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
-    """Return settings with their whole names, whether or not these stood in quotes."""
+    """Yield settings with their full names, whether or not the file has them in quotes."""
     for name, value in values.items():
         whole = f"{before}{name}"
         if isinstance(value, Mapping):
@@ -372,17 +374,21 @@ def _setting(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _ordered(steps: dict[str, Step], problems: list[Problem]) -> dict[str, Step]:
+def _order_steps(steps: dict[str, Step], problems: list[PipelineProblem]) -> dict[str, Step]:
     """Return the steps in an order in which each comes after its inputs.
 
-    Circles are a problem, and are cut, so that whatever else is wrong is found too.
+    A cycle is a problem, and is cut, so that other problems are found too.
     """
-    inputs = {name: [each for each in step.inputs if each in steps] for name, step in steps.items()}
+    inputs = {
+        name: [source for source in step.inputs if source in steps] for name, step in steps.items()
+    }
     try:
         return {name: steps[name] for name in graphlib.TopologicalSorter(inputs).static_order()}
     except graphlib.CycleError as error:
         circle = error.args[1]
         shown = " -> ".join(reversed(circle))
-        problems.append(Problem(("step", circle[0]), f"steps are made from each other: {shown}"))
+        problems.append(
+            PipelineProblem(("step", circle[0]), f"steps are made from each other: {shown}")
+        )
         cut = {name: replace(steps[name], inputs=()) for name in circle}
-        return _ordered({**steps, **cut}, problems)
+        return _order_steps({**steps, **cut}, problems)

@@ -1,8 +1,8 @@
-"""Whether a flow may go on from its checkpoint, or is another one under the same name.
+"""Whether a flow can continue from its checkpoint, or is another flow under the same name.
 
-A checkpoint holds how far each source was read, by its place in the plan, and the state of
-aggregations, joins and deduplication. So a flow may go on if it reads the same topics in the same
-order, keeps the same state, and writes to the same place in the same way. Everything else may
+A checkpoint holds how far each source was read, by its position in the plan, and the state of
+aggregations, joins and deduplication. So a flow can continue if it reads the same topics in the
+same order, keeps the same state, and writes to the same target in the same way. Everything else may
 change: queries without state, functions, conditions, decoding, the trigger.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _NUMBERS: Final = re.compile(r"#\d+L?|-T\d+ms")
-"""What Spark adds to names of columns, and what differs from run to run."""
+"""What Spark adds to names of columns, and differs from run to run."""
 
 _STATEFUL: Final = frozenset(
     ["Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark", "GlobalLimit"]
@@ -28,7 +28,7 @@ _STATEFUL_FUNCTIONS: Final = ("GroupsWithState", "TransformWithState", "InPandas
 
 
 def definition(spec: PipelineSpec, flow: Flow, frame: DataFrame, spark: str) -> dict[str, Any]:
-    """Return what a flow is, as far as its checkpoint depends on it, as plain data."""
+    """Return the properties of a flow that its checkpoint depends on, as plain data."""
     plan = frame._jdf.queryExecution().analyzed()
     sink = flow.sink
     return {
@@ -48,13 +48,13 @@ def _target(spec: PipelineSpec, flow: Flow) -> str:
 
 
 def _nodes(plan: Any) -> Iterator[Any]:
-    """Return the streaming nodes of a plan, from the top, in Spark's order."""
+    """Yield the streaming nodes of a plan, from the top, in Spark's order."""
     if not plan.isStreaming():
         return
     yield plan
     children = plan.children()
-    for number in range(children.size()):
-        yield from _nodes(children.apply(number))
+    for index in range(children.size()):
+        yield from _nodes(children.apply(index))
 
 
 def _topics(plan: Any) -> Iterator[str]:
@@ -67,20 +67,20 @@ def _state(plan: Any) -> Iterator[str]:
     for node in _nodes(plan):
         name = str(node.nodeName())
         joins = name == "Join" and node.left().isStreaming() and node.right().isStreaming()
-        calls = any(each in name for each in _STATEFUL_FUNCTIONS)
+        calls = any(function in name for function in _STATEFUL_FUNCTIONS)
         if joins or calls or name in _STATEFUL:
-            yield _described(name, node)
+            yield _describe(name, node)
 
 
-def _described(name: str, node: Any) -> str:
-    """Describe a node that keeps state: what it does, and the columns it gives."""
+def _describe(name: str, node: Any) -> str:
+    """Describe a node that keeps state: what it does, and its columns."""
     said = _NUMBERS.sub("", str(node.simpleString(10_000))).lstrip("~")  # it marks a stream
     columns = _NUMBERS.sub("", str(node.schema().simpleString()))
     return f"{said} -> {columns}" if said.startswith(name) else f"{name} {said} -> {columns}"
 
 
 def check_compatible(flow: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse a flow that its checkpoint is not of, saying what changed from what to what."""
+    """Raise `PipelineChangedError` with the change, if a flow does not fit its checkpoint."""
     for change in _changes(was, now):
         raise PipelineChangedError(change, flow=flow)
 
@@ -105,7 +105,7 @@ def _state_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return the state that a flow keeps; another version of Spark may word it differently."""
     if one["spark"] == other["spark"]:
         return list(one["state"])
-    return [each.partition(" ")[0] for each in one["state"]]
+    return [node.partition(" ")[0] for node in one["state"]]
 
 
 def _text(value: Any) -> str:

@@ -1,8 +1,7 @@
-"""Records become rows: the columns of a value by JSON, CSV, Avro or a topic's own schema.
+"""Decodes records into rows: a value's columns from JSON, CSV, Avro or the topic's schema.
 
-`opened` gives every record of a source with its decoded columns and, where there are none, the
-reason. A record of a topic that is decoded and has no value, a tombstone, has no columns either,
-and goes no further; it is counted.
+`decode_records` returns every record of a source with its decoded columns or, where there are none,
+the reason. A tombstone in a decoded topic has no columns; it is counted and dropped.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.errors import InvalidArgumentError
-from lakebed.spark.pipeline.avro import FIELDS, PROBLEM, arrow_fields, decoder, parsed_schema
+from lakebed.spark.pipeline.avro import FIELDS, PROBLEM, arrow_fields, decoder, parse_avro_schema
 from lakebed.spark.pipeline.spec import Decoder, Source
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ RECORD: Final = "__record"
 """The column that holds the record itself, before it was decoded."""
 
 
-def opened(frame: DataFrame, source: Source) -> DataFrame:
+def decode_records(frame: DataFrame, source: Source) -> DataFrame:
     """Return the columns `__record`, `__problem` and `__fields` for each record of a source.
 
     `__fields` is a struct; it is null for a tombstone and for a record with a problem.
@@ -36,9 +35,9 @@ def opened(frame: DataFrame, source: Source) -> DataFrame:
         _check_binary(frame, source)
         decoded = frame.withColumn(FIELDS, f.struct("value")).withColumn(PROBLEM, _no_problem())
     else:
-        _check_typed(frame, source)
+        _check_struct(frame, source)
         decoded = frame.withColumn(FIELDS, f.col("value")).withColumn(PROBLEM, _no_problem())
-    record = f.struct(*(f.col(each) for each in frame.columns))
+    record = f.struct(*(f.col(column) for column in frame.columns))
     return decoded.select(record.alias(RECORD), FIELDS, PROBLEM)
 
 
@@ -57,7 +56,7 @@ def _check_binary(frame: DataFrame, source: Source) -> None:
         )
 
 
-def _check_typed(frame: DataFrame, source: Source) -> None:
+def _check_struct(frame: DataFrame, source: Source) -> None:
     if frame.schema["value"].dataType.typeName() != "struct":
         raise InvalidArgumentError(
             "the topic is raw: set decode = 'json', 'avro', 'csv' or 'raw'",
@@ -67,7 +66,7 @@ def _check_typed(frame: DataFrame, source: Source) -> None:
 
 
 def _by_spark(frame: DataFrame, source: Source) -> DataFrame:
-    """Decode by Spark's own functions, which say what they could not decode in one more column."""
+    """Decode with Spark's functions, which put what they could not decode in another column."""
     from pyspark.sql import functions as f
 
     _check_binary(frame, source)
@@ -111,7 +110,7 @@ def _by_avro(frame: DataFrame, source: Source) -> DataFrame:
 
     _check_binary(frame, source)
     schema = source.schema or ""
-    fields = from_arrow_type(arrow_fields(parsed_schema(schema)))
+    fields = from_arrow_type(arrow_fields(parse_avro_schema(schema)))
     whole = StructType(
         [
             *frame.schema.fields,
@@ -123,15 +122,15 @@ def _by_avro(frame: DataFrame, source: Source) -> DataFrame:
 
 
 def rows(frame: DataFrame, source: Source) -> DataFrame:
-    """Return the decoded columns of an opened source, with those of the record that it includes."""
+    """Return the decoded columns of a source, with the columns of the record that it includes."""
     from pyspark.sql import functions as f
 
-    clash = [each for each in source.include if each in frame.select(f"{FIELDS}.*").columns]
+    clash = [column for column in source.include if column in frame.select(f"{FIELDS}.*").columns]
     if clash:
         raise InvalidArgumentError(
             "the value has a column of the same name: leave it out of include",
             source=source.name,
             column=", ".join(clash),
         )
-    included = [f.col(f"{RECORD}.{each}").alias(each) for each in source.include]
+    included = [f.col(f"{RECORD}.{column}").alias(column) for column in source.include]
     return frame.select(f"{FIELDS}.*", *included)

@@ -1,7 +1,7 @@
-"""What is expected of rows: counted for every batch, and what becomes of those that are not so.
+"""Expectations on rows: violations are counted for every batch, and dropped, diverted or fatal.
 
-Counts come by Spark's observed metrics, from the batch as it is processed: no second pass. Dead
-letters are written by a flow of their own, which reads the same source again.
+Counts are Spark's observed metrics of the batch that is processed: no second pass. Dead letters are
+written by a separate flow, which reads the same source again.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from lakebed.spark.pipeline.avro import FIELDS, PROBLEM
-from lakebed.spark.pipeline.decode import RECORD, opened, rows
+from lakebed.spark.pipeline.decode import RECORD, decode_records, rows
 from lakebed.spark.pipeline.spec import Expectation, Otherwise, PipelineSpec, Source, Step
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 BEGIN, END = "lakebed-bad-record(", ")lakebed-bad-record"
-"""Between these stands, in what Spark says of a failed batch, which record was the reason."""
+"""Delimiters of the record that failed a batch, in Spark's message."""
 
 _EXAMPLE_LETTERS: Final = 300
 REASON: Final = "__reason"
 
 
-def accepted(frame: DataFrame, source: Source) -> DataFrame:
-    """Return the rows of a source: decoded, counted, and without those that go elsewhere."""
+def accept(frame: DataFrame, source: Source) -> DataFrame:
+    """Return the rows of a source: decoded, counted, and without rejected ones."""
     from pyspark.sql import functions as f
 
-    records = opened(frame, source)
+    records = decode_records(frame, source)
     problem, tombstone = (
         f.col(PROBLEM).isNotNull(),
         f.col(PROBLEM).isNull() & f.col(FIELDS).isNull(),
@@ -42,7 +42,7 @@ def accepted(frame: DataFrame, source: Source) -> DataFrame:
         where = f"{RECORD}.partition", f"{RECORD}.offset"
         records = records.filter(
             f.when(~problem, f.lit(True)).otherwise(
-                _raised(
+                _fail(
                     f"source={source.name} topic={source.topic}",
                     f.col(PROBLEM),
                     f.format_string("partition=%d offset=%d", *where),
@@ -50,11 +50,13 @@ def accepted(frame: DataFrame, source: Source) -> DataFrame:
             )
         )
     decoded = rows(records.filter(f.col(FIELDS).isNotNull()), source)
-    return expected(decoded, f"source.{source.name}", source.expect)
+    return apply_expectations(decoded, f"source.{source.name}", source.expect)
 
 
-def expected(frame: DataFrame, part: str, expectations: Sequence[Expectation]) -> DataFrame:
-    """Return the rows that may go on, having counted each that is not as expected."""
+def apply_expectations(
+    frame: DataFrame, part: str, expectations: Sequence[Expectation]
+) -> DataFrame:
+    """Return the rows that pass; rows that do not meet an expectation are counted."""
     from pyspark.sql import functions as f
 
     if not expectations:
@@ -62,27 +64,32 @@ def expected(frame: DataFrame, part: str, expectations: Sequence[Expectation]) -
     frame = frame.observe(
         f"{part}.expect",
         f.count(f.lit(1)).alias("rows"),
-        *(f.count_if(~_met(each)).alias(each.name) for each in expectations),
+        *(
+            f.count_if(~_is_met(expectation)).alias(expectation.name)
+            for expectation in expectations
+        ),
     )
-    for each in expectations:
-        if each.otherwise == Otherwise.FAIL:
+    for expectation in expectations:
+        if expectation.otherwise == Otherwise.FAIL:
             row = f.substring(f.to_json(f.struct("*")), 1, _EXAMPLE_LETTERS)
-            raised = _raised(f"expectation={part}.{each.name}", f.lit(f"not {each.check}"), row)
-            frame = frame.filter(f.when(_met(each), f.lit(True)).otherwise(raised))
-        elif each.otherwise != Otherwise.COUNT:
-            frame = frame.filter(_met(each))
+            raised = _fail(
+                f"expectation={part}.{expectation.name}", f.lit(f"not {expectation.check}"), row
+            )
+            frame = frame.filter(f.when(_is_met(expectation), f.lit(True)).otherwise(raised))
+        elif expectation.otherwise != Otherwise.COUNT:
+            frame = frame.filter(_is_met(expectation))
     return frame
 
 
-def _met(expectation: Expectation) -> Column:
-    """Return whether a row is as expected: what is null is not."""
+def _is_met(expectation: Expectation) -> Column:
+    """Return a column: whether a row meets an expectation. Null means that it does not."""
     from pyspark.sql import functions as f
 
     return f.coalesce(f.expr(f"({expectation.check})").cast("boolean"), f.lit(False))
 
 
-def _raised(who: str, reason: Column, record: Column) -> Column:
-    """Return a column that fails the batch, naming who complains, why, and an example."""
+def _fail(who: str, reason: Column, record: Column) -> Column:
+    """Return a column that fails the batch, with the expectation, the reason and an example."""
     from pyspark.sql import functions as f
 
     said = f.concat_ws("|", f.lit(BEGIN + who), reason, f.concat(record, f.lit(END)))
@@ -93,12 +100,16 @@ def letters_of_source(frame: DataFrame, source: Source, spec: PipelineSpec) -> D
     """Return the dead letters of a source: records as they were, with headers that say why."""
     from pyspark.sql import functions as f
 
-    records = opened(frame, source)
+    records = decode_records(frame, source)
     reasons = [f.col(PROBLEM)] if source.otherwise == Otherwise.DEAD_LETTER else []
-    checked = [each for each in source.expect if each.otherwise == Otherwise.DEAD_LETTER]
-    reasons += [f.when(f.col(FIELDS).isNotNull(), _unmet(each)) for each in checked]
-    # Conditions speak of the decoded columns, so these stand beside the record for a while.
-    beside = [f.col(f"{RECORD}.{each}").alias(each) for each in source.include]
+    checked = [
+        expectation
+        for expectation in source.expect
+        if expectation.otherwise == Otherwise.DEAD_LETTER
+    ]
+    reasons += [f.when(f.col(FIELDS).isNotNull(), _unmet(expectation)) for expectation in checked]
+    # Conditions use the decoded columns, so these are beside the record for a moment.
+    beside = [f.col(f"{RECORD}.{column}").alias(column) for column in source.include]
     records = records.select(RECORD, FIELDS, PROBLEM, f"{FIELDS}.*", *beside)
     records = records.select(RECORD, f.concat_ws("; ", *reasons).alias(REASON))
     letters = records.filter(f.col(REASON) != "").select(f"{RECORD}.*", REASON)
@@ -117,7 +128,11 @@ def letters_of_step(frame: DataFrame, step: Step, spec: PipelineSpec) -> DataFra
     """Return the dead letters of a step: its rows as JSON, with headers that say why."""
     from pyspark.sql import functions as f
 
-    reasons = [_unmet(each) for each in step.expect if each.otherwise == Otherwise.DEAD_LETTER]
+    reasons = [
+        _unmet(expectation)
+        for expectation in step.expect
+        if expectation.otherwise == Otherwise.DEAD_LETTER
+    ]
     row = f.to_json(f.struct("*"), {"ignoreNullFields": "false"}).cast("binary")
     letters = frame.select(row.alias("value"), f.concat_ws("; ", *reasons).alias(REASON))
     more = {"lakebed.step": f.lit(step.name), "lakebed.pipeline": f.lit(spec.name)}
@@ -125,11 +140,11 @@ def letters_of_step(frame: DataFrame, step: Step, spec: PipelineSpec) -> DataFra
 
 
 def _unmet(expectation: Expectation) -> Column:
-    """Return why a row is not as expected; null if it is."""
+    """Return a column: why a row does not meet an expectation; null if it does."""
     from pyspark.sql import functions as f
 
     reason = f"expectation {expectation.name}: not {expectation.check}"
-    return f.when(~_met(expectation), f.lit(reason))
+    return f.when(~_is_met(expectation), f.lit(reason))
 
 
 def _letters(records: DataFrame, more: dict[str, Column]) -> DataFrame:
@@ -137,12 +152,12 @@ def _letters(records: DataFrame, more: dict[str, Column]) -> DataFrame:
     from pyspark.sql import functions as f
 
     named = {"lakebed.reason": f.col(REASON), **more}
-    pairs = [part for name, each in named.items() for part in (f.lit(name), each.cast("binary"))]
+    pairs = [part for name, value in named.items() for part in (f.lit(name), value.cast("binary"))]
     headers = f.create_map(*pairs)
     if "headers" in records.columns:
         own = f.map_filter("headers", lambda name, _: ~name.startswith("lakebed."))
         headers = f.map_concat(f.coalesce(own, f.map_filter(headers, _nothing)), headers)
-    kept = [f.col(each) for each in ("key", "timestamp") if each in records.columns]
+    kept = [f.col(column) for column in ("key", "timestamp") if column in records.columns]
     return records.select(_as_bytes(records).alias("value"), *kept, headers.alias("headers"))
 
 

@@ -1,4 +1,4 @@
-"""What a flow failed of, in one sentence: found in what Spark says, which is mostly traces."""
+"""Why a flow failed, in one sentence: found in Spark's message, which is mostly traces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakebed.errors import (
     TransactionTimedOutError,
     UnknownOutcomeError,
 )
-from lakebed.spark.failures import error_in, raised_in
+from lakebed.spark.failures import error_in, python_error_in
 from lakebed.spark.pipeline.expectations import BEGIN, END
 
 _BAD: Final = re.compile(re.escape(BEGIN) + r"(.*?)\|(.*?)\|(.*?)" + re.escape(END), re.DOTALL)
@@ -25,17 +25,17 @@ _LOST: Final = re.compile(
     r"Python worker (?:failed to connect back|exited unexpectedly)|CANNOT_OPEN_SOCKET"
     r"|ExecutorLostFailure|FetchFailedException"
 )
-"""What Spark says of a worker, an executor or a shuffle file that is lost."""
+"""Spark's messages about a lost worker, executor or shuffle file."""
 _UNREACHABLE: Final = re.compile(
     r"java\.net\.(?:Connect|NoRouteToHost|Socket|SocketTimeout|UnknownHost)Exception"
     r"|java\.util\.concurrent\.TimeoutException|RpcTimeoutException|No space left on device"
     r"|AWSClientIOException|AWSServiceThrottledException|AWSStatus500Exception"
 )
-"""What Java says of a machine or a store that does not answer, and of a full disk."""
+"""Java's messages about a machine or store that does not answer, and a full disk."""
 _NETWORK: Final = re.compile(
     r"(?:[\w.]+\.)?(?:Connection\w*|BrokenPipe|Timeout)(?:Error|Exception):"
 )
-"""With this begins an error that a Python function raises if a network fails it."""
+"""How an error begins that a Python function raises if the network fails."""
 
 
 def failure_of(flow: str, said: str) -> LakebedError:
@@ -53,13 +53,13 @@ def may_pass(error: LakebedError, said: str) -> bool:
     """Return True if the batch that failed may succeed when it is repeated.
 
     That is so for retriable errors of the log, and for workers, machines and stores that Spark has
-    lost. Of everything else there is no sign that a repetition would mend it.
+    lost. For everything else there is no sign that a retry would help.
     """
     if not isinstance(error, FlowFailedError):
         return error.retriable or isinstance(error, _REPEATED)
     if _LOST.search(said):
         return True
-    raised = raised_in(said)
+    raised = python_error_in(said)
     if raised is not None:
         return _NETWORK.match(raised) is not None
     return _UNREACHABLE.search(said) is not None
@@ -73,13 +73,13 @@ def first_line(said: str) -> str:
 
 def _bad_record(flow: str, who: str, reason: str, record: str) -> BadRecordError:
     what = "is not as expected" if who.startswith("expectation=") else "cannot be decoded"
-    facts = dict(each.partition("=")[::2] for each in who.split())
+    facts = dict(fact.partition("=")[::2] for fact in who.split())
     return BadRecordError(f"a record {what}: {reason}", flow=flow, **facts, record=record)
 
 
 def _cause(said: str) -> str:
     """Return the error that a Python function raised; if there is none, what Spark says first."""
-    raised = raised_in(said)
+    raised = python_error_in(said)
     if raised is not None:
         return raised
     inner = _TERMINATED.search(said)

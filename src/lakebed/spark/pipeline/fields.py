@@ -1,4 +1,4 @@
-"""Reading a document's values: each by its kind, and a problem for each that is not of it."""
+"""Reads a document's values by type, and reports a problem for each that does not fit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNIT_MS: Final = {
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
-class Problem(NamedTuple):
+class PipelineProblem(NamedTuple):
     """A mistake: at which key, what it is, and what to do."""
 
     path: tuple[str, ...]
@@ -35,16 +35,18 @@ class Problem(NamedTuple):
     fatal: bool = True
     """Whether the pipeline cannot run with it."""
     below: int = 0
-    """In which line of the key's text it is, if that has several."""
+    """The line of the key's text that it is in, if the text has several."""
 
 
 class Fields:
-    """A table of the document. What is asked for and not as it should be is added to the problems.
+    """A table of the document. A value that is read and does not fit is added to the problems.
 
-    `finish` complains about keys that nobody has asked for.
+    `finish` reports the keys that were not read.
     """
 
-    def __init__(self, values: object, path: tuple[str, ...], problems: list[Problem]) -> None:
+    def __init__(
+        self, values: object, path: tuple[str, ...], problems: list[PipelineProblem]
+    ) -> None:
         self.path = path
         self.problems = problems
         self._asked: list[str] = []
@@ -60,10 +62,10 @@ class Fields:
     def complain(self, message: str, key: str | None = None, *, fatal: bool = True) -> None:
         """Add a problem, at a key or at the table."""
         path = self.path if key is None else (*self.path, key)
-        self.problems.append(Problem(path, message, fatal))
+        self.problems.append(PipelineProblem(path, message, fatal))
 
     def has(self, key: str) -> bool:
-        """Return whether the key is there."""
+        """Return whether the table has the key."""
         return key in self.values
 
     def raw(self, key: str) -> Any:
@@ -79,7 +81,7 @@ class Fields:
                 self.complain(f"{self._name()} needs {key}")
             return None
         if not isinstance(value, str) or not value.strip():
-            self.complain(f"{key} must be a text that is not empty, not {shown(value)}", key)
+            self.complain(f"{key} must be a text that is not empty, not {show(value)}", key)
             return None
         return value
 
@@ -116,10 +118,10 @@ class Fields:
         if isinstance(value, str) and value in list(kind):
             return kind(value)
         allowed = ", ".join(kind)
-        self.complain(f"{key} must be one of {allowed}, not {shown(value)}", key)
+        self.complain(f"{key} must be one of {allowed}, not {show(value)}", key)
         return default
 
-    def number(self, key: str, low: int, high: int) -> int | None:
+    def integer(self, key: str, low: int, high: int) -> int | None:
         """Return an integer within bounds."""
         value = self.raw(key)
         if value is None:
@@ -134,14 +136,14 @@ class Fields:
         value = self.raw(key)
         if value is None:
             return None
-        found = [value] if isinstance(value, str) else value
-        proper = isinstance(found, list | tuple) and all(
-            isinstance(each, str) and each for each in found
+        names = [value] if isinstance(value, str) else value
+        proper = isinstance(names, list | tuple) and all(
+            isinstance(name, str) and name for name in names
         )
-        if not proper or not found or len(set(found)) != len(found):
+        if not proper or not names or len(set(names)) != len(names):
             self.complain(f"{key} must be a name or a list of different names", key)
             return None
-        return tuple(found)
+        return tuple(names)
 
     def tables(self, key: str) -> dict[str, Fields]:
         """Return the tables below a key, by name."""
@@ -152,8 +154,8 @@ class Fields:
             self.complain(f"{key} must be tables: [{key}.NAME]", key)
             return {}
         return {
-            name: Fields(each, (*self.path, key, name), self.problems)
-            for name, each in value.items()
+            name: Fields(table, (*self.path, key, name), self.problems)
+            for name, table in value.items()
         }
 
     def inner(self, key: str) -> Fields | None:
@@ -162,15 +164,15 @@ class Fields:
         return None if value is None else Fields(value, (*self.path, key), self.problems)
 
     def finish(self, also: Iterable[str] = ()) -> None:
-        """Complain about keys that mean nothing here."""
-        known = [*dict.fromkeys([*self._asked, *also])]
+        """Report the keys that were not read, except `also`."""
+        allowed = [*dict.fromkeys([*self._asked, *also])]
         for key in self.values:
-            if key not in known:
-                meant = did_you_mean(str(key), known) or f"; known are {', '.join(known)}"
+            if key not in allowed:
+                meant = did_you_mean(str(key), allowed) or f"; known are {', '.join(allowed)}"
                 self.complain(f"unknown key {key!r} in {self._name()}{meant}", key)
 
 
-def shown(value: object) -> str:
-    """Show a value in a message, not all of a long one."""
+def show(value: object) -> str:
+    """Return a value for a message, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lakebed.errors import FlowFailedError, LakebedError
 from lakebed.spark.pipeline.failures import failure_of, first_line, may_pass
 from lakebed.spark.pipeline.spec import Restart
-from lakebed.spark.pipeline.status import RESTARTING, RUNNING, FlowStatus, advanced
+from lakebed.spark.pipeline.status import RESTARTING, RUNNING, FlowStatus, advance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,9 +32,9 @@ POLL_SECONDS: Final = 0.25
 """How often Spark is asked what it has done."""
 _LOOK_SECONDS: Final = 0.02
 _OPENING: Final = "Initializing"
-"""With this begins what Spark says of a query whose sources are not open yet."""
+"""How Spark's status of a query begins whose sources are not open yet."""
 _CAUGHT_UP: Final = "Waiting"
-"""With this begins what Spark says of a query that waits for records or for its next trigger."""
+"""How Spark's status of a query begins that waits for records or for its next trigger."""
 _NOT_UP: Final = "Python worker failed to connect back"
 _STARTS: Final = 5
 
@@ -45,7 +45,7 @@ class FlowQuery:
     def __init__(self, status: FlowStatus, restart: Restart, stopping: Event) -> None:
         self.status = status
         self.failure: str | None = None
-        """What Spark says of the failure that has ended the query, unless it is to be restarted."""
+        """Spark's message about the failure that ended the query, unless it will be restarted."""
         self._restart = restart
         self._stopping = stopping
         self._query: StreamingQuery = None  # type: ignore[assignment]  # given when it is started
@@ -56,27 +56,27 @@ class FlowQuery:
         """The time of the last trigger that was looked at."""
         self._stopped = False
         self._attempts = 0
-        """Restarts without progress since."""
+        """Restarts since the last progress."""
         self._due: float | None = None
         """When to restart it, by the monotonic clock; None if it does not wait for that."""
         self._gave_up: LakebedError | None = None
 
     def guard(self, write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-        """Keep one of our errors that a batch raises in this process, before Spark wraps it."""
+        """Wrap `write` to keep an error of Lakebed that a batch raises, before Spark wraps it."""
 
-        def guarded(frame: DataFrame, batch: int) -> None:
+        def guard_write(frame: DataFrame, batch: int) -> None:
             try:
                 write(frame, batch)
             except LakebedError as error:
                 self._raised = error
                 raise
-            except Exception as error:  # whatever Spark or a function raises in a batch
+            except Exception as error:  # anything that Spark or a function raises in a batch
                 self._said = str(error)
                 # Spark searches the text for what may be an interruption, in a way that does not
                 # survive traces as long as its own.
                 raise FlowFailedError("a batch failed", cause=first_line(self._said)) from None
 
-        return guarded
+        return guard_write
 
     # Starting
 
@@ -105,13 +105,13 @@ class FlowQuery:
     # Watching
 
     def advance(self) -> bool:
-        """Take what the query has done since the last call; return True if there was anything."""
+        """Update the status with the query's progress; return True if there was any."""
         changed, batch = False, self.status.batch
-        for each in self._query.recentProgress:
-            progress = _values(each)
+        for update in self._query.recentProgress:
+            progress = _values(update)
             if progress["timestamp"] > self._seen:
                 self._seen = progress["timestamp"]
-                self.status = advanced(self.status, progress)
+                self.status = advance(self.status, progress)
                 changed = True
         if self._attempts and (self.status.batch != batch or self._has_caught_up()):
             self._attempts = 0
@@ -134,7 +134,7 @@ class FlowQuery:
         return self.failure is not None or self._query.exception() is None
 
     def error(self) -> LakebedError:
-        """Return what the query failed of."""
+        """Return the error that the query failed with."""
         return self._gave_up or self._last_error()
 
     def _last_error(self) -> LakebedError:
@@ -203,7 +203,7 @@ class FlowQuery:
     # Stopping
 
     def finish(self, *, hurried: bool) -> None:
-        """Stop the query: when the batch that runs now is done, unless that is not worth it."""
+        """Stop the query: after the running batch, or at once if `hurried` or failed."""
         if self.failure is None and not hurried:
             self._await_batch()
         self.advance()

@@ -1,14 +1,14 @@
-"""One run of a pipeline at a time: whoever runs it holds the place of its checkpoints.
+"""One run of a pipeline at a time: the process that runs it locks its checkpoints.
 
-Two runs would plan the same batch of a flow differently, and both would take it for their own. The
-hold is a lock of the operating system, which is gone with its process, however that ends:
+Two runs would plan the same batch of a flow differently, and each would take it for its own. The
+lock is one of the operating system, which ends with its process:
 
     a folder            <checkpoint>/.lock
     an object store     <temporary folder>/lakebed-<user>/<digest of the URL>.lock
 
 A lock on a folder holds for every machine that sees it, if its file system has locks. An object
-store has none: two runs on one machine are refused, of a run on another machine there is a warning
-if it has not said that it ended.
+store has none: a second run on one machine is refused, and a run on another machine that has not
+recorded its end is warned about.
 """
 
 from __future__ import annotations
@@ -28,21 +28,25 @@ from typing import Any, Final
 from lakebed.errors import PipelineRunningError, from_os_error
 from lakebed.host import OsDisk
 from lakebed.host.disk import LockHeldError
-from lakebed.spark.pipeline.place import CheckpointFolder
+from lakebed.spark.pipeline.checkpoint_folder import CheckpointFolder
 from lakebed.spark.pipeline.spec import PipelineSpec
-from lakebed.spark.pipeline.status import LIVE, stored
+from lakebed.spark.pipeline.status import LIVE, read_status
 
 _log = logging.getLogger("lakebed.spark")
 
 LOCK: Final = ".lock"
-"""No flow is called so: the names of sinks have no dots."""
+"""No flow has this name: names of sinks have no dots."""
 
 
 @contextlib.contextmanager
-def held(spec: PipelineSpec) -> Iterator[None]:
-    """Hold a pipeline's checkpoints within the block; `PipelineRunningError` if somebody does."""
-    place = CheckpointFolder(spec.place)
-    path = _path(place)
+def hold(spec: PipelineSpec) -> Iterator[None]:
+    """Lock a pipeline's checkpoints within the block.
+
+    Raises:
+        PipelineRunningError: another process has locked them.
+    """
+    checkpoint = CheckpointFolder(spec.checkpoint_location)
+    path = _path(checkpoint)
     disk = OsDisk()
     try:
         disk.make_folder(path.parent)
@@ -50,23 +54,23 @@ def held(spec: PipelineSpec) -> Iterator[None]:
     except LockHeldError as error:
         raise PipelineRunningError(
             "a pipeline runs with these checkpoints already",
-            checkpoint=spec.place,
+            checkpoint=spec.checkpoint_location,
             **_facts(error.owner),
         ) from None
     except OSError as error:
         raise from_os_error(error, "locking the checkpoints of a pipeline", path) from error
     try:
-        if place.folder is None:
-            _warn_of_others(spec, place)
+        if checkpoint.folder is None:
+            _warn_of_others(spec, checkpoint)
         yield
     finally:
         lock.release()
 
 
-def _path(place: CheckpointFolder) -> Path:
-    if place.folder is not None:
-        return place.folder / LOCK
-    digest = hashlib.sha256(place.location.rstrip("/").encode()).hexdigest()
+def _path(checkpoint: CheckpointFolder) -> Path:
+    if checkpoint.folder is not None:
+        return checkpoint.folder / LOCK
+    digest = hashlib.sha256(checkpoint.location.rstrip("/").encode()).hexdigest()
     return Path(tempfile.gettempdir()) / f"lakebed-{os.getuid()}" / f"{digest[:32]}{LOCK}"
 
 
@@ -77,7 +81,7 @@ def _owner(pipeline: str) -> str:
 
 
 def _facts(text: str) -> dict[str, Any]:
-    """Return what whoever holds the lock says of itself; it may be just about to say it."""
+    """Return what the holder of a lock has written into it; it may not have done so yet."""
     try:
         owner = json.loads(text)
         return {name: owner[name] for name in ("pipeline", "pid", "host", "since")}
@@ -85,10 +89,10 @@ def _facts(text: str) -> dict[str, Any]:
         return {"owner": "unknown"}
 
 
-def _warn_of_others(spec: PipelineSpec, place: CheckpointFolder) -> None:
-    """Return which flows may run on another machine, whose locks are not seen from here."""
+def _warn_of_others(spec: PipelineSpec, checkpoint: CheckpointFolder) -> None:
+    """Warn about flows that may run on another machine, whose locks are not visible here."""
     for flow in spec.flows():
-        status = stored(place, flow.name)
+        status = read_status(checkpoint, flow.name)
         host = (status.owner or "").rpartition(":")[0]
         if status.state in LIVE and host != socket.gethostname():
             _log.warning(

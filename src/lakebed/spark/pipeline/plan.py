@@ -1,4 +1,4 @@
-"""A flow as a DataFrame: its sources opened, its steps applied, nothing started yet."""
+"""A flow as a DataFrame: its sources opened and its steps applied, but not started."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from lakebed.errors import InvalidArgumentError, LakebedError
 from lakebed.spark.failures import error_in
 from lakebed.spark.pipeline.expectations import (
-    accepted,
-    expected,
+    accept,
+    apply_expectations,
     letters_of_source,
     letters_of_step,
 )
 from lakebed.spark.pipeline.failures import first_line
-from lakebed.spark.pipeline.fields import Problem
+from lakebed.spark.pipeline.fields import PipelineProblem
 from lakebed.spark.pipeline.spec import Decoder, Flow, PipelineSpec, Sink, Source, Step, Watermark
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ _LINE: Final = re.compile(r"line (\d+),? pos \d+")
 
 
 class PlanError(Exception):
-    """A part of a pipeline that Spark cannot make sense of."""
+    """A part of a pipeline that Spark cannot analyse."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PipelineProblem) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
@@ -50,12 +50,12 @@ class Planner:
             frames[name] = self._part(name, flow, frames)
         return frames[flow.source]
 
-    def problems(self, flow: Flow) -> Iterator[Problem]:
-        """Return what is wrong with a flow; what depends on a wrong part is not judged."""
+    def problems(self, flow: Flow) -> Iterator[PipelineProblem]:
+        """Yield what is wrong with a flow; parts that depend on a wrong part are not checked."""
         frames: dict[str, DataFrame] = {}
         for name in self._spec.upstream(flow.source):
             step = self._spec.steps.get(name)
-            if step is not None and not all(each in frames for each in step.inputs):
+            if step is not None and not all(source in frames for source in step.inputs):
                 continue
             try:
                 frames[name] = self._part(name, flow, frames)
@@ -76,9 +76,9 @@ class Planner:
         self, source: Source, flow: Flow, others: dict[str, DataFrame], *, letters: bool
     ) -> DataFrame:
         if source.table:
-            from lakebed.spark.pipeline.table_source import read_anew
+            from lakebed.spark.pipeline.table_source import read_each_batch
 
-            return read_anew(self._spark, source.table, self._log)
+            return read_each_batch(self._spark, source.table, self._log)
         if source.decode in (Decoder.JSON, Decoder.CSV):
             with _naming(("source", source.name, "schema")):
                 _check_columns(source)
@@ -87,12 +87,12 @@ class Planner:
             return letters_of_source(frame, source, self._spec)
         if "headers" not in source.include:
             frame = frame.drop("headers")
-        return _late(accepted(frame, source), source.watermark)
+        return _late(accept(frame, source), source.watermark)
 
     def _stream(self, source: Source, flow: Flow, others: dict[str, DataFrame]) -> DataFrame:
-        read = {self._spec.sources[each].topic for each in others if each in self._spec.sources}
+        read = {self._spec.sources[name].topic for name in others if name in self._spec.sources}
         group = f"{self._spec.name}.{flow.name}"
-        if source.topic in read:  # its group would say alternately how far each of them is
+        if source.topic in read:  # one group would alternate between the positions of both
             group = f"{group}.{source.name}"
         reader = (
             self._spark.readStream.format("lakebed")
@@ -110,28 +110,28 @@ class Planner:
         inputs = {name: frames[name] for name in step.inputs}
         if step.sql is None:
             with _naming(("step", step.name, "python")):
-                frame = _applied(step, self._spark, inputs, str(self._spec.folder))
+                frame = _apply(step, self._spark, inputs, str(self._spec.folder))
         else:
             with _naming(("step", step.name, "sql"), text=step.sql):
-                for name, each in inputs.items():
-                    each.createOrReplaceTempView(name)
+                for name, frame in inputs.items():
+                    frame.createOrReplaceTempView(name)
                 frame = self._spark.sql(step.sql)
         with _naming(("step", step.name)):
             frame = _late(frame, step.watermark)
         with _naming(("step", step.name, "expect")):
             if letters:
                 return letters_of_step(frame, step, self._spec)
-            return expected(frame, f"step.{step.name}", step.expect)
+            return apply_expectations(frame, f"step.{step.name}", step.expect)
 
 
-def _lacking(sink: Sink, columns: Sequence[str]) -> Iterator[Problem]:
-    """Name the columns that a sink speaks of and its rows do not have."""
-    there = {each.lower() for each in columns}
+def _lacking(sink: Sink, columns: Sequence[str]) -> Iterator[PipelineProblem]:
+    """Yield a problem for each column that a sink names and its rows do not have."""
+    there = {column.lower() for column in columns}
     for key, names in (("key", sink.key), ("order", (sink.order,) if sink.order else ())):
         for name in names:
             if name.lower() not in there:
                 message = f"unknown column {name!r}; known are {', '.join(columns)}"
-                yield Problem(("sink", sink.name, key), message)
+                yield PipelineProblem(("sink", sink.name, key), message)
 
 
 def _late(frame: DataFrame, watermark: Watermark | None) -> DataFrame:
@@ -140,9 +140,7 @@ def _late(frame: DataFrame, watermark: Watermark | None) -> DataFrame:
     return frame.withWatermark(watermark.column, watermark.delay)
 
 
-def _applied(
-    step: Step, spark: SparkSession, inputs: dict[str, DataFrame], folder: str
-) -> DataFrame:
+def _apply(step: Step, spark: SparkSession, inputs: dict[str, DataFrame], folder: str) -> DataFrame:
     from pyspark.sql import DataFrame
 
     frame = function_of(step, folder)(spark, **inputs)
@@ -161,20 +159,20 @@ def function_of(step: Step, folder: str) -> Callable[..., Any]:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        found: Any = importlib.import_module(module)
-        for each in name.split("."):
-            found = getattr(found, each)
-    except Exception as error:  # whatever importing somebody's module may raise
+        function: Any = importlib.import_module(module)
+        for attribute in name.split("."):
+            function = getattr(function, attribute)
+    except Exception as error:  # anything that importing a user's module may raise
         raise InvalidArgumentError(
             f"{step.python} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    if not callable(found):
+    if not callable(function):
         raise InvalidArgumentError(f"{step.python} is not a function")
-    return found  # type: ignore[no-any-return]  # what a user's module holds
+    return function  # type: ignore[no-any-return]  # what a user's module holds
 
 
 def _check_columns(source: Source) -> None:
-    """Have Spark read the schema alone: within a query it would complain about another place."""
+    """Parse the schema alone: within a query Spark would report the error elsewhere."""
     from lakebed.spark.jobs.import_rows import columns_of
 
     columns_of(source.schema or "")
@@ -182,22 +180,22 @@ def _check_columns(source: Source) -> None:
 
 @contextlib.contextmanager
 def _naming(path: tuple[str, ...], text: str = "") -> Iterator[None]:
-    """Return the key to blame for an error of Spark, the log or a function."""
+    """Raise a `PlanError` at this key for an error of Spark, the log or a function."""
     from pyspark.errors import PySparkException
 
     try:
         yield
     except LakebedError as error:
-        raise PlanError(Problem(path, f"{error}; {error.advice}")) from error
+        raise PlanError(PipelineProblem(path, f"{error}; {error.advice}")) from error
     except PySparkException as error:
         said = str(error)
         line = _LINE.search(said)
         below = int(line[1]) if line and "\n" in text else 0
         ours = error_in(said)
         message = first_line(said) if ours is None else f"{ours}; {ours.advice}"
-        raise PlanError(Problem(path, message, below=below)) from error
+        raise PlanError(PipelineProblem(path, message, below=below)) from error
     except Exception as error:
         if path[-1] != "python":
             raise
         message = f"the function failed: {type(error).__name__}: {error}"
-        raise PlanError(Problem(path, message)) from error
+        raise PlanError(PipelineProblem(path, message)) from error

@@ -1,11 +1,10 @@
 """Running a pipeline: every flow a streaming query, in one Spark application.
 
-First everything is looked at that could go wrong: plans, checkpoints, topics and tables. Only then
-does the first flow start. A flow that fails for a reason that may pass is started again, while the
+First everything that could go wrong is checked: plans, checkpoints, topics and tables. Only then
+does the first flow start. A flow that fails for a reason that may pass is restarted while the
 others run; any other failure, and one that has occurred too often in succession, stops the others.
-A flow that was stopped, or killed at any moment, goes on where it was: Spark repeats the batch that
-was not finished, and what a repeated batch has written before is recognised by the log and by the
-tables.
+A flow that was stopped, or killed at any moment, continues where it was: Spark repeats the
+unfinished batch, and the log and the tables recognise what a repeated batch has written before.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ import lakebed
 from lakebed.api.log import Log
 from lakebed.errors import InvalidArgumentError, LakebedError, PipelineChangedError
 from lakebed.spark.java import check_java
+from lakebed.spark.pipeline.checkpoint_folder import FLOW, STATUS, CheckpointFolder
 from lakebed.spark.pipeline.compatibility import check_compatible, definition
-from lakebed.spark.pipeline.fields import Problem
+from lakebed.spark.pipeline.fields import PipelineProblem
 from lakebed.spark.pipeline.flow_query import POLL_SECONDS, FlowQuery
-from lakebed.spark.pipeline.place import FLOW, STATUS, CheckpointFolder
 from lakebed.spark.pipeline.plan import Planner
-from lakebed.spark.pipeline.spec import AVAILABLE_NOW, Flow, Mode, PipelineSpec
-from lakebed.spark.pipeline.status import FlowStatus, lag_of, owner, stored
+from lakebed.spark.pipeline.spec import AVAILABLE_NOW, Flow, PipelineSpec, SinkMode
+from lakebed.spark.pipeline.status import FlowStatus, lag_of, owner, read_status
 from lakebed.spark.pipeline.topic_sink import (
     ready_letters,
     ready_topic,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lakebed.spark")
 
 Watch = Callable[[Sequence[FlowStatus]], None]
-"""Is told how far the flows are, now and then."""
+"""Called at intervals with the status of each flow."""
 
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _QUIET_SECONDS: Final = 60
@@ -61,16 +60,15 @@ def running(
     available_now: bool = False,
     silent: bool = False,
 ) -> Iterator[PipelineRun]:
-    """Return a pipeline that is ready to run, in this session or in one of its own.
+    """Yield a pipeline that is ready to run in `spark`, the active session, or a new one.
 
-    Without one it takes the session that runs, if there is one, wherever that runs. A session of
-    its own is stopped in the end; with `silent` its Java writes nothing.
+    A new session is stopped at the end; with `silent` its JVM writes nothing.
     """
     from lakebed.spark.session import active, session
 
     running_already = spark is not None or active() is not None
     if not running_already:
-        check_java()  # before anything is started, such as a keeper
+        check_java()  # before anything is started, such as a sidecar
     url = url_of(log)
     own = None
     if spark is None and running_already:
@@ -110,24 +108,24 @@ class PipelineRun:
         self._spark = spark
         self._log = log
         self._url = url
-        self._place = CheckpointFolder(spec.place)
+        self._checkpoints = CheckpointFolder(spec.checkpoint_location)
         self._available_now = available_now or spec.trigger == AVAILABLE_NOW
         self._flows: dict[str, FlowQuery] = {}
         self.stopping: Final = threading.Event()
         self.quiet = False
-        """Whether Spark is to say nothing when a flow fails: the error that is raised says why."""
+        """Whether Spark logs nothing when a flow fails: the error that is raised says why."""
 
     def run(self, watch: Watch = lambda _: None) -> list[FlowStatus]:
-        """Start every flow and wait until all have ended, one fails, or `stopping` is set.
+        """Start every flow, and wait until all have ended, one fails, or `stopping` is set.
 
         A flow that fails for a reason that may pass is restarted, as `PipelineSpec.restart` says.
-        Returns how far each flow has come; raises what a flow failed of, when all are stopped.
+        Returns the status of each flow; raises the error of a failed flow once all are stopped.
         """
         if self.quiet:
             self._spark.sparkContext.setLogLevel("OFF")
         try:
             self._start()
-            while not (self.stopping.is_set() or self._failed() or self._ended()):
+            while not (self.stopping.is_set() or self._has_failed() or self._has_ended()):
                 self.stopping.wait(POLL_SECONDS)
                 self._look()
                 self._recover()
@@ -135,49 +133,49 @@ class PipelineRun:
         finally:
             self._stop()
         watch(self.statuses())
-        for each in self._flows.values():
-            if each.failure is not None:
-                raise each.error()
+        for query in self._flows.values():
+            if query.failure is not None:
+                raise query.error()
         return self.statuses()
 
-    def problems(self, flows: Sequence[Flow]) -> list[Problem]:
-        """Let Spark analyse flows; return what it finds wrong, each problem once."""
+    def problems(self, flows: Sequence[Flow]) -> list[PipelineProblem]:
+        """Have Spark analyse flows; return the problems, each once."""
         planner = Planner(self._spec, self._spark, self._url)
-        found = (each for flow in flows for each in planner.problems(flow))
-        return list(dict.fromkeys(found))
+        problems = (problem for flow in flows for problem in planner.problems(flow))
+        return list(dict.fromkeys(problems))
 
     def statuses(self) -> list[FlowStatus]:
         """Return how far each flow has come."""
-        return [each.status for each in self._flows.values()]
+        return [query.status for query in self._flows.values()]
 
     # Starting
 
     def _start(self) -> None:
-        self._place.make()
+        self._checkpoints.make()
         planner = Planner(self._spec, self._spark, self._url)
-        prepared = [self._prepared(planner, flow) for flow in self._spec.flows()]
+        prepared = [self._prepare(planner, flow) for flow in self._spec.flows()]
         for flow, frame, document in prepared:
             self._ready(flow, frame)
-            # Before the query begins: a checkpoint without this file is nobody's.
-            self._place.write(flow.name, FLOW, document)
+            # Before the query begins: a checkpoint without this file belongs to no flow.
+            self._checkpoints.write(flow.name, FLOW, document)
         for flow, frame, document in prepared:
             if not self.stopping.is_set():
-                self._flows[flow.name] = self._started(flow, frame, document)
+                self._flows[flow.name] = self._start_flow(flow, frame, document)
 
-    def _prepared(self, planner: Planner, flow: Flow) -> tuple[Flow, DataFrame, dict[str, Any]]:
+    def _prepare(self, planner: Planner, flow: Flow) -> tuple[Flow, DataFrame, dict[str, Any]]:
         frame = planner.plan(flow)
         now = definition(self._spec, flow, frame, self._spark.version)
-        was = self._place.read(flow.name, FLOW)
-        if was is None and self._place.holds(flow.name):
+        was = self._checkpoints.read(flow.name, FLOW)
+        if was is None and self._checkpoints.holds(flow.name):
             raise PipelineChangedError(
                 "the checkpoint was not made by a pipeline, or its reset was cut short",
                 flow=flow.name,
-                checkpoint=self._place.of(flow.name),
+                checkpoint=self._checkpoints.of(flow.name),
             )
         writer = _writer(self._spec.name, flow.name)
-        if was is not None and self._place.begun(flow.name):
+        if was is not None and self._checkpoints.has_begun(flow.name):
             check_compatible(flow.name, was, now)
-            writer = was["writer"]  # who may have written the batch that is repeated
+            writer = was["writer"]  # the name under which the repeated batch may have been written
         self._check_letters(flow, now)
         return flow, frame, {**now, "pipeline": self._spec.name, "writer": writer}
 
@@ -190,7 +188,7 @@ class PipelineRun:
             )
 
     def _ready(self, flow: Flow, frame: DataFrame) -> None:
-        """Make what a flow writes to, if it is missing."""
+        """Create the target of a flow if it does not exist."""
         if flow.sink is None:
             ready_letters(self._log, str(self._spec.dead_letter))
         elif flow.sink.topic is not None:
@@ -200,14 +198,14 @@ class PipelineRun:
 
             ready_table(self._log, flow.sink, frame)
 
-    def _started(self, flow: Flow, frame: DataFrame, document: Mapping[str, Any]) -> FlowQuery:
-        status = stored(self._place, flow.name).begun(owner())
+    def _start_flow(self, flow: Flow, frame: DataFrame, document: Mapping[str, Any]) -> FlowQuery:
+        status = read_status(self._checkpoints, flow.name).begin(owner())
         self._keep(flow.name, status)
         running = FlowQuery(status, self._spec.restart, self.stopping)
         mode = _output_mode(flow, document["state"])
         writing = self._writing(flow, frame, document, running, updates=mode == "update")
         writing = writing.outputMode(mode).queryName(f"{self._spec.name}.{flow.name}")
-        writing = writing.option("checkpointLocation", self._place.of(flow.name))
+        writing = writing.option("checkpointLocation", self._checkpoints.of(flow.name))
         if self._available_now:
             writing = writing.trigger(availableNow=True)
         else:
@@ -224,7 +222,7 @@ class PipelineRun:
         *,
         updates: bool,
     ) -> DataStreamWriter:
-        """Return what becomes of each batch of a flow."""
+        """Return the stream writer of a flow."""
         sink, writer = flow.sink, str(document["writer"])
         if sink is not None and sink.table is not None:
             from lakebed.spark.pipeline.table_sink import table_writer
@@ -241,7 +239,7 @@ class PipelineRun:
     def _await_quiet(self) -> None:
         """Wait until no flow works on a batch, for a while."""
         for _ in range(round(_QUIET_SECONDS / POLL_SECONDS)):
-            if not any(each.works() for each in self._flows.values()):
+            if not any(query.works() for query in self._flows.values()):
                 return
             if self.stopping.wait(POLL_SECONDS):
                 return
@@ -249,56 +247,60 @@ class PipelineRun:
     # Watching
 
     def _look(self) -> None:
-        """Take what the queries have done since, and write it beside their checkpoints."""
-        for name, each in self._flows.items():
-            if each.advance():
-                if each.status.lag is None:  # Spark does not always say where the topics end
-                    lag = lag_of(each.status.offsets, self._log)
-                    each.status = replace(each.status, lag=lag)
-                self._keep(name, each.status)
+        """Update the status of each flow, and write it beside the checkpoint."""
+        for name, query in self._flows.items():
+            if query.advance():
+                if query.status.lag is None:  # Spark does not always say where the topics end
+                    lag = lag_of(query.status.offsets, self._log)
+                    query.status = replace(query.status, lag=lag)
+                self._keep(name, query.status)
 
     def _recover(self) -> None:
         """Restart flows that have failed for a reason that may pass, each when its time comes."""
-        for name, each in self._flows.items():
-            if each.recover():
-                self._keep(name, each.status)
+        for name, query in self._flows.items():
+            if query.recover():
+                self._keep(name, query.status)
 
     def _keep(self, name: str, status: FlowStatus) -> None:
         try:
-            self._place.write(name, STATUS, status.document())
-        except LakebedError as error:  # a status that cannot be told is no reason to stop
+            self._checkpoints.write(name, STATUS, status.document())
+        except LakebedError as error:  # a status that cannot be written is no reason to stop
             _log.warning("the status of a flow cannot be written: flow=%s %s", name, error)
 
-    def _failed(self) -> bool:
-        return any(each.failure is not None for each in self._flows.values())
+    def _has_failed(self) -> bool:
+        return any(query.failure is not None for query in self._flows.values())
 
-    def _ended(self) -> bool:
-        return all(each.has_ended() for each in self._flows.values())
+    def _has_ended(self) -> bool:
+        return all(query.has_ended() for query in self._flows.values())
 
     # Stopping
 
     def _stop(self) -> None:
         """Stop every query when its running batch is done; at once if one has failed."""
-        hurried = self._failed()
-        for each in self._flows.values():
-            each.finish(hurried=hurried)
+        hurried = self._has_failed()
+        for query in self._flows.values():
+            query.finish(hurried=hurried)
         self._look()
-        for name, each in self._flows.items():
-            state = "stopped" if each.failure is None else "failed"
-            error = None if each.failure is None else str(each.error())
-            each.status = replace(
-                each.status, state=state, error=error, next_attempt=None, rows_per_second=0.0
+        for name, query in self._flows.items():
+            state = "stopped" if query.failure is None else "failed"
+            error = None if query.failure is None else str(query.error())
+            query.status = replace(
+                query.status, state=state, error=error, next_attempt=None, rows_per_second=0.0
             )
-            self._keep(name, each.status)
+            self._keep(name, query.status)
 
 
 def _writer(pipeline: str, flow: str) -> str:
-    """Name whoever writes the batches of a flow, from its first start to its reset."""
+    """Return a new name for the writer of a flow, from its first start to its reset."""
     return f"{pipeline[:40]}.{flow[:40]}.{uuid.uuid4().hex}"
 
 
 def _output_mode(flow: Flow, state: Sequence[str]) -> str:
-    """Choose what an aggregation gives with each batch: final results, or those that changed."""
-    mode = Mode.APPEND if flow.sink is None else flow.sink.mode
-    aggregates = any(each.startswith("Aggregate") for each in state)
-    return "update" if mode == Mode.UPDATE or (mode == Mode.CURRENT and aggregates) else "append"
+    """Return the output mode: final results of aggregations, or changed ones."""
+    mode = SinkMode.APPEND if flow.sink is None else flow.sink.mode
+    aggregates = any(operator.startswith("Aggregate") for operator in state)
+    return (
+        "update"
+        if mode == SinkMode.UPDATE or (mode == SinkMode.CURRENT and aggregates)
+        else "append"
+    )

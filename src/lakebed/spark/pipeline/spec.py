@@ -2,8 +2,8 @@
 
 A pipeline reads *sources* (topics, decoded, or tables), derives *steps* from them (a query each, or
 a function), and writes *sinks* (topics or tables). Each sink is a *flow*: one streaming query with
-a checkpoint of its own. A source or step whose bad records go to the dead-letter topic has one more
-flow for them, so that several sinks do not write them several times.
+its own checkpoint. A source or step whose bad records go to the dead-letter topic has one more flow
+for them, so that several sinks do not write them several times.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 AVAILABLE_NOW: Final = "available-now"
-"""The trigger of a pipeline that works off what there is, and ends."""
+"""The trigger of a pipeline that processes what exists, and ends."""
 
 RECORD_COLUMNS: Final = ("key", "timestamp", "partition", "offset", "headers")
 """The columns of a record, beside its value, that a source can include."""
@@ -43,20 +43,20 @@ class Encoder(enum.StrEnum):
 
 
 class Otherwise(enum.StrEnum):
-    """What becomes of a row that does not do what was expected of it."""
+    """What happens to a row that does not meet an expectation."""
 
     COUNT = "count"
-    """It goes on, and is counted."""
+    """It is counted, and kept."""
     DROP = "drop"
-    """It goes no further, and is counted."""
+    """It is counted, and dropped."""
     DEAD_LETTER = "dead-letter"
-    """It goes to the dead-letter topic instead, and is counted."""
+    """It is counted, and written to the dead-letter topic instead."""
     FAIL = "fail"
     """It stops the pipeline."""
 
 
-class Mode(enum.StrEnum):
-    """What a sink gets: every row, or what becomes of rows with the same key."""
+class SinkMode(enum.StrEnum):
+    """What a sink holds: every row, or the rows of each key combined."""
 
     APPEND = "append"
     """Every row, once it is final."""
@@ -104,7 +104,7 @@ class Source:
     include: tuple[str, ...] = ()
     """Columns of the record that stand beside those of its value."""
     otherwise: Otherwise = Otherwise.FAIL
-    """What becomes of a record that cannot be decoded."""
+    """What happens to a record that cannot be decoded."""
     batch_records_max: int | None = None
     watermark: Watermark | None = None
     expect: tuple[Expectation, ...] = ()
@@ -135,7 +135,7 @@ class Sink:
     topic: str | None = None
     table: str | None = None
     key: tuple[str, ...] = ()
-    mode: Mode = Mode.APPEND
+    mode: SinkMode = SinkMode.APPEND
     encode: Encoder = Encoder.TYPED
     partitions: int = 1
     """Of the topic, if it is made."""
@@ -165,7 +165,7 @@ class Restart:
 
 @dataclass(frozen=True)
 class PipelineSpec:
-    """A pipeline, checked: every name leads somewhere, and nothing goes round in circles."""
+    """A checked pipeline: every name refers to a part, and there are no cycles."""
 
     name: str
     sources: Mapping[str, Source]
@@ -183,7 +183,7 @@ class PipelineSpec:
     """What relative paths are relative to."""
 
     @property
-    def place(self) -> str:
+    def checkpoint_location(self) -> str:
         """Where the checkpoints of the flows are: a URL, or an absolute folder."""
         chosen = self.checkpoint or f".lakebed/{self.name}"
         return chosen if "://" in chosen else str((self.folder / chosen).resolve())
@@ -196,8 +196,8 @@ class PipelineSpec:
 
     def _visit(self, name: str, seen: dict[str, None]) -> None:
         if name not in seen:
-            for each in self.steps[name].inputs if name in self.steps else ():
-                self._visit(each, seen)
+            for source in self.steps[name].inputs if name in self.steps else ():
+                self._visit(source, seen)
             seen[name] = None
 
     def flows(self) -> list[Flow]:
@@ -208,14 +208,14 @@ class PipelineSpec:
         ]
 
     def _with_dead_letters(self) -> Iterator[str]:
-        used = {each for sink in self.sinks.values() for each in self.upstream(sink.source)}
+        used = {name for sink in self.sinks.values() for name in self.upstream(sink.source)}
         parts: list[Source | Step] = [*self.sources.values(), *self.steps.values()]
-        for each in parts:
-            outcomes = [expectation.otherwise for expectation in each.expect]
-            if isinstance(each, Source) and decodes(each):
-                outcomes.append(each.otherwise)
-            if each.name in used and Otherwise.DEAD_LETTER in outcomes:
-                yield each.name
+        for part in parts:
+            outcomes = [expectation.otherwise for expectation in part.expect]
+            if isinstance(part, Source) and decodes(part):
+                outcomes.append(part.otherwise)
+            if part.name in used and Otherwise.DEAD_LETTER in outcomes:
+                yield part.name
 
 
 def decodes(source: Source) -> bool:

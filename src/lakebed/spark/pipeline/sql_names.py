@@ -1,8 +1,7 @@
-"""Which tables a query reads, as far as its text shows: what follows FROM and JOIN.
+"""Which tables a query reads, as far as its text shows: the names after FROM and JOIN.
 
-Enough to draw a pipeline and to order its steps without a Spark session. Names that are no source
-or step (those of a WITH clause, of columns in `extract(YEAR FROM at)`) are for whoever asks to
-leave out.
+Enough to draw a pipeline and to order its steps without a Spark session. The caller leaves out
+names that are neither a source nor a step (of a WITH clause, columns in `extract(YEAR FROM at)`).
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ def tables_of(sql: str) -> list[str]:
 
 
 def _tokens(sql: str) -> list[str]:
-    found = (match[0] for match in _TOKEN.finditer(sql))
-    return [each for each in found if not each.startswith(("--", "/*", "'", '"'))]
+    tokens = (match[0] for match in _TOKEN.finditer(sql))
+    return [token for token in tokens if not token.startswith(("--", "/*", "'", '"'))]
 
 
 def _tables(tokens: list[str]) -> Iterator[str]:

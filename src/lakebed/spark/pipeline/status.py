@@ -1,4 +1,4 @@
-"""What the flows of a pipeline have done: after each batch, and told from the checkpoint later."""
+"""Status of the flows of a pipeline: updated after each batch, and read from the checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from lakebed.api.log import Log
 from lakebed.errors import LakebedError
 from lakebed.spark.offsets import Position, position
-from lakebed.spark.pipeline.place import STATUS, CheckpointFolder
+from lakebed.spark.pipeline.checkpoint_folder import STATUS, CheckpointFolder
 from lakebed.spark.pipeline.spec import PipelineSpec
 
 Counts = Mapping[str, Mapping[str, int]]
@@ -39,7 +39,7 @@ class FlowStatus:
     """How many records were read in all."""
     rows_per_second: float = 0.0
     lag: int | None = None
-    """How many records are not read yet; None if nobody can tell."""
+    """How many records are not read yet; None if that is unknown."""
     offsets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """The next offset to be read, by topic and partition."""
     counts: Counts = field(default_factory=dict)
@@ -51,9 +51,9 @@ class FlowStatus:
     next_attempt: str | None = None
     """When the flow is restarted; None if it does not wait for that."""
     owner: str | None = None
-    """Who runs it: machine and process."""
+    """The process that runs it: machine and process id."""
 
-    def begun(self, owner: str) -> Self:
+    def begin(self, owner: str) -> Self:
         """Return the status of a flow that a new run of its pipeline starts."""
         return replace(
             self,
@@ -66,11 +66,11 @@ class FlowStatus:
         )
 
     def document(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the status as plain data."""
         return asdict(self)
 
 
-def advanced(status: FlowStatus, progress: Mapping[str, Any]) -> FlowStatus:
+def advance(status: FlowStatus, progress: Mapping[str, Any]) -> FlowStatus:
     """Return the status after a trigger; without a batch only the lag changes."""
     read, ends = _positions(progress, "endOffset"), _positions(progress, "latestOffset")
     offsets = _offsets(read) or status.offsets
@@ -85,34 +85,36 @@ def advanced(status: FlowStatus, progress: Mapping[str, Any]) -> FlowStatus:
         time=progress["timestamp"],
         rows=status.rows + progress["numInputRows"],
         rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
-        counts=added(status.counts, progress.get("observedMetrics") or {}),
+        counts=add_counts(status.counts, progress.get("observedMetrics") or {}),
     )
 
 
-def added(counts: Counts, more: Counts) -> Counts:
+def add_counts(counts: Counts, more: Counts) -> Counts:
     """Return the sums of two sets of counts."""
     names = dict.fromkeys([*counts, *more])
     return {name: _sums(counts.get(name, {}), more.get(name, {})) for name in names}
 
 
 def _sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {each: one.get(each, 0) + other.get(each, 0) for each in dict.fromkeys([*one, *other])}
+    return {name: one.get(name, 0) + other.get(name, 0) for name in dict.fromkeys([*one, *other])}
 
 
 def _positions(progress: Mapping[str, Any], name: str) -> list[Position]:
-    found = (source.get(name) for source in progress["sources"])
-    return [position(each) for each in found if isinstance(each, dict)]
+    documents = (source.get(name) for source in progress["sources"])
+    return [position(document) for document in documents if isinstance(document, dict)]
 
 
 def _offsets(positions: list[Position]) -> dict[str, dict[str, int]]:
     """Return offsets by topic and partition; of a topic that is read twice, the lower ones."""
-    found: dict[str, dict[str, int]] = {}
-    for each in positions:
-        for topic, parts in each.offsets.items():
-            known = found.setdefault(topic, {})
-            for number, offset in parts.items():
-                known[str(number)] = min(offset, known.get(str(number), offset))
-    return found
+    offsets_by_topic: dict[str, dict[str, int]] = {}
+    for read in positions:
+        for topic, parts in read.offsets.items():
+            topic_offsets = offsets_by_topic.setdefault(topic, {})
+            for partition, offset in parts.items():
+                topic_offsets[str(partition)] = min(
+                    offset, topic_offsets.get(str(partition), offset)
+                )
+    return offsets_by_topic
 
 
 def _behind(
@@ -121,45 +123,45 @@ def _behind(
     if not ends:
         return None
     return sum(
-        max(0, end - offsets.get(topic, {}).get(number, 0))
+        max(0, end - offsets.get(topic, {}).get(partition, 0))
         for topic, parts in ends.items()
-        for number, end in parts.items()
+        for partition, end in parts.items()
     )
 
 
-def stored(place: CheckpointFolder, flow: str) -> FlowStatus:
-    """Return what was written about a flow after its last batch."""
-    document = place.read(flow, STATUS)
+def read_status(checkpoint: CheckpointFolder, flow: str) -> FlowStatus:
+    """Return the status that was written after a flow's last batch."""
+    document = checkpoint.read(flow, STATUS)
     if document is None:
         return FlowStatus(flow)
     names = FlowStatus.__dataclass_fields__
     return FlowStatus(**{name: value for name, value in document.items() if name in names})
 
 
-def look(spec: PipelineSpec, place: CheckpointFolder, log: Log | None) -> list[FlowStatus]:
-    """Return how far each flow is from its checkpoint; with the log, how far behind that is."""
-    return [_look(place, flow.name, log) for flow in spec.flows()]
+def look(spec: PipelineSpec, checkpoint: CheckpointFolder, log: Log | None) -> list[FlowStatus]:
+    """Return the status of each flow from its checkpoint; with the log, also its lag."""
+    return [_look(checkpoint, flow.name, log) for flow in spec.flows()]
 
 
-def _look(place: CheckpointFolder, flow: str, log: Log | None) -> FlowStatus:
-    status = stored(place, flow)
-    if status.state in LIVE and _is_gone(status.owner):
+def _look(checkpoint: CheckpointFolder, flow: str, log: Log | None) -> FlowStatus:
+    status = read_status(checkpoint, flow)
+    if status.state in LIVE and _has_exited(status.owner):
         status = replace(status, state="killed", next_attempt=None)
-    batch = place.last_batch(flow)
+    batch = checkpoint.last_batch(flow)
     if batch is None:
         return replace(status, batch=None)
-    # What Spark has committed is what holds: our own file is written a moment later.
-    offsets = _offsets(place.positions(flow, batch)) or status.offsets
+    # What Spark has committed is authoritative: the status file is written a moment later.
+    offsets = _offsets(checkpoint.positions(flow, batch)) or status.offsets
     return replace(status, batch=batch, offsets=offsets, lag=lag_of(offsets, log))
 
 
 def owner() -> str:
-    """Name this process."""
+    """Return the name of this process: machine and process id."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def _is_gone(owner: str | None) -> bool:
-    """Return whether a process of this machine does not live any more."""
+def _has_exited(owner: str | None) -> bool:
+    """Return whether a process of this machine has ended; False for other machines."""
     host, _, process = (owner or "").rpartition(":")
     if host != socket.gethostname():
         return False
@@ -173,13 +175,15 @@ def _is_gone(owner: str | None) -> bool:
 
 
 def lag_of(offsets: Mapping[str, Mapping[str, int]], log: Log | None) -> int | None:
-    """Return how many records of a log are not read yet; None if nobody can tell."""
+    """Return how many records of a log are not read yet; None if that is unknown."""
     if log is None:
         return None
     ends = {}
     try:
         for topic in offsets:
-            ends[topic] = {str(number): end for number, (_, end) in log.offsets(topic).items()}
+            ends[topic] = {
+                str(partition): end for partition, (_, end) in log.offsets(topic).items()
+            }
     except LakebedError:  # the topic is gone; the next start will say so
         return None
     return _behind(offsets, ends)

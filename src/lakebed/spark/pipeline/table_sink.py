@@ -1,8 +1,8 @@
-"""Rows into tables: every batch one commit, made once however often it is tried.
+"""Writes rows into tables: every batch is one commit, made once however often it is tried.
 
-A table is one of `log.derived`: made if it is missing, given the columns that it lacks. The writer
-of a flow is remembered by the table with the number of its last batch, so a batch that is repeated
-changes nothing.
+A table of `log.derived` is created if it does not exist, and missing columns are added. The table
+remembers the writer of a flow with the number of its last batch, so a repeated batch changes
+nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakebed.api.log import Log
 from lakebed.errors import InvalidArgumentError, TableChangedError
 from lakebed.host.retry import retry
-from lakebed.spark.pipeline.spec import Mode, Sink
+from lakebed.spark.pipeline.spec import Sink, SinkMode
 from lakebed.spark.pipeline.topic_sink import compute
 from lakebed.spark.types import arrow_schema, plain
 
@@ -26,29 +26,29 @@ _ATTEMPTS: Final = 3
 
 
 def ready_table(log: Log, sink: Sink, frame: DataFrame) -> None:
-    """Make the table of a sink, or give it the columns that it lacks."""
+    """Create the table of a sink, or add the columns that it lacks."""
     name = str(sink.table)
     _check_columns(sink, frame)
-    schema = pa.schema([(each.name, plain(each.type)) for each in arrow_schema(frame.schema)])
+    schema = pa.schema([(field.name, plain(field.type)) for field in arrow_schema(frame.schema)])
     if name not in log.derived.tables():
         more = {} if sink.buckets is None else {"buckets": sink.buckets}
         log.derived.create(name, schema, kind=str(sink.mode), key=sink.key, **more)
         return
-    found = log.derived.describe(name)
-    if (found.kind, found.key) != (str(sink.mode), sink.key):
+    table = log.derived.describe(name)
+    if (table.kind, table.key) != (str(sink.mode), sink.key):
         raise InvalidArgumentError(
             "the table is of another kind: write to another one, or drop it first",
             sink=sink.name,
             table=sink.table,
-            kind=found.kind,
-            key=", ".join(found.key) or "none",
+            kind=table.kind,
+            key=", ".join(table.key) or "none",
         )
     log.derived.evolve(name, schema)  # refuses a column that the table has with another type
 
 
 def _check_columns(sink: Sink, frame: DataFrame) -> None:
     named = [*sink.key, *([sink.order] if sink.order else [])]
-    missing = [each for each in named if each not in frame.columns]
+    missing = [column for column in named if column not in frame.columns]
     if missing:
         raise InvalidArgumentError(
             "the sink names an unknown column",
@@ -56,7 +56,7 @@ def _check_columns(sink: Sink, frame: DataFrame) -> None:
             column=", ".join(missing),
             columns=", ".join(frame.columns),
         )
-    if sink.mode == Mode.HISTORY:
+    if sink.mode == SinkMode.HISTORY:
         kind = frame.schema[str(sink.order)].dataType.typeName()
         if kind != "timestamp":
             raise InvalidArgumentError(
@@ -70,12 +70,12 @@ def _check_columns(sink: Sink, frame: DataFrame) -> None:
 def table_writer(
     log: Log, sink: Sink, writer: str, *, stateful: bool
 ) -> Callable[[DataFrame, int], None]:
-    """Return what writes a batch of a flow into its table."""
+    """Return a function that writes a batch of a flow into its table."""
 
-    def write(frame: DataFrame, number: int) -> None:
+    def write(frame: DataFrame, batch_number: int) -> None:
         # A table that changed is written again, from what it holds then.
         report = retry(
-            lambda: _write(log, sink, writer, frame, number),
+            lambda: _write(log, sink, writer, frame, batch_number),
             TableChangedError,
             attempts_max=_ATTEMPTS,
         )
@@ -85,14 +85,14 @@ def table_writer(
     return write
 
 
-def _write(log: Log, sink: Sink, writer: str, frame: DataFrame, number: int) -> Any:
+def _write(log: Log, sink: Sink, writer: str, frame: DataFrame, batch_number: int) -> Any:
     from lakebed.spark.tables.appending import append
     from lakebed.spark.tables.merging import merge
 
     name = str(sink.table)
-    if sink.mode == Mode.APPEND:
-        return append(log, name, frame, writer=writer, number=number)
-    return merge(log, name, _changes(frame, sink), writer=writer, number=number)
+    if sink.mode == SinkMode.APPEND:
+        return append(log, name, frame, writer=writer, number=batch_number)
+    return merge(log, name, _changes(frame, sink), writer=writer, number=batch_number)
 
 
 def _changes(frame: DataFrame, sink: Sink) -> DataFrame:
@@ -103,6 +103,6 @@ def _changes(frame: DataFrame, sink: Sink) -> DataFrame:
     arrival = f.monotonically_increasing_id()
     order = f.struct(f.col(f"`{sink.order}`"), arrival) if sink.order else arrival
     changes = frame.withColumns({"_deleted": deleted, "_order": order})
-    if sink.mode == Mode.HISTORY:
+    if sink.mode == SinkMode.HISTORY:
         changes = changes.withColumn("_time", f.col(f"`{sink.order}`"))
     return changes

@@ -1,8 +1,8 @@
 """A derived table as a Spark source that is read again for each batch of a stream.
 
-(A DataFrame of files would show forever what the table was when the query began.) Spark plans the
-tasks of a Python source once for a query, so there is one task that says nothing of files: it asks
-for them when it runs, and sees one version of the table.
+(A DataFrame of files would always show the table as it was when the query began.) Spark plans the
+tasks of a Python source once for a query, so there is one task without a list of files: it asks for
+them when it runs, and reads one version of the table.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pyspark.sql.types import StructType
 
 from lakebed.client.config import ClientConfig
 from lakebed.reports.derived import BUCKET, DATA
-from lakebed.spark.connection import connected
+from lakebed.spark.connection import connect
 from lakebed.spark.options import Target
 from lakebed.spark.stores import table_files
-from lakebed.spark.tables.bucket import deleted_positions
-from lakebed.spark.tables.rows import conformed, without
-from lakebed.spark.types import arrow_schema, fitted, plain
+from lakebed.spark.tables.bucket import read_deleted_positions
+from lakebed.spark.tables.rows import conform, without
+from lakebed.spark.types import arrow_schema, fit, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,8 +33,8 @@ _ROWS: Final = 65_536
 """How many rows Spark gets at a time."""
 
 
-def read_anew(spark: SparkSession, table: str, log: str) -> DataFrame:
-    """Return a derived table, as it is whenever it is looked at."""
+def read_each_batch(spark: SparkSession, table: str, log: str) -> DataFrame:
+    """Return a derived table as a DataFrame that reads its current rows for every batch."""
     spark.dataSource.register(TableSource)
     return spark.read.format(FORMAT).option("log", log).option("table", table).load()
 
@@ -44,7 +44,7 @@ class TableSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what it is called in `format(...)`."""
+        """Return the name for `format(...)`."""
         return FORMAT
 
     def schema(self) -> StructType:
@@ -58,12 +58,12 @@ class TableSource(DataSource):
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read what there is when the task runs."""
+        """Return a reader of what the table holds when the task runs."""
         return TableReader(self.options["log"], self.options["table"], schema)
 
 
 def _log(url: str) -> RemoteLog:
-    return connected(Target(url, ClientConfig()))
+    return connect(Target(url, ClientConfig()))
 
 
 class TableReader(DataSourceReader):
@@ -79,15 +79,15 @@ class TableReader(DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, _partition: Any) -> Iterator[pa.RecordBatch]:
-        """Read the rows that live, of all files of one version."""
+        """Yield the live rows of all files of one version."""
         derived = _log(self._log).derived
         store = table_files(derived)
         files = derived.files(self._table).files
-        gone = deleted_positions(files, store)
+        gone = read_deleted_positions(files, store)
         wanted = arrow_schema(self._schema)
         for file in files:
             if file.content == DATA:
                 rows = without(store.read(file.location), gone.get(file.location, ()))
-                rows = conformed(rows, wanted)
-                columns = [fitted(rows.column(each.name), each.type) for each in wanted]
+                rows = conform(rows, wanted)
+                columns = [fit(rows.column(field.name), field.type) for field in wanted]
                 yield from pa.table(columns, schema=wanted).to_batches(_ROWS)

@@ -1,4 +1,4 @@
-"""The file of a pipeline: read, checked, and every mistake told with its line."""
+"""Reads and checks the file of a pipeline; every mistake has its line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from lakebed.errors import PipelineFileError, from_os_error
-from lakebed.spark.pipeline.checks import Problem, draft_document
+from lakebed.spark.pipeline.checks import PipelineProblem, draft_document
 from lakebed.spark.pipeline.spec import PipelineSpec
 
 KeyPath = tuple[str, ...]
@@ -40,16 +40,16 @@ class PipelineFile(NamedTuple):
 
     path: Path
     spec: PipelineSpec | None
-    """None if there is a mistake that is not only worth a note."""
+    """None if there is a mistake that is not just a note."""
     problems: list[FileMistake]
     lines: dict[KeyPath, int]
     draft: PipelineSpec | None = None
-    """What can be made out of it, mistakes or not; None if it is no TOML."""
+    """The pipeline as far as it can be read; None if the file is not TOML."""
     wrong: frozenset[KeyPath] = frozenset()
-    """The keys with mistakes that are not only worth a note."""
+    """The keys with mistakes that are not just notes."""
 
-    def found(self, problem: Problem) -> FileMistake:
-        """Return a problem its line."""
+    def locate(self, problem: PipelineProblem) -> FileMistake:
+        """Return a problem with its line in the file."""
         line = line_of(self.lines, problem.path)
         if problem.below:
             line += problem.below - 1 + self._begins_below(line)
@@ -60,16 +60,16 @@ class PipelineFile(NamedTuple):
         lines = self.path.read_text("utf8").splitlines()
         return lines[line - 1].rstrip().endswith(('"""', "'''"))
 
-    def checked(self) -> PipelineSpec:
-        """Return the pipeline, or refuse a file with mistakes by naming all of them."""
+    def check(self) -> PipelineSpec:
+        """Return the pipeline; raise `PipelineFileError` with all mistakes of the file."""
         if self.spec is None:
             raise refusal(self.problems)
         return self.spec
 
 
 def refusal(problems: list[FileMistake]) -> PipelineFileError:
-    """Return the error that names every mistake, each on a line of its own."""
-    fatal = [str(each) for each in problems if each.fatal]
+    """Return the error that lists every mistake, one a line."""
+    fatal = [str(problem) for problem in problems if problem.fatal]
     return PipelineFileError("\n".join(fatal))
 
 
@@ -87,16 +87,18 @@ def read_pipeline(path: Path) -> PipelineFile:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         return PipelineFile(path, None, [_syntax(path, text, error)], {})
-    return checked_document(path, document, lines_of(text))
+    return check_document(path, document, lines_of(text))
 
 
-def checked_document(path: Path, document: Any, lines: dict[KeyPath, int]) -> PipelineFile:
+def check_document(path: Path, document: Any, lines: dict[KeyPath, int]) -> PipelineFile:
     """Check a document; return every problem with its line, in the order of the lines."""
     draft, problems = draft_document(document, path.parent)
-    wrong = frozenset(each.path for each in problems if each.fatal)
+    wrong = frozenset(problem.path for problem in problems if problem.fatal)
     file = PipelineFile(path, None if wrong else draft, [], lines, draft, wrong)
-    found = sorted((file.found(each) for each in problems), key=lambda each: each.line)
-    return file._replace(problems=found)
+    mistakes = sorted(
+        (file.locate(problem) for problem in problems), key=lambda mistake: mistake.line
+    )
+    return file._replace(problems=mistakes)
 
 
 def _syntax(path: Path, text: str, error: tomllib.TOMLDecodeError) -> FileMistake:
@@ -117,38 +119,41 @@ def line_of(lines: dict[KeyPath, int], path: KeyPath) -> int:
 def lines_of(text: str) -> dict[KeyPath, int]:
     """Return the line of each table and key of a document that `tomllib` accepts.
 
-    Keys of an inline table are on the line on which they stand.
+    A key of an inline table has the line that it is written on.
     """
     lines: dict[KeyPath, int] = {}
-    for number, path in _keys(text):
+    for line, path in _keys(text):
         for length in range(1, len(path) + 1):
-            lines.setdefault(path[:length], number)
+            lines.setdefault(path[:length], line)
     return lines
 
 
 def _keys(text: str) -> Iterator[tuple[int, KeyPath]]:
     table: KeyPath = ()
     scanner = _Scanner()
-    for number, line in enumerate(text.splitlines(), 1):
+    for line_number, line in enumerate(text.splitlines(), 1):
         if scanner.inside:
-            yield from ((number, (*scanner.key, each)) for each in scanner.scan(line))
+            yield from ((line_number, (*scanner.key, key_part)) for key_part in scanner.scan(line))
             continue
         header, key = _HEADER.fullmatch(line), _KEY.match(line)
         if header:
             table = _parts(header[1])
-            yield number, table
+            yield line_number, table
         elif key:
             scanner.key = (*table, *_parts(key[1]))
-            yield number, scanner.key
-            yield from ((number, (*scanner.key, each)) for each in scanner.scan(line[key.end() :]))
+            yield line_number, scanner.key
+            yield from (
+                (line_number, (*scanner.key, key_part))
+                for key_part in scanner.scan(line[key.end() :])
+            )
 
 
 def _parts(text: str) -> KeyPath:
-    return tuple(each.strip("\"'") for each in _PART.findall(text))
+    return tuple(part.strip("\"'") for part in _PART.findall(text))
 
 
 class _Scanner:
-    """Knows whether a value goes on in the next line: a long text, an array or an inline table."""
+    """Tracks whether a value continues on the next line: a long text, array or inline table."""
 
     def __init__(self) -> None:
         self.key: KeyPath = ()

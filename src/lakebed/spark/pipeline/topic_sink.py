@@ -1,4 +1,4 @@
-"""Rows into topics: the topic made if it is missing, and rows as its records."""
+"""Writes rows into topics: creates the topic if it does not exist, and makes records of rows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def ready_topic(log: Log, sink: Sink, frame: DataFrame) -> None:
-    """Make the topic of a sink, or check that it takes what the sink writes."""
+    """Create the topic of a sink, or check that it takes what the sink writes."""
     topic = str(sink.topic)
     columns = frame.columns
-    missing = [each for each in sink.key if each not in columns]
+    missing = [column for column in sink.key if column not in columns]
     if missing:
         raise InvalidArgumentError(
             "the key names an unknown column",
@@ -32,16 +32,16 @@ def ready_topic(log: Log, sink: Sink, frame: DataFrame) -> None:
     if topic not in log.topics():
         log.create_topic(topic, partitions=sink.partitions, schema=wanted)
         return
-    found = log.describe_topic(topic).schema
-    if (found is None) != (wanted is None):
-        kind = "raw: say encode = 'json'" if found is None else "typed: leave out encode"
+    schema = log.describe_topic(topic).schema
+    if (schema is None) != (wanted is None):
+        kind = "raw: say encode = 'json'" if schema is None else "typed: leave out encode"
         raise SchemaMismatchError(f"the topic is {kind}", sink=sink.name, topic=sink.topic)
-    if found is not None and wanted is not None:
-        _check_fields(sink, found, wanted)
+    if schema is not None and wanted is not None:
+        _check_fields(sink, schema, wanted)
 
 
 def ready_letters(log: Log, topic: str) -> None:
-    """Make the dead-letter topic, or check that it is raw."""
+    """Create the dead-letter topic, or check that it is raw."""
     if topic not in log.topics():
         log.create_topic(topic)
     elif log.describe_topic(topic).schema is not None:
@@ -53,13 +53,13 @@ def ready_letters(log: Log, topic: str) -> None:
 def _schema(frame: DataFrame) -> pa.Schema:
     """Return the fields of a topic that takes these rows: each of them may be null."""
     fields = arrow_schema(frame.schema)
-    return pa.schema([(each.name, plain(each.type)) for each in fields])
+    return pa.schema([(field.name, plain(field.type)) for field in fields])
 
 
-def _check_fields(sink: Sink, found: pa.Schema, wanted: pa.Schema) -> None:
+def _check_fields(sink: Sink, schema: pa.Schema, wanted: pa.Schema) -> None:
     for field in wanted:
-        place = found.get_field_index(field.name)
-        if place < 0:
+        index = schema.get_field_index(field.name)
+        if index < 0:
             raise SchemaMismatchError(
                 "the topic does not have this field: add it with `lakebed topic alter`, or "
                 "leave it out",
@@ -67,19 +67,19 @@ def _check_fields(sink: Sink, found: pa.Schema, wanted: pa.Schema) -> None:
                 topic=sink.topic,
                 field=field.name,
             )
-        if plain(found.field(place).type) != field.type:
+        if plain(schema.field(index).type) != field.type:
             raise SchemaMismatchError(
                 "the topic has another type for a field: cast it in the query",
                 sink=sink.name,
                 topic=sink.topic,
                 field=field.name,
                 type=field.type,
-                wanted=found.field(place).type,
+                wanted=schema.field(index).type,
             )
 
 
 def records(frame: DataFrame, sink: Sink) -> DataFrame:
-    """Return the rows of a sink as records: value, key, and what else the step says itself."""
+    """Return the rows of a sink as records: value and key, or all columns if it is raw."""
     from pyspark.sql import functions as f
 
     if sink.encode == Encoder.RAW:
@@ -97,13 +97,15 @@ def topic_writer(log: Log, url: str, topic: str, writer: str) -> Callable[[DataF
     A batch that is repeated is known by the writer and its number, as that of a sink by its query.
     """
 
-    def write(frame: DataFrame, number: int) -> None:
+    def write(frame: DataFrame, batch_number: int) -> None:
         done = log.committed_number(writer)
-        if done is not None and number <= done:
+        if done is not None and batch_number <= done:
             compute(frame)
             return
         sink = frame.write.format("lakebed").mode("append").option("log", url)
-        sink.option("topic", topic).option("txnAppId", writer).option("txnVersion", number).save()
+        sink.option("topic", topic).option("txnAppId", writer).option(
+            "txnVersion", batch_number
+        ).save()
 
     return write
 
@@ -117,9 +119,9 @@ def _key(frame: DataFrame, sink: Sink) -> Column:
     """Return the key of a record: the text of its column, or of several as a JSON array."""
     from pyspark.sql import functions as f
 
-    columns = [f.col(f"`{each}`") for each in sink.key]
+    columns = [f.col(f"`{column}`") for column in sink.key]
     if len(columns) > 1:
-        return f.to_json(f.array(*(each.cast("string") for each in columns))).cast("binary")
+        return f.to_json(f.array(*(column.cast("string") for column in columns))).cast("binary")
     if frame.schema[sink.key[0]].dataType.typeName() == "binary":
         return columns[0]
     return columns[0].cast("string").cast("binary")

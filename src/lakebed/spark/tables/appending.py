@@ -14,8 +14,8 @@ from lakebed.host.table_files import TableFiles
 from lakebed.reports.derived import DATA, DerivedTable, Positions
 from lakebed.spark.stores import table_files
 from lakebed.spark.tables.bucket import INSERTED, REPORT
-from lakebed.spark.tables.merging import TableReport, committed, written
-from lakebed.spark.tables.rows import conformed
+from lakebed.spark.tables.merging import TableReport, commit_report, hit_written
+from lakebed.spark.tables.rows import conform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ATTEMPTS: Final = 5
 """How often a commit is tried while others change the table."""
 _FILE_BYTES: Final = 256 << 20
-"""About as much, as it is in memory, goes into one file."""
+"""The size of the rows of one file, in memory, about."""
 
 
 def append(
@@ -50,7 +50,7 @@ def append(
         return TableReport(name, table.version, duplicate=True)
     task = _Task(table, log.derived.place(name), table_files(log.derived))
     told = _run(rows, task)
-    written()
+    hit_written()
     return commit_files(log, table, told, writer, number, positions)
 
 
@@ -59,12 +59,13 @@ def commit_files(
     table: DerivedTable,
     told: pa.Table,
     writer: str,
-    number: int,
+    commit_number: int,
     positions: Positions | None,
 ) -> TableReport:
-    """Commit files with new rows, which are right whatever else has happened to the table.
+    """Commit files with new rows, which are valid whatever else has changed in the table.
 
-    A table that has changed meanwhile is no reason to write them again; one made again is.
+    A table that has changed in the meantime does not invalidate them; a table that was created
+    again does.
     """
 
     def look_again(error: TableChangedError) -> None:
@@ -75,7 +76,7 @@ def commit_files(
         table = now
 
     return retry(
-        lambda: committed(log, table, told, writer, number, positions),
+        lambda: commit_report(log, table, told, writer, commit_number, positions),
         TableChangedError,
         attempts_max=_ATTEMPTS,
         on_error=look_again,
@@ -85,19 +86,19 @@ def commit_files(
 class _Task:
     """Writes the rows of a partition of a data frame. It can be pickled."""
 
-    def __init__(self, table: DerivedTable, place: str, store: TableFiles) -> None:
+    def __init__(self, table: DerivedTable, folder: str, store: TableFiles) -> None:
         self._schema = table.schema
-        self._place = place
+        self._folder = folder
         self._store = store
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write rows, and tell of each file."""
+        """Write rows, and yield a report of each file."""
         for rows in _portions(batches):
-            table = conformed(rows, self._schema)
-            place = f"{self._place}/{uuid.uuid4().hex}.parquet"
-            done = self._store.write(place, self._schema, [table])
+            table = conform(rows, self._schema)
+            location = f"{self._folder}/{uuid.uuid4().hex}.parquet"
+            done = self._store.write(location, self._schema, [table])
             told = [(DATA, done.location, done.rows, done.bytes), (INSERTED, "", done.rows, 0)]
-            columns = [list(each) for each in zip(*told, strict=True)]
+            columns = [list(column) for column in zip(*told, strict=True)]
             yield from pa.table([[0, 0], *columns], schema=REPORT).to_batches()
 
 
@@ -106,7 +107,7 @@ def _portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     for batch in batches:
         if batch.num_rows:
             held.append(batch)
-        if sum(each.nbytes for each in held) >= _FILE_BYTES:
+        if sum(part.nbytes for part in held) >= _FILE_BYTES:
             yield pa.Table.from_batches(held)
             held = []
     if held:

@@ -14,27 +14,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.reports.derived import IS_CURRENT, VALID_FROM, VALID_TO
-from lakebed.spark.tables.rows import conformed, ends_key, in_order, key_codes
+from lakebed.spark.tables.rows import conform, ends_key, in_order, key_codes
 
 if TYPE_CHECKING:
-    from lakebed.spark.tables.bucket import _Bucket
+    from lakebed.spark.tables.bucket import BucketChange
 
 TIME = "_time"
 _DELETED = "_deleted"
 _TIME_TYPE = pa.timestamp("us", "UTC")
 
 
-def versions(bucket: _Bucket, changes: pa.Table) -> pa.Table:
+def versions(bucket: BucketChange, changes: pa.Table) -> pa.Table:
     """Mark the current versions of changed keys, and return them and the new ones as rows."""
     task = bucket.task
     bucket.remove(changes, also=IS_CURRENT)
-    old = bucket.removed_rows()
+    old = bucket.read_removed_rows()
     schema = _wide(task.table.schema, changes, task.order.columns)
     new = changes.append_column(VALID_FROM, changes.column(TIME).cast(_TIME_TYPE))
-    rows = pa.concat_tables([conformed(old, schema), conformed(new, schema)]).combine_chunks()
+    rows = pa.concat_tables([conform(old, schema), conform(new, schema)]).combine_chunks()
     codes = key_codes(rows, task.table.key)
     sequence = in_order(rows, codes, task.order)  # the current version has no order, and is first
-    return _chained(rows.take(pa.array(sequence)), codes[sequence])
+    return _chain(rows.take(pa.array(sequence)), codes[sequence])
 
 
 def _wide(schema: pa.Schema, changes: pa.Table, order: tuple[str, ...]) -> pa.Schema:
@@ -42,16 +42,16 @@ def _wide(schema: pa.Schema, changes: pa.Table, order: tuple[str, ...]) -> pa.Sc
     return pa.schema([*schema, pa.field(_DELETED, pa.bool_()), *extra])
 
 
-def _chained(rows: pa.Table, codes: Any) -> pa.Table:
+def _chain(rows: pa.Table, codes: Any) -> pa.Table:
     """Return versions, sorted by key and order, each with its end, and without the deletions."""
     last = ends_key(codes)
     following = np.append(np.arange(1, len(codes)), 0)
     numbers = pa.array(following, mask=last)
     ends = rows.column(VALID_FROM).take(numbers)
-    rows = _replaced(rows, VALID_TO, ends)
-    rows = _replaced(rows, IS_CURRENT, pa.array(last))
+    rows = _replace(rows, VALID_TO, ends)
+    rows = _replace(rows, IS_CURRENT, pa.array(last))
     return rows.filter(pc.invert(rows.column(_DELETED).fill_null(False)))
 
 
-def _replaced(rows: pa.Table, name: str, values: Any) -> pa.Table:
+def _replace(rows: pa.Table, name: str, values: Any) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index(name), name, values)

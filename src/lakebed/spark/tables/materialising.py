@@ -1,8 +1,8 @@
-"""A topic as a table of what its keys are now, or were, kept up with the topic run by run.
+"""A topic as a table of its keys, current or with their history, updated run by run.
 
-A run reads the topic from where the table stands to the log's present end, and commits the changes
-with the new positions in one swap. So a run that is killed leaves nothing behind that counts, one
-that is repeated finds nothing to do, and two at a time cannot both commit.
+A run reads the topic from the table's positions to the log's present end, and commits the changes
+with the new positions in one swap. So a run that is killed leaves no visible change, one that is
+repeated finds nothing to do, and of two concurrent runs only one can commit.
 
 The record's key is the table's key, or fields of a typed value are. A record without a value
 deletes its key. Of the records of a key the one with the highest offset is the latest. Keys move to
@@ -29,7 +29,7 @@ from lakebed.reports.topics import TopicInfo
 from lakebed.spark.tables.bucket import DELETED
 from lakebed.spark.tables.history import TIME
 from lakebed.spark.tables.merging import apply
-from lakebed.spark.tables.reading import opened
+from lakebed.spark.tables.reading import open_log
 from lakebed.types import Progress, say_nothing
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ class MaterialiseReport:
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """What of a topic becomes which columns."""
+class _TablePlan:
+    """Which fields of a topic become which columns."""
 
     topic: str
     key: tuple[str, ...]
     own_key: bool
-    """The key is in the value, and not the record's."""
+    """Whether the key is in the value, and not the record's key."""
     fields: tuple[str, ...]
     """Fields of the value that become columns; none if the value is one column."""
     schema: pa.Schema
@@ -98,21 +98,21 @@ def materialise(
     """
     if kind not in ("current", "history"):
         raise InvalidArgumentError("kind must be 'current' or 'history'", kind=repr(kind))
-    owner = opened(spark, log)
+    owner = open_log(spark, log)
     tell = progress or say_nothing
     name = table or topic
-    found = _found(owner, name)  # before the topic, which then is never behind the table
+    existing = _find(owner, name)  # before the topic, so that the topic is never behind the table
     info = owner.describe_topic(topic)
-    ends = {each.partition: each.end for each in info.partitions}
+    ends = {part.partition: part.end for part in info.partitions}
     plan = _plan(info, key, flatten=flatten)
-    before, created = _table(owner, name, found, plan, kind, buckets, info)
+    before, created = _table(owner, name, existing, plan, kind, buckets, info)
     made = before.table
-    grown = len([each for each in plan.schema.names if each not in made.schema.names])
+    grown = len([column for column in plan.schema.names if column not in made.schema.names])
     if grown:
         before = _same(owner.derived.evolve(name, plan.schema), made.version, before.files)
         made = before.table
     starts = _starts(made, info)
-    records = sum(end - starts[number] for number, end in ends.items())
+    records = sum(end - starts[partition] for partition, end in ends.items())
     if not records:
         return MaterialiseReport(
             made.name, topic, made.version, columns_added=grown, created=created
@@ -123,7 +123,7 @@ def materialise(
     return report
 
 
-def _plan(info: TopicInfo, key: str | Sequence[str] | None, *, flatten: bool) -> _Plan:
+def _plan(info: TopicInfo, key: str | Sequence[str] | None, *, flatten: bool) -> _TablePlan:
     chosen = () if key is None else (key,) if isinstance(key, str) else tuple(key)
     typed = info.schema is not None
     if chosen and not (typed and flatten):
@@ -133,16 +133,16 @@ def _plan(info: TopicInfo, key: str | Sequence[str] | None, *, flatten: bool) ->
     if info.schema is None or not flatten:
         value = pa.binary() if info.schema is None else pa.struct(list(info.schema))
         schema = pa.schema([("key", pa.binary()), ("value", value)])
-        return _Plan(info.name, ("key",), own_key=False, fields=(), schema=schema)
+        return _TablePlan(info.name, ("key",), own_key=False, fields=(), schema=schema)
     fields = tuple(info.schema.names)
     if chosen:
-        return _Plan(info.name, chosen, own_key=True, fields=fields, schema=info.schema)
-    name = "record_key" if "key" in (each.lower() for each in fields) else "key"
+        return _TablePlan(info.name, chosen, own_key=True, fields=fields, schema=info.schema)
+    name = "record_key" if "key" in (field.lower() for field in fields) else "key"
     schema = pa.schema([pa.field(name, pa.binary()), *info.schema])
-    return _Plan(info.name, (name,), own_key=False, fields=fields, schema=schema)
+    return _TablePlan(info.name, (name,), own_key=False, fields=fields, schema=schema)
 
 
-def _found(log: Log, name: str) -> DerivedFiles | None:
+def _find(log: Log, name: str) -> DerivedFiles | None:
     try:
         return log.derived.files(name)
     except TableNotFoundError:
@@ -165,26 +165,26 @@ def _table(
     log: Log,
     name: str,
     files: DerivedFiles | None,
-    plan: _Plan,
+    plan: _TablePlan,
     kind: str,
     buckets: int | None,
     info: TopicInfo,
 ) -> tuple[DerivedFiles, bool]:
-    """Return the table and its files, made if there is none; one of another shape is refused."""
+    """Return the table and its files, and whether it was created; raise if it does not fit."""
     created = files is None
     if files is None:
         wanted = buckets or _buckets(info.records)
         made = log.derived.create(name, plan.schema, kind=kind, key=plan.key, buckets=wanted)
         files = _same(made, 0, ())
-    found = files.table
-    if (found.kind, found.key) != (kind, plan.key) or buckets not in (None, found.buckets):
+    table = files.table
+    if (table.kind, table.key) != (kind, plan.key) or buckets not in (None, table.buckets):
         raise InvalidArgumentError(
             "the table is of another kind, has another key or another number of buckets: drop it,"
             " or choose another name",
             table=name,
-            kind=found.kind,
-            key=",".join(found.key),
-            buckets=found.buckets,
+            kind=table.kind,
+            key=",".join(table.key),
+            buckets=table.buckets,
         )
     return files, created
 
@@ -199,11 +199,11 @@ def _writer(info: TopicInfo) -> str:
 
 
 def _starts(table: DerivedTable, info: TopicInfo) -> dict[int, int]:
-    """Return where to go on in each partition; refuse to leave anything out."""
+    """Return the next offset of each partition; raise if records between were removed."""
     others = [
-        each
-        for each in table.writers
-        if each.startswith(f"materialise {info.name} ") and each != _writer(info)
+        writer
+        for writer in table.writers
+        if writer.startswith(f"materialise {info.name} ") and writer != _writer(info)
     ]
     if others:
         raise InvalidArgumentError(
@@ -212,20 +212,20 @@ def _starts(table: DerivedTable, info: TopicInfo) -> dict[int, int]:
         )
     positions = table.positions.get(info.name, {})
     starts = {}
-    for each in info.partitions:
-        start = positions.get(each.partition, 0 if positions else each.earliest)
-        if start < each.earliest or start > each.end:
+    for part in info.partitions:
+        start = positions.get(part.partition, 0 if positions else part.earliest)
+        if start < part.earliest or start > part.end:
             raise OffsetOutOfRangeError(
                 "records that the table has not read were removed: drop the table, and create "
                 "it again from the remaining records",
                 table=table.name,
                 topic=info.name,
-                partition=each.partition,
+                partition=part.partition,
                 position=start,
-                earliest=each.earliest,
-                end=each.end,
+                earliest=part.earliest,
+                end=part.end,
             )
-        starts[each.partition] = start
+        starts[part.partition] = start
     return starts
 
 
@@ -233,7 +233,7 @@ def _run(
     spark: SparkSession,
     log: Log,
     before: DerivedFiles,
-    plan: _Plan,
+    plan: _TablePlan,
     info: TopicInfo,
     starts: Mapping[int, int],
     ends: Mapping[int, int],
@@ -244,10 +244,10 @@ def _run(
 ) -> MaterialiseReport:
     from pyspark.sql import Observation
 
-    from lakebed.spark.frames import read
+    from lakebed.spark.batch_reads import read
 
     table = before.table
-    # A partition that was added since is for the next run: its position is not committed.
+    # A partition that was added since is left to the next run: its position is not committed.
     frame = read(spark, plan.topic, log=log, start=starts, until=ends, partitions=sorted(ends))
     counts = Observation()
     changes = _changes(frame, plan, counts, table.kind)
@@ -275,7 +275,7 @@ def _run(
     )
 
 
-def _changes(frame: DataFrame, plan: _Plan, counts: Any, kind: str) -> DataFrame:
+def _changes(frame: DataFrame, plan: _TablePlan, counts: Any, kind: str) -> DataFrame:
     """Return records as changes of the table."""
     from pyspark.sql import functions as f
 

@@ -39,7 +39,7 @@ from lakebed.spark.tables.bucket import (
     REPORT,
     Task,
 )
-from lakebed.spark.tables.folding import by_bucket, folded
+from lakebed.spark.tables.folding import buckets_to_fold, by_bucket
 from lakebed.spark.tables.history import TIME
 from lakebed.spark.tables.rows import RowOrder
 
@@ -99,36 +99,39 @@ def apply(
     before: DerivedFiles,
     changes: DataFrame,
     writer: str,
-    number: int,
+    commit_number: int,
     positions: Positions | None,
     moved: Sequence[int] = (),
 ) -> TableReport:
-    """Apply changes to a table that is as it was at `before`.
+    """Apply changes to a table whose state is `before`.
 
     `moved` are the parts of `_order`, in their order, for keys whose changes differ in the first.
+
+    Raises:
+        TableChangedError: the table has changed since.
     """
     table = before.table
-    prepared, order = _prepared(changes, table)
+    prepared, order = _prepare(changes, table)
     files = by_bucket(before.files)
     task = Task(
         table=table,
         files=files,
-        place=f"{table.location}/data/{uuid.uuid4().hex}",
+        folder=f"{table.location}/data/{uuid.uuid4().hex}",
         store=table_files(log.derived),
-        order=RowOrder(order, tuple(order[each] for each in moved)),
-        folded=folded(files, table.buckets),
+        order=RowOrder(order, tuple(order[index] for index in moved)),
+        folded=buckets_to_fold(files, table.buckets),
     )
     told = _run(prepared, task)
-    written()
-    return committed(log, table, told, writer, number, positions)
+    hit_written()
+    return commit_report(log, table, told, writer, commit_number, positions)
 
 
-def written() -> None:
-    """Report that the files of a run are there, and not committed yet."""
+def hit_written() -> None:
+    """Hit the failpoint: the files of a run are written, and not committed yet."""
     _WRITTEN.hit()
 
 
-def _prepared(changes: DataFrame, table: DerivedTable) -> tuple[DataFrame, tuple[str, ...]]:
+def _prepare(changes: DataFrame, table: DerivedTable) -> tuple[DataFrame, tuple[str, ...]]:
     """Return the changes with their bucket, and the columns that order them."""
     from pyspark.sql import functions as f
 
@@ -137,9 +140,9 @@ def _prepared(changes: DataFrame, table: DerivedTable) -> tuple[DataFrame, tuple
     order = _ordering(changes)
     key = _keys(table)
     columns = [
-        key.get(each, f.col(_quoted(each)))
-        for each in wanted_columns(table)
-        if each in changes.columns
+        key.get(name, f.col(_quote(name)))
+        for name in input_columns(table)
+        if name in changes.columns
     ]
     bucket = f.pmod(f.xxhash64(*key.values()), f.lit(table.buckets)).cast("int").alias(BUCKET)
     deleted = f.coalesce(f.col(DELETED), f.lit(False)).alias(DELETED)
@@ -149,26 +152,26 @@ def _prepared(changes: DataFrame, table: DerivedTable) -> tuple[DataFrame, tuple
 
 
 def _keys(table: DerivedTable) -> dict[str, Column]:
-    """Return the columns of the key in the table's own types: a hash differs from type to type."""
+    """Return the columns of the key in the table's types: a hash differs from type to type."""
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_type
 
     kinds = {
-        each: from_arrow_type(table.schema.field(each).type, prefer_timestamp_ntz=True)
-        for each in table.key
+        name: from_arrow_type(table.schema.field(name).type, prefer_timestamp_ntz=True)
+        for name in table.key
     }
-    return {each: f.col(_quoted(each)).cast(kind).alias(each) for each, kind in kinds.items()}
+    return {name: f.col(_quote(name)).cast(kind).alias(name) for name, kind in kinds.items()}
 
 
-def wanted_columns(table: DerivedTable) -> list[str]:
-    """Return the columns that rows of a table have when they come in."""
+def input_columns(table: DerivedTable) -> list[str]:
+    """Return the columns of rows that a caller passes in."""
     technical = _TECHNICAL if table.kind == "history" else {BUCKET}
-    return [each for each in table.schema.names if each not in technical]
+    return [name for name in table.schema.names if name not in technical]
 
 
 def _check_columns(changes: DataFrame, table: DerivedTable, needed: Sequence[str]) -> None:
-    missing = [each for each in (*table.key, *needed) if each not in changes.columns]
-    unknown = set(changes.columns).difference(wanted_columns(table), needed)
+    missing = [name for name in (*table.key, *needed) if name not in changes.columns]
+    unknown = set(changes.columns).difference(input_columns(table), needed)
     if missing or unknown:
         raise InvalidArgumentError(
             "the changes do not have the table's columns",
@@ -186,13 +189,13 @@ def _ordering(changes: DataFrame) -> dict[str, Column]:
     kind = changes.schema["_order"].dataType
     parts = ["_order"]
     if isinstance(kind, StructType):
-        parts = [f"_order.{_quoted(each)}" for each in kind.names]
+        parts = [f"_order.{_quote(name)}" for name in kind.names]
     return {
         f"{ORDER}{index}": f.col(part).alias(f"{ORDER}{index}") for index, part in enumerate(parts)
     }
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -206,31 +209,31 @@ def _run(prepared: DataFrame, task: Task) -> pa.Table:
     return groups.toArrow()
 
 
-def committed(
+def commit_report(
     log: Log,
     table: DerivedTable,
     told: pa.Table,
     writer: str,
-    number: int,
+    commit_number: int,
     positions: Positions | None,
 ) -> TableReport:
-    """Commit what tasks have reported."""
+    """Commit the files that tasks have reported, once for `writer` and `commit_number`."""
     rows: list[Mapping[str, Any]] = told.to_pylist()
-    refused = [each for each in rows if each["what"] == REFUSED]
+    refused = [row for row in rows if row["what"] == REFUSED]
     if refused:
         raise InvalidArgumentError(
             refused[0]["location"] + ": leave such rows out", table=table.name
         )
     added = [
-        DerivedFile(each["location"], each["bucket"], each["what"], each["rows"], each["bytes"])
-        for each in rows
-        if each["what"] in (DATA, DELETES)
+        DerivedFile(row["location"], row["bucket"], row["what"], row["rows"], row["bytes"])
+        for row in rows
+        if row["what"] in (DATA, DELETES)
     ]
-    removed = [each["location"] for each in rows if each["what"] == REMOVED]
+    removed = [row["location"] for row in rows if row["what"] == REMOVED]
     done = log.derived.commit(
         table.name,
         writer=writer,
-        number=number,
+        number=commit_number,
         added=added,
         removed=removed,
         positions=positions,
@@ -242,9 +245,9 @@ def committed(
     return TableReport(
         table=table.name,
         version=done.version,
-        inserted=sum(each["rows"] for each in rows if each["what"] == INSERTED),
-        removed=sum(each["rows"] for each in rows if each["what"] == GONE),
+        inserted=sum(row["rows"] for row in rows if row["what"] == INSERTED),
+        removed=sum(row["rows"] for row in rows if row["what"] == GONE),
         files_added=len(added),
         files_removed=len(removed),
-        bytes_written=sum(each.bytes for each in added),
+        bytes_written=sum(file.bytes for file in added),
     )

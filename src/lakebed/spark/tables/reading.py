@@ -31,51 +31,51 @@ def read_table(
     """Return a derived table as a DataFrame of what it holds now.
 
     What is committed later is not part of it. Files stay for the lake's grace time after a commit
-    has replaced them; a DataFrame used for longer is read again. With `technical` it has the
-    column `_bucket` too.
+    has replaced them; call `read_table` again for a DataFrame that is used for longer. With
+    `technical` it has the column `_bucket` too.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from lakebed.spark.frames import reads_natively
+    from lakebed.spark.batch_reads import reads_natively
 
-    owner = opened(spark, log)
-    found = owner.derived.files(name)
-    schema = from_arrow_schema(_without_ids(found.table.schema))
-    if not found.files:
+    owner = open_log(spark, log)
+    derived = owner.derived.files(name)
+    schema = from_arrow_schema(_without_ids(derived.table.schema))
+    if not derived.files:
         frame = spark.createDataFrame([], schema)
-    elif reads_natively(spark, found.table.location):
-        frame = _native(spark, found, schema)
+    elif reads_natively(spark, derived.table.location):
+        frame = _native(spark, derived, schema)
     else:
-        frame = _by_workers(spark, found, schema, table_files(owner.derived))
+        frame = _by_workers(spark, derived, schema, table_files(owner.derived))
     return frame if technical else frame.drop(BUCKET)
 
 
-def opened(spark: SparkSession, log: Log | str | os.PathLike[str]) -> Log:
-    """Return the log itself: as it is, or connected to where its folder or URL is served."""
+def open_log(spark: SparkSession, log: Log | str | os.PathLike[str]) -> Log:
+    """Return an open log as it is; connect to the server of a folder or URL."""
     from lakebed.api.log import Log
     from lakebed.client.config import ClientConfig
-    from lakebed.spark.connection import connected
+    from lakebed.spark.connection import connect
     from lakebed.spark.options import Target
     from lakebed.spark.session import log_of
 
     if isinstance(log, Log):
         return log
-    return connected(Target(log_of(spark, log), ClientConfig()))
+    return connect(Target(log_of(spark, log), ClientConfig()))
 
 
 def _without_ids(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(each.name, each.type) for each in schema])
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
-def _native(spark: SparkSession, found: DerivedFiles, schema: StructType) -> DataFrame:
-    from lakebed.spark.frames import parquet
+def _native(spark: SparkSession, derived: DerivedFiles, schema: StructType) -> DataFrame:
+    from lakebed.spark.batch_reads import parquet
 
     whole: list[str] = []
     cut: list[str] = []
     positions: list[str] = []
-    for files in by_bucket(found.files).values():
-        deletes = [each.location for each in files if each.content == DELETES]
-        places = [each.location for each in files if each.content == DATA]
+    for files in by_bucket(derived.files).values():
+        deletes = [file.location for file in files if file.content == DELETES]
+        places = [file.location for file in files if file.content == DATA]
         (cut if deletes else whole).extend(places)
         positions += deletes
     parts = []
@@ -91,11 +91,11 @@ def _cut(
 ) -> DataFrame:
     """Read files without the rows whose positions are deleted.
 
-    A file is known by its name, which is its own; paths are written in more than one way.
+    Files are matched by their unique names; paths are written in more than one way.
     """
     from pyspark.sql import functions as f
 
-    from lakebed.spark.frames import parquet
+    from lakebed.spark.batch_reads import parquet
 
     rows = parquet(spark, places, schema)
     numbered = rows.select(
@@ -111,21 +111,21 @@ def _cut(
 
 
 def _by_workers(
-    spark: SparkSession, found: DerivedFiles, schema: StructType, store: TableFiles
+    spark: SparkSession, derived: DerivedFiles, schema: StructType, store: TableFiles
 ) -> DataFrame:
-    buckets = by_bucket(found.files)
-    if not found.table.key:  # every file by itself
-        buckets = dict(enumerate((each,) for each in found.files))
-    columns = found.table.schema
+    buckets = by_bucket(derived.files)
+    if not derived.table.key:  # every file alone
+        buckets = dict(enumerate((file,) for file in derived.files))
+    columns = derived.table.schema
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from lakebed.spark.tables.bucket import living_rows
 
         for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from _plain_batches(living_rows(buckets[number], store, columns))
+            for bucket in batch.column(0).to_pylist():
+                yield from _plain_batches(living_rows(buckets[bucket], store, columns))
 
-    numbers = spark.createDataFrame([(each,) for each in sorted(buckets)], "bucket int")
+    numbers = spark.createDataFrame([(bucket,) for bucket in sorted(buckets)], "bucket int")
     return numbers.repartition(len(buckets), "bucket").mapInArrow(rows, schema)
 
 

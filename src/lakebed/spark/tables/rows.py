@@ -18,7 +18,7 @@ Numbers = Any
 
 
 def key_codes(rows: pa.Table, key: Sequence[str]) -> Numbers:
-    """Return a number for the key of each row; the same for equal keys, and for no others."""
+    """Return a number for the key of each row, equal exactly for equal keys."""
     codes: Any = None
     for name in key:
         encoded = rows.column(name).combine_chunks().dictionary_encode()
@@ -43,8 +43,8 @@ class RowOrder(NamedTuple):
 
 
 def in_order(rows: pa.Table, codes: Numbers, order: RowOrder) -> Numbers:
-    """Return the rows' numbers, key by key, each key's rows in their order, the latest one last."""
-    sequence = _sorted(rows, codes, order.columns)
+    """Return row numbers key by key, the rows of a key in their order, the latest one last."""
+    sequence = _sort_indices(rows, codes, order.columns)
     if not order.moved or len(codes) < 2:
         return sequence
     first = rows.column(order.columns[0]).combine_chunks().dictionary_encode()
@@ -54,11 +54,11 @@ def in_order(rows: pa.Table, codes: Numbers, order: RowOrder) -> Numbers:
     if not moved.any():
         return sequence
     chosen = np.isin(sorted_codes, sorted_codes[1:][moved])
-    return np.where(chosen, _sorted(rows, codes, order.moved), sequence)
+    return np.where(chosen, _sort_indices(rows, codes, order.moved), sequence)
 
 
-def _sorted(rows: pa.Table, codes: Numbers, columns: Sequence[str]) -> Numbers:
-    """Return the rows' numbers by key and these columns; what has no order comes first."""
+def _sort_indices(rows: pa.Table, codes: Numbers, columns: Sequence[str]) -> Numbers:
+    """Return row numbers sorted by key and these columns; rows without an order come first."""
     values = [rows.column(name).combine_chunks() for name in columns]
     ordered = values[0].is_valid().cast(pa.int8())
     ranked = pa.table([pa.array(codes), ordered, *values], names=["key", "ordered", *columns])
@@ -67,7 +67,7 @@ def _sorted(rows: pa.Table, codes: Numbers, columns: Sequence[str]) -> Numbers:
 
 
 def ends_key(codes: Numbers) -> Numbers:
-    """Return of each row, of rows that are sorted by key, whether it is the last of its key."""
+    """Return whether each row is the last of its key, of rows that are sorted by key."""
     return np.append(codes[1:] != codes[:-1], True) if len(codes) else np.zeros(0, bool)
 
 
@@ -80,7 +80,7 @@ def latest(rows: pa.Table, key: Sequence[str], order: RowOrder) -> pa.Table:
     return rows.take(pa.array(sequence[ends_key(codes[sequence])]))
 
 
-def found(rows: pa.Table, wanted: pa.Table, key: Sequence[str]) -> Numbers:
+def matching_rows(rows: pa.Table, wanted: pa.Table, key: Sequence[str]) -> Numbers:
     """Return the numbers of the rows that have one of the keys of `wanted`, ascending."""
     if len(key) == 1:
         values = wanted.column(key[0]).combine_chunks()
@@ -92,7 +92,7 @@ def found(rows: pa.Table, wanted: pa.Table, key: Sequence[str]) -> Numbers:
 
 
 def without(rows: pa.Table, numbers: Numbers) -> pa.Table:
-    """Return the rows but those of these numbers."""
+    """Return the rows except those with these numbers."""
     if not len(numbers):
         return rows
     mask = np.ones(len(rows), bool)
@@ -100,8 +100,8 @@ def without(rows: pa.Table, numbers: Numbers) -> pa.Table:
     return rows.filter(pa.array(mask))
 
 
-def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the rows with exactly these columns; those that they lack are null."""
+def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the rows with exactly the columns of a schema; missing ones are null."""
     columns = [
         rows.column(field.name).cast(field.type)
         if field.name in rows.column_names
@@ -111,6 +111,6 @@ def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def sorted_by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+def sort_by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """Return the rows in the order of their keys, so that readers can skip others."""
     return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in key]))

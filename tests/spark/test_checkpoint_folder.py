@@ -11,7 +11,7 @@ import lakebed
 from lakebed.errors import PipelineChangedError
 from lakebed.host.store import ObjectStore
 from lakebed.spark import Pipeline
-from lakebed.spark.pipeline.place import FLOW, STATUS, CheckpointFolder
+from lakebed.spark.pipeline.checkpoint_folder import FLOW, STATUS, CheckpointFolder
 from lakebed.spark.pipeline.plan import Planner
 from lakebed.spark.pipeline.run import PipelineRun
 from lakebed.spark.serving import url_of
@@ -55,7 +55,7 @@ def test_what_an_interrupted_reset_leaves_belongs_to_nobody(
     assert (place.read("paid", FLOW) is None) == (removed > 0)
     assert place.remove("paid") == len(SPARKS) + 2 - removed
     assert not place.holds("paid")
-    assert not place.begun("paid")
+    assert not place.has_begun("paid")
 
 
 def test_a_flow_has_a_new_writer_until_it_has_begun_and_is_refused_after_half_a_reset(
@@ -68,12 +68,12 @@ def test_a_flow_has_a_new_writer_until_it_has_begun_and_is_refused_after_half_a_
             "orders", topic="orders", decode="raw"
         )
         spec = made.sink("paid", "orders", topic="paid", encode="raw").spec
-        place = CheckpointFolder(spec.place)
+        place = CheckpointFolder(spec.checkpoint_location)
         run = PipelineRun(spec, spark, log, url_of(log))
         planner = Planner(spec, spark, url_of(log))
 
         def writer() -> Any:
-            _, _, document = run._prepared(planner, spec.flows()[0])
+            _, _, document = run._prepare(planner, spec.flows()[0])
             place.make()
             place.write("paid", FLOW, document)
             return document["writer"]

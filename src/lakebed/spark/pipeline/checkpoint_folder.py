@@ -1,13 +1,13 @@
-"""The place of a pipeline's checkpoints: what Spark writes there, and what is written beside it.
+"""The folder of a pipeline's checkpoints: Spark's files, and the files of Lakebed beside them.
 
-    <checkpoint>/.lock                   held by whoever runs the pipeline
-    <checkpoint>/<flow>/flow.json        what the flow was when it was started last
+    <checkpoint>/.lock                   held by the process that runs the pipeline
+    <checkpoint>/<flow>/flow.json        the definition of the flow at its last start
     <checkpoint>/<flow>/status.json      what its last batch did
     <checkpoint>/<flow>/offsets/N        Spark's: what batch N reads, written before it begins
     <checkpoint>/<flow>/commits/N        Spark's: batch N is done
 
-Our files are written whole or not at all. Spark's are only read, so that the state of a pipeline
-can be told whether or not it runs.
+Lakebed's files are written atomically. Spark's are only read, to report the state of a pipeline
+whether or not it runs.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class CheckpointFolder:
         self._store = ObjectStore(location if separator else f"file://{location}", {})
 
     def make(self) -> None:
-        """Make the folder, if it is one and is not there."""
+        """Create the folder if it does not exist, unless it is in an object store."""
         if self.folder is not None:
             OsDisk().make_folder(self.folder)
 
     def of(self, flow: str) -> str:
-        """Return the place of a flow's checkpoint, for Spark."""
+        """Return the location of a flow's checkpoint, for Spark."""
         return f"{self.location.rstrip('/')}/{flow}"
 
     def read(self, flow: str, name: str) -> dict[str, Any] | None:
-        """Return one of our documents about a flow; None if there is none."""
+        """Return a document of Lakebed about a flow; None if it does not exist."""
         data = self._bytes(f"{flow}/{name}")
         if data is None:
             return None
@@ -69,17 +69,17 @@ class CheckpointFolder:
         return dict(document)
 
     def write(self, flow: str, name: str, values: Mapping[str, Any]) -> None:
-        """Write one of our documents about a flow, whole or not at all."""
+        """Write a document of Lakebed about a flow, atomically."""
         text = json.dumps({"version": _VERSION, **values}, indent=1, sort_keys=True)
         self._store.put(f"{flow}/{name}", memoryview(text.encode()))
 
-    def begun(self, flow: str) -> bool:
-        """Return whether the flow has begun a batch, of which there may be something written."""
+    def has_begun(self, flow: str) -> bool:
+        """Return whether the flow has begun a batch, and may have written a part of it."""
         return self._names(flow, "offsets") != []
 
     def holds(self, flow: str) -> bool:
-        """Return whether there is anything of Spark's, be it what an interrupted removal left."""
-        return any(each.name not in _ours(flow) for each in self._listing(flow))
+        """Return whether files of Spark exist, even if only an interrupted removal left them."""
+        return any(file.name not in _ours(flow) for file in self._listing(flow))
 
     def last_batch(self, flow: str) -> int | None:
         """Return the number of the last batch that is done; None if there is none."""
@@ -95,16 +95,17 @@ class CheckpointFolder:
     def remove(self, flow: str) -> int:
         """Remove the checkpoint of a flow; return how many files it had.
 
-        Ours go first: what a removal leaves that is cut short is nobody's, and is not gone on from.
+        Lakebed's files are removed first: a flow does not continue from what an interrupted
+        removal leaves.
         """
         ours = _ours(flow)
-        found = [each.name for each in self._listing(flow)]
-        for name in sorted(found, key=lambda each: (each not in ours, each)):
+        names = [file.name for file in self._listing(flow)]
+        for name in sorted(names, key=lambda path: (path not in ours, path)):
             self._store.remove(name)
-        return len(found)
+        return len(names)
 
     def _names(self, flow: str, kind: str) -> list[int]:
-        names = (each.name.rpartition("/")[2] for each in self._listing(f"{flow}/{kind}"))
+        names = (file.name.rpartition("/")[2] for file in self._listing(f"{flow}/{kind}"))
         return [int(name) for name in names if name.isdecimal()]
 
     def _listing(self, folder: str) -> list[Any]:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from lakebed.client.config import ClientConfig
 from lakebed.errors import InvalidArgumentError
-from lakebed.spark.connection import connected
+from lakebed.spark.connection import connect
 from lakebed.spark.options import Target
 from lakebed.spark.session import target_of
 from lakebed.spark.types import check_projection, spark_schema
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lakebed.reports.topics import HotRange, ScanPlan, SealedFile
 
 _SIGNS: Final = re.compile(r"[{}\[\]*?\\]")
-"""What makes a path a pattern for Spark, unless a backslash stands before it."""
+"""Characters that make a path a pattern for Spark unless a backslash precedes them."""
 Points = int | Mapping[int, int]
 """An offset for every partition, or one for each that is named."""
 
@@ -52,11 +52,11 @@ def read(
     headers if they are asked for. `start` and `until` (exclusive) bound the offsets, a number for
     every partition or a dictionary; `partitions` are those that are read, if not all. The range is
     fixed by the call: records that are written later are not part of it, however often the
-    DataFrame is used. Files stay for the lake's grace time after the log has dropped them; a
-    DataFrame that is used for longer is read again.
+    DataFrame is used. Files stay for the lake's grace time after the log has dropped them; call
+    `read` again for a DataFrame that is used for longer.
     """
     target = target_of(spark, log, client)
-    connection = connected(target)
+    connection = connect(target)
     table = connection.table(topic)
     plan = table.plan(partitions=partitions, start=start, until=until)
     schema = spark_schema(
@@ -64,16 +64,16 @@ def read(
     )
     if columns is not None:
         schema = _projection(schema, columns)
-    return planned_frame(spark, target, plan, schema)
+    return frame_of_plan(spark, target, plan, schema)
 
 
-def planned_frame(
+def frame_of_plan(
     spark: SparkSession, target: Target, plan: ScanPlan, schema: StructType
 ) -> DataFrame:
-    """Return what a plan says as a DataFrame of a schema that has some of the topic's columns."""
-    native = {each.location for each in plan.files if reads_natively(spark, each.location)}
+    """Return the records of a plan as a DataFrame; `schema` has some of the topic's columns."""
+    native = {file.location for file in plan.files if reads_natively(spark, file.location)}
     parts = [
-        *_sealed(spark, [each for each in plan.files if each.location in native], schema),
+        *_native_frames(spark, [file for file in plan.files if file.location in native], schema),
         *_hot(spark, target, plan.topic, _others(plan, native), schema),
     ]
     if not parts:
@@ -97,23 +97,23 @@ def _projection(schema: StructType, columns: Sequence[str]) -> StructType:
 
 
 def reads_natively(spark: SparkSession, location: str) -> bool:
-    """Return whether Spark itself can open files there."""
+    """Return whether Spark can open files at this location."""
     scheme = urlsplit(location).scheme
     if scheme in ("", "file"):
         return True
-    known = spark.conf.get(f"spark.hadoop.fs.{scheme}.impl", None)
-    return known is not None
+    implementation = spark.conf.get(f"spark.hadoop.fs.{scheme}.impl", None)
+    return implementation is not None
 
 
-def _sealed(
+def _native_frames(
     spark: SparkSession, files: Sequence[SealedFile], schema: StructType
 ) -> list[DataFrame]:
-    """Read files natively: whole ones together, those that are cut each with its bounds."""
-    whole = [each for each in files if each.whole]
+    """Read files natively: whole ones in one frame, each partial one with its bounds."""
+    whole = [file for file in files if file.whole]
     frames = []
     if whole:
-        frames.append(parquet(spark, [each.location for each in whole], schema))
-    frames += [_cut(spark, each, schema) for each in files if not each.whole]
+        frames.append(parquet(spark, [file.location for file in whole], schema))
+    frames += [_cut(spark, file, schema) for file in files if not file.whole]
     return frames
 
 
@@ -135,9 +135,9 @@ PAGE_INDEXES: Final = "parquet.filter.columnindex.enabled"
 
 
 def parquet(spark: SparkSession, locations: list[str], schema: StructType | str) -> DataFrame:
-    """Read these files; they are no patterns, whatever signs the log's folder has in its name."""
-    # Spark's own option for that reads N files with such signs N times each.
-    places = [_SIGNS.sub(r"\\\g<0>", each) for each in locations]
+    """Read these files; special characters in their paths are escaped, so none is a pattern."""
+    # Spark's option for that reads N files with such characters N times each.
+    places = [_SIGNS.sub(r"\\\g<0>", location) for location in locations]
     # Without page indexes: Spark 4.3's reader fails in them now and then, once it is warm. Row
     # groups are left out by their statistics all the same.
     return spark.read.option(PAGE_INDEXES, "false").schema(schema).parquet(*places)
@@ -146,13 +146,13 @@ def parquet(spark: SparkSession, locations: list[str], schema: StructType | str)
 def _others(plan: ScanPlan, native: set[str]) -> dict[int, list[tuple[int, int]]]:
     """Return the ranges that Spark does not read natively, by partition."""
     ranges: dict[int, list[tuple[int, int]]] = {}
-    rest: list[SealedFile | HotRange] = [each for each in plan.files if each.location not in native]
-    for each in [*rest, *plan.hot]:
-        known = ranges.setdefault(each.partition, [])
-        if known and known[-1][1] == each.start:
-            known[-1] = (known[-1][0], each.until)
+    rest: list[SealedFile | HotRange] = [file for file in plan.files if file.location not in native]
+    for span in [*rest, *plan.hot]:
+        merged = ranges.setdefault(span.partition, [])
+        if merged and merged[-1][1] == span.start:
+            merged[-1] = (merged[-1][0], span.until)
         else:
-            known.append((each.start, each.until))
+            merged.append((span.start, span.until))
     return ranges
 
 
@@ -166,10 +166,10 @@ def _hot(
     import json
 
     frames = []
-    rounds = max((len(each) for each in ranges.values()), default=0)
-    for number in range(rounds):
-        chosen = {part: spans[number] for part, spans in ranges.items() if number < len(spans)}
-        # Partitions that are named on neither side are not read, those of tomorrow included.
+    rounds = max((len(spans) for spans in ranges.values()), default=0)
+    for index in range(rounds):
+        chosen = {part: spans[index] for part, spans in ranges.items() if index < len(spans)}
+        # Partitions that are named on neither side are not read, including any added later.
         starts = {str(part): start for part, (start, _) in chosen.items()}
         ends = {str(part): until for part, (_, until) in chosen.items()}
         reader = spark.read.format("lakebed").schema(schema)
@@ -187,12 +187,12 @@ def target_options(
     target: Target, topic: str, *, headers: bool | None = None
 ) -> list[tuple[str, Any]]:
     """Return the options of `format("lakebed")` that name a topic of a log."""
-    given = [("log", target.folder or target.log), ("topic", topic)]
+    options = [("log", target.folder or target.log), ("topic", topic)]
     if headers is not None:
-        given.append(("includeHeaders", str(headers).lower()))
+        options.append(("includeHeaders", str(headers).lower()))
     client = target.client
     for name in ("token", "ca", "cert", "key"):
         value = getattr(client, name)
         if value is not None:
-            given.append((name, value))
-    return given
+            options.append((name, value))
+    return options

@@ -1,7 +1,7 @@
-"""How far a micro-batch may go: so many records, or about so many bytes, shared out fairly.
+"""How much a micro-batch reads: a number of records or about a number of bytes, divided fairly.
 
-Every partition that has records waiting gets one of them, and a share of the rest in proportion to
-what it has waiting: none is starved, and all of them come to their ends at about the same time.
+Every partition with waiting records gets one of them, and a share of the rest in proportion to its
+backlog: none starves, and all of them catch up at about the same time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Ends = dict[str, dict[int, int]]
 
 
-def limited(
+def limit_ends(
     log: RemoteLog,
     topics: list[TopicHandle],
     starts: Offsets,
@@ -27,15 +27,17 @@ def limited(
     records_max: int | None,
     bytes_max: int | None,
 ) -> Ends:
-    """Return ends within a limit; at least one record is read if there is one."""
+    """Return ends within the limits; at least one record is admitted if one is waiting."""
     waiting = {
-        (topic.name, number): count
+        (topic.name, partition): count
         for topic in topics
-        for number, (low, _) in topic.bounds.items()
-        if (count := ends[topic.name][number] - _begin(starts, topic.name, number, low)) > 0
+        for partition, (low, _) in topic.bounds.items()
+        if (count := ends[topic.name][partition] - _begin(starts, topic.name, partition, low)) > 0
     }
     lows = {
-        (topic.name, number): low for topic in topics for number, (low, _) in topic.bounds.items()
+        (topic.name, partition): low
+        for topic in topics
+        for partition, (low, _) in topic.bounds.items()
     }
     total = sum(waiting.values())
     if not total:
@@ -48,9 +50,9 @@ def limited(
         return ends
     chosen = {name: dict(parts) for name, parts in ends.items()}
     turn = sum(offset for parts in starts.values() for offset in parts.values())
-    for (name, number), count in shared(waiting, allowed, turn).items():
-        begin = _begin(starts, name, number, lows[(name, number)])
-        chosen[name][number] = begin + count
+    for (name, partition), count in share_out(waiting, allowed, turn).items():
+        begin = _begin(starts, name, partition, lows[(name, partition)])
+        chosen[name][partition] = begin + count
     return chosen
 
 
@@ -58,35 +60,38 @@ def _begin(starts: Offsets, topic: str, partition: int, low: int) -> int:
     return max(low, starts.get(topic, {}).get(partition, 0))
 
 
-def shared(
+def share_out(
     waiting: Mapping[tuple[str, int], int], allowed: int, turn: int = 0
 ) -> dict[tuple[str, int], int]:
-    """Share a number of records out; the parts add up to it exactly.
+    """Divide `allowed` records among partitions by what is `waiting`; the parts add up exactly.
 
-    Everyone who waits gets one, as far as they go, and the rest is shared in proportion. If there
-    are more who wait than that, `turn` says whose turn it is; it grows with what was read.
+    Every partition gets one record as far as they last, and the rest is divided in proportion. If
+    more partitions wait than records are allowed, `turn`, which grows with every batch, says which
+    of them are first.
     """
     keys = sorted(waiting)
     first = turn % len(keys)
     served = [*keys[first:], *keys[:first]][:allowed]
     parts = dict.fromkeys(keys, 0) | dict.fromkeys(served, 1)
     rest, total = allowed - len(served), sum(waiting.values()) - len(keys)
-    seen = given = 0
+    seen = handed_out = 0
     for key in keys if rest else ():
         seen += waiting[key] - 1
         upto = rest * seen // total
-        parts[key] += upto - given
-        given = upto
+        parts[key] += upto - handed_out
+        handed_out = upto
     return parts
 
 
 def _bytes(log: RemoteLog, topic: TopicHandle, starts: Offsets, ends: Ends) -> int:
-    """Return about how many bytes a range has: of files as they lie, of the rest as in memory."""
+    """Return about how many bytes a range has: file bytes, and bytes in memory for the rest."""
     plan: ScanPlan = log.table(topic.name).plan(
-        start={number: starts.get(topic.name, {}).get(number, 0) for number in topic.bounds},
-        until={number: ends[topic.name][number] for number in topic.bounds},
+        start={
+            partition: starts.get(topic.name, {}).get(partition, 0) for partition in topic.bounds
+        },
+        until={partition: ends[topic.name][partition] for partition in topic.bounds},
     )
     sealed = sum(
-        each.bytes * (each.until - each.start) // max(1, each.records) for each in plan.files
+        file.bytes * (file.until - file.start) // max(1, file.records) for file in plan.files
     )
-    return sealed + sum(each.bytes for each in plan.hot)
+    return sealed + sum(hot_range.bytes for hot_range in plan.hot)

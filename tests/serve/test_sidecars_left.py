@@ -1,4 +1,4 @@
-"""A process that started a keeper for a folder ends without a warning and leaves it running."""
+"""A process that started a sidecar for a folder ends without a warning and leaves it running."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ print(url_of(Path(sys.argv[1])))
 """
 
 
-def test_a_keeper_that_outlives_its_process_is_not_reported(tmp_path: Path) -> None:
+def test_a_sidecar_that_outlives_its_process_is_not_reported(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     with Log.open(folder) as log:
         log.create_topic("a")
@@ -35,7 +35,7 @@ def test_a_keeper_that_outlives_its_process_is_not_reported(tmp_path: Path) -> N
     owner = living_owner(OsDisk(), Layout(folder))
     assert owner is not None, done.stderr
     os.kill(int(str(owner["pid"])), signal.SIGTERM)
-    until(lambda: living_owner(OsDisk(), Layout(folder)) is None, "the keeper ends")
+    until(lambda: living_owner(OsDisk(), Layout(folder)) is None, "the sidecar ends")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("lakebed+unix://")
     assert "still running" not in done.stderr

@@ -1,7 +1,7 @@
-"""Keeps keepers awake: a process that uses one calls it now and then, as long as it lives.
+"""Keeps sidecars alive: a process that uses one calls it at intervals, for as long as it runs.
 
-A keeper ends when nobody has called for a while. An application that has found one may take longer
-than that until its first call: Spark starts slowly, tasks wait for others.
+A sidecar ends after a while without calls. An application that has found one may need longer than
+that until its first call: Spark starts slowly, and tasks wait for one another.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _PAUSE_SECONDS: Final = 5.0
 
 _guard: Final = threading.Lock()
 _held: Final[dict[int, set[str]]] = {}
-"""The URLs that each process keeps awake; one that was forked has nothing of its parent's."""
+"""The URLs that each process keeps alive; a forked process inherits none of its parent."""
 
 
-def hold(url: str) -> bool:
-    """Keep whoever serves a URL awake from now on; return whether it answers."""
+def keep_alive(url: str) -> bool:
+    """Call the server of a URL at intervals from now on; return whether it answers."""
     with _guard:
         if url in _held.get(os.getpid(), ()):
             return True
@@ -35,7 +35,7 @@ def hold(url: str) -> bool:
         begin = not mine
         mine.add(url)
     if begin:
-        threading.Thread(target=_call, args=(mine,), name="lakebed-awake", daemon=True).start()
+        threading.Thread(target=_call, args=(mine,), name="lakebed-keep-alive", daemon=True).start()
     return True
 
 
@@ -51,7 +51,7 @@ def _call(urls: set[str]) -> None:
 
 
 def _answers(url: str) -> bool:
-    """Return whether a server answers, be it with a refusal."""
+    """Return whether a server answers, even with an error."""
     connection = Connection(url, ClientConfig(retry_ms=0))
     try:
         connection.hello()

@@ -1,7 +1,7 @@
-"""A process that serves a folder to Spark while nobody else has it open.
+"""A process that serves a folder to Spark while no other process has it open.
 
-Started by `serving.py`. It ends, and releases the folder, when nobody has called for a while, or at
-SIGTERM; whoever needs the folder afterwards opens it, or starts the next keeper.
+Started by `serving.py`. It ends, and releases the folder, after a while without calls or at
+SIGTERM; the next user of the folder opens it, or starts another sidecar.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from lakebed.serve.server import Server
 from lakebed.spark.serving import LOCAL
 
 IDLE_SECONDS: Final = 30.0
-"""How long it stays when nobody calls."""
+"""How long it stays without calls."""
 
 
-def keep(folder: str) -> None:
-    """Serve a folder until nobody has called for a while."""
+def serve(folder: str) -> None:
+    """Serve a folder until there have been no calls for `IDLE_SECONDS`, or SIGTERM."""
     ending = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.set())
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: ending.set())
     server = Server(EmbeddedLog.open(folder), LOCAL, for_own_processes=True).start()
     _fall_silent()
     try:
@@ -37,13 +37,13 @@ def keep(folder: str) -> None:
 
 
 def _fall_silent() -> None:
-    """Report nothing more: whoever started this does not read it any more."""
+    """Discard standard error: the process that started this one has stopped reading it."""
     with Path(os.devnull).open("wb") as nothing:
         os.dup2(nothing.fileno(), 2)
 
 
 if __name__ == "__main__":
     try:
-        keep(sys.argv[1])
+        serve(sys.argv[1])
     except LakebedError as error:
         sys.exit(f"{error.code}: {error}")

@@ -1,0 +1,103 @@
+"""Functions are named by verbs or nouns, variables by the thing they hold, classes uniquely."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.documents.pages import ROOT
+
+SOURCE: Final = ROOT / "src" / "lakebed"
+
+CLEAN: Final = ("spark",)
+"""Packages that are held to the rules; those that are missing have not been renamed yet."""
+
+VAGUE: Final = frozenset(["each", "number", "found", "given", "known", "place", "at"])
+"""Names that say nothing of what a variable holds: name the thing (`segment`, `topic_id`)."""
+
+IRREGULAR: Final = frozenset(
+    [
+        *("begun", "bound", "brought", "built", "chosen", "drawn", "found", "given", "gone"),
+        *("held", "kept", "known", "laid", "left", "lost", "made", "meant", "met", "paid"),
+        *("said", "seen", "sent", "shown", "taken", "thrown", "told", "understood", "written"),
+    ]
+)
+NOT_PARTICIPLES: Final = frozenset(["embed", "exceed", "feed", "need", "proceed", "seed", "shed"])
+
+PUBLIC: Final = {
+    "spark/tables/appending.py:append": {"number"},
+    "spark/tables/merging.py:merge": {"number"},
+}
+"""Names that are part of the public interface, which does not change for this."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def is_participle(name: str) -> bool:
+    """Return whether a function is named by a past participle: `checked`, `parsed_schema`."""
+    word = name.strip("_").split("_")[0]
+    return word in IRREGULAR or (word.endswith("ed") and word not in NOT_PARTICIPLES)
+
+
+def is_property(function: Function) -> bool:
+    decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
+    return any(name.endswith(("property", ".setter")) for name in decorators)
+
+
+def fields(tree: ast.Module) -> set[ast.expr]:
+    """Return the fields of classes, which are attributes, and often keys of a report."""
+    return {
+        field.target
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign)
+    }
+
+
+def arguments(function: Function | ast.Lambda) -> Iterator[str]:
+    for argument in ast.walk(function.args):
+        if isinstance(argument, ast.arg):
+            yield argument.arg
+
+
+def faults(path: Path) -> Iterator[str]:
+    """Yield each name of a file that breaks a rule, with where it is."""
+    file = path.relative_to(SOURCE)
+    tree = ast.parse(path.read_text(encoding="utf8"))
+    excepted = fields(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            public = PUBLIC.get(f"{file}:{node.name}", set())
+            if is_participle(node.name) and not is_property(node) and node.name not in public:
+                yield f"{file}:{node.lineno}: name the function {node.name} by a verb"
+            names = VAGUE.intersection(arguments(node)) - public
+        elif isinstance(node, ast.Lambda):
+            names = VAGUE.intersection(arguments(node))
+        elif (
+            isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in excepted
+        ):
+            names = VAGUE.intersection([node.id])
+        else:
+            continue
+        for name in sorted(names):
+            yield f"{file}:{node.lineno}: name the variable {name} by what it holds"
+
+
+def test_names_say_what_they_stand_for() -> None:
+    files = [path for package in CLEAN for path in sorted((SOURCE / package).rglob("*.py"))]
+    assert files
+    assert [fault for path in files for fault in faults(path)] == []
+
+
+def test_a_class_of_these_packages_has_a_name_of_no_other_class() -> None:
+    files: dict[str, set[Path]] = defaultdict(set)
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+            if isinstance(node, ast.ClassDef):
+                files[node.name].add(path.relative_to(SOURCE))
+    shared = {name: paths for name, paths in files.items() if len(paths) > 1}
+    assert [name for name in shared if any(p.parts[0] in CLEAN for p in shared[name])] == []
