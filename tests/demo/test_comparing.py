@@ -20,7 +20,7 @@ def found(folder: Path, changes: list[OrderChange]) -> tuple[int, int, bool]:
         rows = [{"key": b"%d" % each.id, "value": each.value} for each in changes]
         log.append_batch("orders", rows)
         told: list[int] = []
-        result = comparing.orders(log, "orders", Expected(1, len(CHANGES)), told.append)
+        result = comparing.compare_orders(log, "orders", Expected(1, len(CHANGES)), told.append)
     assert sum(told) == result.found == len(changes)
     return result.missing, result.wrong, result.is_exact
 
@@ -48,6 +48,6 @@ def test_what_is_not_so_is_noticed(
 def test_a_table_with_a_wrong_row_is_noticed() -> None:
     expected = Expected(1, 100)
     rows = [tuple(order) for order in expected.current.values()]
-    assert comparing.table(rows, expected).is_exact
+    assert comparing.compare_table(rows, expected).is_exact
     for wrong in (rows[1:], [*rows, rows[0]], [(*rows[0][:3], "lost"), *rows[1:]]):
-        assert not comparing.table(wrong, expected).is_exact
+        assert not comparing.compare_table(wrong, expected).is_exact

@@ -15,10 +15,10 @@ from tools.fresh_machine import shape, shown_demo
 
 import lakebed
 from lakebed import __version__
-from lakebed.demo.asking import _quoted
+from lakebed.demo.asking import _quote
 from lakebed.demo.children import Child, _environment
 from lakebed.demo.story import stage
-from lakebed.demo.writer import written
+from lakebed.demo.writer import count_written
 from lakebed.errors import DemoFailedError, InvalidArgumentError
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -109,7 +109,7 @@ def test_a_writer_that_was_killed_continues_after_what_is_in_the_log(tmp_path: P
         child.wait(lambda: None)
     assert not child.was_killed
     with lakebed.open(tmp_path / "log") as log:
-        assert written(log) == {0: 3000, 1: 3000}
+        assert count_written(log) == {0: 3000, 1: 3000}
 
 
 def test_a_process_that_fails_is_an_error_with_its_last_words(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_folder_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:
 def test_paths_may_have_spaces_and_quotes(tmp_path: Path) -> None:
     java = _environment(tmp_path / "a b")["JDK_JAVA_OPTIONS"]
     assert java.endswith(f'"-Djava.io.tmpdir={tmp_path}/a b"')
-    assert _quoted(Path("it's")) == "it''s"
+    assert _quote(Path("it's")) == "it''s"
 
 
 def test_a_run_replaces_an_earlier_one(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ FROM iceberg_scan('{table}')"""
 
 def rows(log: lakebed.Log, table: str) -> list[tuple[Any, ...]]:
     """Return the rows of the current-state table."""
-    place = _path(log.derived.describe(table).metadata)
+    metadata = _path(log.derived.describe(table).metadata)
     with _duckdb() as connection:
-        sql = f"SELECT id, customer, amount, status FROM iceberg_scan('{_quoted(place)}')"  # noqa: S608
+        sql = f"SELECT id, customer, amount, status FROM iceberg_scan('{_quote(metadata)}')"  # noqa: S608
         return list(connection.execute(sql).fetchall())
 
 
@@ -51,26 +51,26 @@ def ask(log: lakebed.Log, folder: Path, expected: Expected) -> list[Query]:
         (f"the topic {TOPIC}, compacted", _TOPIC, topic, [(every, current, every - current)]),
         (f"the topic {pipeline.PAID}", _PAID, paid, [(expected.paid, expected.ever_paid)]),
     )
-    return [_asked(name, sql, place, folder, right) for name, sql, place, right in asked]
+    return [_query(name, sql, table, folder, right) for name, sql, table, right in asked]
 
 
-def _quoted(path: Path) -> str:
+def _quote(path: Path) -> str:
     return str(path).replace("'", "''")
 
 
-def _path(place: str) -> Path:
-    return Path(place.removeprefix("file://"))
+def _path(location: str) -> Path:
+    return Path(location.removeprefix("file://"))
 
 
-def _asked(name: str, sql: str, table: Path, folder: Path, right: list[tuple[Any, ...]]) -> Query:
+def _query(name: str, sql: str, table: Path, folder: Path, right: list[tuple[Any, ...]]) -> Query:
     begun = time.monotonic()
     with _duckdb() as connection:
-        answer = connection.execute(sql.format(table=_quoted(table)))
-        columns = tuple(each[0] for each in answer.description)
-        found = [tuple(row) for row in answer.fetchall()]
+        answer = connection.execute(sql.format(table=_quote(table)))
+        columns = tuple(column[0] for column in answer.description)
+        answer_rows = [tuple(row) for row in answer.fetchall()]
     seconds = time.monotonic() - begun
     shown = sql.format(table=table.resolve().relative_to(folder.resolve()))
-    return Query(name, shown, columns, found, seconds, found == right)
+    return Query(name, shown, columns, answer_rows, seconds, answer_rows == right)
 
 
 @contextlib.contextmanager
@@ -82,5 +82,5 @@ def _duckdb() -> Iterator[Any]:
         for name in ("avro", "iceberg"):
             package = importlib.import_module(f"duckdb_extension_{name}")
             (file,) = Path(str(package.__file__)).parent.glob("extensions/*/*.duckdb_extension")
-            connection.execute(f"LOAD '{_quoted(file)}'")
+            connection.execute(f"LOAD '{_quote(file)}'")
         yield connection

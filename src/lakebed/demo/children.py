@@ -30,8 +30,8 @@ def _environment(folder: Path) -> dict[str, str]:
     folder.mkdir(exist_ok=True)
     others = {name: text for name, text in os.environ.items() if not name.startswith("LAKEBED_")}
     java = f'{os.environ.get("JDK_JAVA_OPTIONS", "")} "-Djava.io.tmpdir={folder}"'
-    place = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder), "JDK_JAVA_OPTIONS": java}
-    return others | place
+    settings = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder), "JDK_JAVA_OPTIONS": java}
+    return others | settings
 
 
 class Child(Closing):
@@ -124,7 +124,7 @@ class Child(Closing):
 def alone() -> Iterator[None]:
     """Leave the block without children, in a process that had none before.
 
-    Ctrl-C may strike while a child is being started, before a variable holds it.
+    Ctrl-C may arrive while a child is being started, before a variable holds it.
     """
     try:
         yield
@@ -137,8 +137,8 @@ def _end_all() -> None:
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended since
             parent, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[1:4]
-            number = int(entry.name)
+            process_id = int(entry.name)
             if int(parent) == os.getpid():
-                end = os.killpg if int(session) == number else os.kill
-                end(number, signal.SIGKILL)
-                os.waitpid(number, 0)
+                end = os.killpg if int(session) == process_id else os.kill
+                end(process_id, signal.SIGKILL)
+                os.waitpid(process_id, 0)

@@ -1,4 +1,4 @@
-"""The failover demonstration: the owner's machine is lost while orders flow, and nothing with it.
+"""The failover demonstration: the owner's machine is lost while orders flow, and no order is.
 
 Two servers of one log, whose store is a folder; a real one is a bucket, and the servers are on two
 machines. The owner is killed (SIGKILL) and its folder deleted. The standby takes over, the client
@@ -36,7 +36,7 @@ _RETRY_MS: Final = 120_000
 _LOOK_SECONDS: Final = 0.02
 
 
-class Teller(Protocol):
+class FailoverTeller(Protocol):
     """Shows how far the demonstration has come."""
 
     def act(self, text: str) -> None:
@@ -50,12 +50,12 @@ class Teller(Protocol):
 
 @dataclass(frozen=True)
 class FailoverMeasures:
-    """What came of it."""
+    """The results."""
 
     sent: int
     acknowledged: int
     acknowledged_before: int
-    """Those whose acknowledgement came before the owner was killed."""
+    """Orders that were acknowledged before the owner was killed."""
     lost: int
     """Acknowledged orders that are not in the log, or not where the acknowledgement says."""
     twice: int
@@ -73,7 +73,7 @@ class FailoverMeasures:
         return moved and not (self.lost or self.twice or self.refused)
 
 
-class Node(Closing):
+class ServerNode(Closing):
     """A server: a process and a folder, as a machine would have them."""
 
     def __init__(self, root: Path, name: str) -> None:
@@ -127,7 +127,7 @@ class Node(Closing):
 
 
 class _Checkout:
-    """Sends orders in a thread, some in flight at a time, and notes what came of each."""
+    """Sends orders in a thread, some in flight at a time, and records their outcomes."""
 
     def __init__(self, log: lakebed.Log, count: int) -> None:
         self.offsets: dict[int, int] = {}
@@ -141,14 +141,14 @@ class _Checkout:
         self._thread.start()
 
     def _run(self) -> None:
-        for number in range(self._count):
+        for index in range(self._count):
             self._room.acquire()
-            value = b"%d %b" % (number, orders.change(0, number).value or b"")
+            value = b"%d %b" % (index, orders.change(0, index).value or b"")
             sent = self._producer.send(TOPIC, value)
-            sent.add_done_callback(partial(self._note, number))
+            sent.add_done_callback(partial(self._note, index))
         self._producer.flush()
 
-    def _note(self, number: int, done: Any) -> None:
+    def _note(self, index: int, done: Any) -> None:
         try:
             offset = done.result().offset
         except LakebedError:
@@ -156,12 +156,12 @@ class _Checkout:
                 self.refused += 1
         else:
             with self._guard:
-                self.offsets[number] = offset
+                self.offsets[index] = offset
                 self.times.append(time.monotonic())
         self._room.release()
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many orders are acknowledged."""
+        """Wait until `count` orders are acknowledged."""
         while len(self.times) < count and self._thread.is_alive():
             time.sleep(_LOOK_SECONDS)
 
@@ -171,8 +171,8 @@ class _Checkout:
         self._producer.close()
 
 
-def run_failover(folder: Path, records: int, teller: Teller) -> FailoverMeasures:
-    """Run the demonstration in a folder, and return what came of it."""
+def run_failover(folder: Path, records: int, teller: FailoverTeller) -> FailoverMeasures:
+    """Run the demonstration in a folder; return the results."""
     (folder / "store").mkdir(parents=True)
     with _two_nodes(folder) as (owner, standby):
         teller.act("Two servers of one log, whose store is a folder.")
@@ -211,26 +211,24 @@ def run_failover(folder: Path, records: int, teller: Teller) -> FailoverMeasures
 
 
 @contextlib.contextmanager
-def _two_nodes(folder: Path) -> Iterator[tuple[Node, Node]]:
+def _two_nodes(folder: Path) -> Iterator[tuple[ServerNode, ServerNode]]:
     """Start two servers within the block; return the owner first."""
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(Node(folder, "machine-1"))
+        first = stack.enter_context(ServerNode(folder, "machine-1"))
         first.wait_for_role("owner")
-        second = stack.enter_context(Node(folder, "machine-2"))
+        second = stack.enter_context(ServerNode(folder, "machine-2"))
         second.wait_for_role("standby")
         yield first, second
 
 
 def _compare(log: lakebed.Log, offsets: dict[int, int]) -> tuple[int, int]:
-    """Return how many acknowledged orders are lost, and how many records are there twice."""
+    """Return how many acknowledged orders are lost, and how many records are duplicates."""
     values: list[bytes] = []
     while (table := log.read(TOPIC, offset=len(values))).num_rows:
         values += table.column("value").to_pylist()
     numbers = [int(value.split(b" ", 1)[0]) for value in values]
     lost = sum(
-        1
-        for number, offset in offsets.items()
-        if offset >= len(numbers) or numbers[offset] != number
+        1 for index, offset in offsets.items() if offset >= len(numbers) or numbers[offset] != index
     )
     return lost, len(numbers) - len(set(numbers))
 

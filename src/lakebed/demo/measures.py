@@ -68,12 +68,12 @@ class Sale:
     def entries_per_sync(self) -> float:
         """Return how many entries shared a sync, over both lives."""
         lasts = [life[-1] for life in self.syncs if life]
-        return sum(each.entries for each in lasts) / max(1, sum(each.syncs for each in lasts))
+        return sum(last.entries for last in lasts) / max(1, sum(last.syncs for last in lasts))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found, beside what had to be there."""
+    """How many records were found, and how many were expected."""
 
     expected: int
     found: int
@@ -86,7 +86,7 @@ class Comparison:
 
     @property
     def is_exact(self) -> bool:
-        """Return whether everything is there, once, as it was meant."""
+        """Return whether every expected record was found, exactly once."""
         return self.wrong == 0 and self.missing == 0
 
 
@@ -150,17 +150,17 @@ class Measures:
     @property
     def kills(self) -> int:
         """Count the processes that were killed in the middle of their work."""
-        return sum(each.killed_at is not None for each in (self.sale, self.piping))
+        return sum(part.killed_at is not None for part in (self.sale, self.piping))
 
     @property
     def is_right(self) -> bool:
-        """Return whether everything was as promised."""
+        """Return whether all checks passed."""
         compared = [self.check, self.piping.paid, self.piping.dead, self.piping.table]
         compacted = self.compaction
         return (
-            all(each is not None and each.is_exact for each in compared)
+            all(comparison is not None and comparison.is_exact for comparison in compared)
             and compacted is not None
             and compacted.records_after == compacted.expected
             and bool(self.queries)
-            and all(each.is_right for each in self.queries)
+            and all(query.is_right for query in self.queries)
         )

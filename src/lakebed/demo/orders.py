@@ -37,7 +37,7 @@ class Order(NamedTuple):
 
 
 class OrderChange(NamedTuple):
-    """What a checkout writes at once: an order as it is now, or that it is gone."""
+    """What a checkout writes at once: the new state of an order, or its deletion."""
 
     id: int
     order: Order | None
@@ -60,21 +60,21 @@ class OrderChange(NamedTuple):
         return self.order is not None and self.order.status == "paid" and self.order.amount <= 0
 
 
-def change(checkout: int, number: int) -> OrderChange:
-    """Return a checkout's change of this number."""
-    block, step = divmod(number, _CHANGES)
+def change(checkout: int, index: int) -> OrderChange:
+    """Return the change of a checkout with this index."""
+    block, step = divmod(index, _CHANGES)
     slot = step if step < _ORDERS else (5, 0, 1)[step - _ORDERS]
     return version(checkout * _IDS + block * _ORDERS + slot, int(step >= _ORDERS))
 
 
-def version(order: int, number: int) -> OrderChange:
-    """Return an order's change of this number: the first makes it."""
+def version(order: int, index: int) -> OrderChange:
+    """Return the change of an order with this index; the first one creates the order."""
     within = order % _IDS
     slot = within % _ORDERS
     wrong = within % _WRONG_EVERY == _WRONG_EVERY - 1
     amount = -1.0 if wrong else 1 + within % 64 / 4
     status = "open" if slot >= _ORDERS - 2 else "paid"
-    if number == 1:
+    if index == 1:
         if slot == 1:
             return OrderChange(order, None)
         status = "paid"
@@ -88,40 +88,40 @@ def versions(order: int) -> int:
 
 
 def checkout_of(order: int) -> int:
-    """Report at which checkout an order was made."""
+    """Return the checkout that an order was made at."""
     return order // _IDS
 
 
 class Expected:
-    """What has to be there when every checkout has written all of its changes."""
+    """What the log must hold when every checkout has written all of its changes."""
 
     def __init__(self, checkouts: int, changes: int) -> None:
-        """Work it out, change by change."""
+        """Compute it change by change."""
         self.changes = checkouts * changes
         self.paid = 0
         """Changes that the pipeline passes on; those that it puts aside are `wrong`."""
         self.wrong = 0
         self.orders: dict[int, Order | None] = {}
-        """What is known of each order in the end."""
+        """The last state of each order; None if it was deleted."""
         paid = set[int]()
-        for each in self._all(checkouts, changes):
-            self.orders[each.id] = each.order
-            self.wrong += each.is_wrong
-            if each.is_paid:
+        for change_made in self._all(checkouts, changes):
+            self.orders[change_made.id] = change_made.order
+            self.wrong += change_made.is_wrong
+            if change_made.is_paid:
                 self.paid += 1
-                paid.add(each.id)
+                paid.add(change_made.id)
         self.ever_paid = len(paid)
 
     @staticmethod
     def _all(checkouts: int, changes: int) -> Iterator[OrderChange]:
         for checkout in range(checkouts):
-            for number in range(changes):
-                yield change(checkout, number)
+            for index in range(changes):
+                yield change(checkout, index)
 
     @property
     def current(self) -> dict[int, Order]:
-        """Return the orders that are not gone."""
-        return {number: order for number, order in self.orders.items() if order is not None}
+        """Return the orders that were not deleted."""
+        return {order_id: order for order_id, order in self.orders.items() if order is not None}
 
     def revenue(self) -> dict[str, tuple[int, float]]:
         """Return the paid orders of each customer: how many, and how much in all."""

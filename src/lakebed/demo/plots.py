@@ -45,16 +45,16 @@ def over_time(
     stepped: bool = False,
 ) -> str:
     """Draw lines over the seconds of the run."""
-    points = [point for each in series for point in each.points] or [(0.0, 0.0)]
+    points = [point for line in series for point in line.points] or [(0.0, 0.0)]
     first = math.floor(min(x for x, _ in points))
     xs = _Scale(first, max(max(x for x, _ in points), first + 1), _LEFT, WIDTH - _RIGHT)
     ys = _Scale(0, max(y for _, y in points) or 1, _HEIGHT - _BOTTOM, _TOP)
     parts = [*_across(ys), *_seconds(xs)]
     for mark in marks:
-        parts += _marked(mark, xs(mark.at))
-    names = list(dict.fromkeys(each.name for each in series))
-    for each in series:
-        colour, drawn = names.index(each.name), _path(each.points, xs, ys, stepped)
+        parts += _mark_lines(mark, xs(mark.at))
+    names = list(dict.fromkeys(line.name for line in series))
+    for line in series:
+        colour, drawn = names.index(line.name), _path(line.points, xs, ys, stepped)
         parts.append(f'<path class="line c{colour}" d="{drawn}"/>')
     return _drawing(title, unit, parts, _HEIGHT, names)
 
@@ -63,8 +63,8 @@ def bars(title: str, rows: Sequence[tuple[str, float]], shown: Format) -> str:
     """Draw a bar with its value for each row, one below the other."""
     xs = _Scale(0, max((value for _, value in rows), default=0) or 1, 120, WIDTH - 120)
     parts = []
-    for number, (name, value) in enumerate(rows):
-        top = _TOP + number * _BAR
+    for row, (name, value) in enumerate(rows):
+        top = _TOP + row * _BAR
         middle = top + _BAR / 2
         parts += [
             f'<text class="end" x="112" y="{middle + 4:.1f}">{escape(name)}</text>',
@@ -79,26 +79,26 @@ def stacks(
     title: str, groups: Sequence[str], series: Sequence[tuple[str, Sequence[float]]], shown: Format
 ) -> str:
     """Draw a bar for each group, one below the other, of a piece for each series."""
-    sums = [sum(values[number] for _, values in series) for number in range(len(groups))]
+    sums = [sum(values[index] for _, values in series) for index in range(len(groups))]
     xs = _Scale(0, max(sums, default=0) or 1, 150, WIDTH - 120)
     parts = []
-    for number, group in enumerate(groups):
-        top, left = _TOP + number * _BAR, 150.0
+    for index, group in enumerate(groups):
+        top, left = _TOP + index * _BAR, 150.0
         parts.append(f'<text class="end" x="142" y="{top + 17}">{escape(group)}</text>')
         for colour, (_, values) in enumerate(series):
-            width = xs(values[number]) - 150
+            width = xs(values[index]) - 150
             parts.append(
                 f'<rect class="bar c{colour}" x="{left:.1f}" y="{top + 3}"'
                 f' width="{width:.1f}" height="{_BAR - 6}"/>'
             )
             left += width
-        parts.append(f'<text x="{left + 6:.1f}" y="{top + 17}">{shown(sums[number])}</text>')
+        parts.append(f'<text x="{left + 6:.1f}" y="{top + 17}">{shown(sums[index])}</text>')
     names = [name for name, _ in series]
     return _drawing(title, "", parts, _TOP + len(groups) * _BAR + 8, names)
 
 
 def short(value: float) -> str:
-    """Show a number in at most four signs: 950, 12 k, 3.4 M."""
+    """Format a number in at most four characters: 950, 12 k, 3.4 M."""
     rounded = float(f"{value:.3g}")
     for limit, sign in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if rounded >= limit:
@@ -107,7 +107,7 @@ def short(value: float) -> str:
 
 
 class _Scale:
-    """Turns values into places on the drawing."""
+    """Maps values to positions on the drawing."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self.low, self.high = low, high
@@ -120,9 +120,9 @@ class _Scale:
         """Return round values from the least to the greatest."""
         rough = (self.high - self.low) / _TICKS
         power = 10 ** math.floor(math.log10(rough))
-        step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough)
+        step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
         first = math.ceil(self.low / step)
-        return [number * step for number in range(first, math.floor(self.high / step) + 1)]
+        return [multiple * step for multiple in range(first, math.floor(self.high / step) + 1)]
 
 
 def _across(ys: _Scale) -> list[str]:
@@ -141,7 +141,7 @@ def _seconds(xs: _Scale) -> list[str]:
     ]
 
 
-def _marked(mark: PlotMark, x: float) -> list[str]:
+def _mark_lines(mark: PlotMark, x: float) -> list[str]:
     kind = "kill" if mark.is_kill else "mark"
     anchor, shift = ("end", -5) if x > WIDTH * 0.75 else ("start", 5)
     return [
@@ -154,22 +154,22 @@ def _marked(mark: PlotMark, x: float) -> list[str]:
 def _path(points: Sequence[Point], xs: _Scale, ys: _Scale, stepped: bool) -> str:
     parts = list[str]()
     for x, y in points:
-        place = f"{xs(x):.1f} {ys(y):.1f}"
+        point = f"{xs(x):.1f} {ys(y):.1f}"
         if not parts:
-            parts.append(f"M{place}")
+            parts.append(f"M{point}")
         elif stepped:
             parts.append(f"H{xs(x):.1f}V{ys(y):.1f}")
         else:
-            parts.append(f"L{place}")
+            parts.append(f"L{point}")
     return "".join(parts)
 
 
 def _drawing(title: str, unit: str, parts: list[str], height: int, names: list[str]) -> str:
     legend = []
     if len(names) > 1:
-        for number, name in enumerate(names):
-            x = _LEFT + number * 150
-            legend.append(f'<rect class="bar c{number}" x="{x}" y="6" width="10" height="10"/>')
+        for colour, name in enumerate(names):
+            x = _LEFT + colour * 150
+            legend.append(f'<rect class="bar c{colour}" x="{x}" y="6" width="10" height="10"/>')
             legend.append(f'<text x="{x + 15}" y="15">{escape(name)}</text>')
     elif unit:
         legend.append(f'<text x="{_LEFT}" y="15">{escape(unit)}</text>')

@@ -53,11 +53,11 @@ def page(measures: Measures) -> str:
         [
             *_head(measures),
             *_writer(measures.sale),
-            *_compared(measures),
-            *_piped(measures),
-            *_sized(measures),
-            *_asked(measures.queries),
-            *_further(),
+            *_comparison_part(measures),
+            *_pipeline_part(measures),
+            *_size_part(measures),
+            *_query_part(measures.queries),
+            *_next_part(),
         ]
     )
     return (
@@ -100,7 +100,10 @@ def _head(measures: Measures) -> Iterable[str]:
 
 
 def _writer(sale: Sale) -> Iterable[str]:
-    marks = [*_killed(sale.killed_at, "writer killed"), PlotMark(sale.reopened_at, "open", False)]
+    marks = [
+        *_kill_marks(sale.killed_at, "writer killed"),
+        PlotMark(sale.reopened_at, "open", False),
+    ]
     yield "<h2>The writer</h2>"
     yield (
         f"<p>{sale.checkouts} threads append {sale.records:,} orders, corrections and deletions. "
@@ -133,19 +136,19 @@ def _writer(sale: Sale) -> Iterable[str]:
     )
 
 
-def _killed(at: float | None, label: str) -> list[PlotMark]:
-    return [] if at is None else [PlotMark(at, label, True)]
+def _kill_marks(second: float | None, label: str) -> list[PlotMark]:
+    return [] if second is None else [PlotMark(second, label, True)]
 
 
 def _rates(sale: Sale) -> list[tuple[float, float]]:
     """Return records per second, for each part of a second from the first record to the last."""
-    found = defaultdict[int, int](int)
+    records = defaultdict[int, int](int)
     for ack in sale.acks:
-        found[int(ack.at / _BUCKET_SECONDS)] += ack.records
-    if not found:
+        records[int(ack.at / _BUCKET_SECONDS)] += ack.records
+    if not records:
         return []
-    buckets = range(min(found), max(found) + 2)
-    return [(each * _BUCKET_SECONDS, found[each] / _BUCKET_SECONDS) for each in buckets]
+    buckets = range(min(records), max(records) + 2)
+    return [(bucket * _BUCKET_SECONDS, records[bucket] / _BUCKET_SECONDS) for bucket in buckets]
 
 
 def _shares(life: list[Syncs]) -> list[tuple[float, float]]:
@@ -156,7 +159,7 @@ def _shares(life: list[Syncs]) -> list[tuple[float, float]]:
     ]
 
 
-def _compared(measures: Measures) -> Iterable[str]:
+def _comparison_part(measures: Measures) -> Iterable[str]:
     piping = measures.piping
     rows: list[tuple[str, Comparison | None]] = [
         ("topic orders: every record, byte by byte", measures.check),
@@ -168,21 +171,24 @@ def _compared(measures: Measures) -> Iterable[str]:
     yield _table(
         ("", "expected", "found", "missing", "wrong or duplicated"),
         [
-            (name, each.expected, each.found, each.missing, each.wrong)
-            for name, each in rows
-            if each is not None
+            (name, comparison.expected, comparison.found, comparison.missing, comparison.wrong)
+            for name, comparison in rows
+            if comparison is not None
         ],
     )
 
 
-def _piped(measures: Measures) -> Iterable[str]:
+def _pipeline_part(measures: Measures) -> Iterable[str]:
     piping = measures.piping
     names = {"paid": f"topic {pipeline.PAID}", "now": f"table {pipeline.TABLE}"}
     series = [
-        Series(label, [(each.at, each.records) for each in piping.flows if each.name == name])
+        Series(
+            label,
+            [(progress.at, progress.records) for progress in piping.flows if progress.name == name],
+        )
         for name, label in names.items()
     ]
-    marks = _killed(piping.killed_at, "pipeline killed")
+    marks = _kill_marks(piping.killed_at, "pipeline killed")
     yield "<h2>The pipeline</h2>"
     yield (
         f"<p>Two runs of Spark, {piping.seconds:.0f} seconds including two starts. The second run "
@@ -191,17 +197,17 @@ def _piped(measures: Measures) -> Iterable[str]:
     yield plots.over_time("Records read by the pipeline", "", series, marks, stepped=True)
 
 
-def _sized(measures: Measures) -> Iterable[str]:
-    acts = [each.act for each in measures.sizes]
+def _size_part(measures: Measures) -> Iterable[str]:
+    acts = [size.act for size in measures.sizes]
     lake = [
-        ("segments (Parquet)", [float(each.segments) for each in measures.sizes]),
-        ("tables (Iceberg)", [float(each.tables) for each in measures.sizes]),
+        ("segments (Parquet)", [float(size.segments) for size in measures.sizes]),
+        ("tables (Iceberg)", [float(size.tables) for size in measures.sizes]),
     ]
     yield "<h2>Sizes</h2>"
     yield plots.stacks("The lake, after each step", acts, lake, _bytes)
     yield plots.bars(
         "Write-ahead log files (preallocated)",
-        [(each.act, float(each.wal)) for each in measures.sizes],
+        [(size.act, float(size.wal)) for size in measures.sizes],
         _bytes,
     )
     if (done := measures.compaction) is not None:
@@ -216,7 +222,7 @@ def _bytes(value: float) -> str:
     return f"{value / 2**20:,.1f} MiB"
 
 
-def _asked(queries: Sequence[Query]) -> Iterable[str]:
+def _query_part(queries: Sequence[Query]) -> Iterable[str]:
     yield "<h2>DuckDB queries</h2>"
     for query in queries:
         right = "matches" if query.is_right else "does not match"
@@ -225,7 +231,7 @@ def _asked(queries: Sequence[Query]) -> Iterable[str]:
         yield _table(query.columns, query.rows)
 
 
-def _further() -> Iterable[str]:
+def _next_part() -> Iterable[str]:
     yield "<h2>Next</h2>"
     yield "<p>The log is kept. In the folder of this page:</p>"
     yield (
@@ -237,11 +243,11 @@ def _further() -> Iterable[str]:
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table; its columns are aligned as what they hold."""
-    found = list(rows)
-    numbers = [isinstance(each, int | float) for each in found[0]] if found else []
-    kinds = [' class="number"' if each else "" for each in numbers] or [""] * len(columns)
+    cells = list(rows)
+    numbers = [isinstance(cell, int | float) for cell in cells[0]] if cells else []
+    kinds = [' class="number"' if is_number else "" for is_number in numbers] or [""] * len(columns)
     head = (f"<th{kind}>{escape(name)}</th>" for name, kind in zip(columns, kinds, strict=True))
-    body = (f"<tr>{''.join(map(_cell, row))}</tr>" for row in found)
+    body = (f"<tr>{''.join(map(_cell, row))}</tr>" for row in cells)
     return f"<table><tr>{''.join(head)}</tr>{''.join(body)}</table>"
 
 

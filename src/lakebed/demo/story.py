@@ -132,16 +132,16 @@ class Story:
         def hear(child: Child, line: str) -> None:
             word, *numbers = line.split()
             if word == "ack":
-                _, _, records, at, took = numbers
-                sale.acknowledge(MeasuredAck(self._since(at), int(records), int(took) / 1e6))
+                _, _, records, time_ns, took = numbers
+                sale.acknowledge(MeasuredAck(self._since(time_ns), int(records), int(took) / 1e6))
                 if kill_at is not None and sale.acknowledged >= kill_at:
                     child.kill()
             elif word == "stats":
-                at, entries, done, _ = numbers
-                syncs.append(Syncs(self._since(at), int(entries), int(done)))
+                time_ns, entries, done, _ = numbers
+                syncs.append(Syncs(self._since(time_ns), int(entries), int(done)))
             elif not first:
-                at, took, replayed = numbers
-                sale.reopened_at, sale.opening_ms = self._since(at), int(took) / 1e6
+                time_ns, took, replayed = numbers
+                sale.reopened_at, sale.opening_ms = self._since(time_ns), int(took) / 1e6
                 sale.replayed_entries = int(replayed)
 
         arguments = [str(self._log_folder), str(CHECKOUTS), str(self._changes)]
@@ -155,16 +155,16 @@ class Story:
         self._act("Every record is read back and compared with what the writer sent.")
         done, total = 0, self._expected.changes
 
-        def told(records: int) -> None:
+        def report_progress(records: int) -> None:
             nonlocal done
             done += records
             self._meter("comparing", done, total)
 
-        found = comparing.orders(log, TOPIC, self._expected, told)
-        self.measures.check = found
+        comparison = comparing.compare_orders(log, TOPIC, self._expected, report_progress)
+        self.measures.check = comparison
         self._say(
-            f"{found.expected:,} records expected, {found.found:,} found, {found.missing:,} "
-            f"missing, {found.wrong:,} changed, moved or duplicated"
+            f"{comparison.expected:,} records expected, {comparison.found:,} found, "
+            f"{comparison.missing:,} missing, {comparison.wrong:,} changed, moved or duplicated"
         )
         self._measure("written")
         log.checkpoint()
@@ -189,17 +189,17 @@ class Story:
         self._pipeline(file, url_of(log), kill=False)
         piping.seconds = self._now() - begun
         self._busy("comparing")
-        piping.paid = comparing.paid(log, pipeline.PAID, self._expected)
-        piping.dead = comparing.dead(log, pipeline.DEAD, self._expected)
-        piping.table = comparing.table(asking.rows(log, pipeline.TABLE), self._expected)
-        for name, found in (
+        piping.paid = comparing.compare_paid(log, pipeline.PAID, self._expected)
+        piping.dead = comparing.compare_dead(log, pipeline.DEAD, self._expected)
+        piping.table = comparing.compare_table(asking.rows(log, pipeline.TABLE), self._expected)
+        for name, comparison in (
             (f"topic {pipeline.PAID}", piping.paid),
             (f"topic {pipeline.DEAD}, invalid amounts", piping.dead),
             (f"table {pipeline.TABLE}, current state", piping.table),
         ):
             self._say(
-                f"{name}: {found.expected:,} expected, {found.found:,} found, "
-                f"{found.missing:,} missing, {found.wrong:,} wrong or duplicated"
+                f"{name}: {comparison.expected:,} expected, {comparison.found:,} found, "
+                f"{comparison.missing:,} missing, {comparison.wrong:,} wrong or duplicated"
             )
         log.checkpoint()
         log.lake.sync()
@@ -219,7 +219,7 @@ class Story:
                 child.kill()
 
         def report_progress() -> None:
-            done = min(read.get(each, 0) for each in _FLOWS)
+            done = min(read.get(flow, 0) for flow in _FLOWS)
             if done:
                 self._meter("pipeline", done, self._expected.changes)
             else:

@@ -44,41 +44,41 @@ def sell(folder: str, checkouts: int, changes: int) -> None:
     with lakebed.open(folder) as log:
         took = time.monotonic_ns() - begun
         tell("opened", time.monotonic_ns(), took, log.stats().replayed_entries)
-        done = written(log)
+        done = count_written(log)
         over = threading.Event()
         watching = threading.Thread(target=_watch, args=(log, tell, over))
         watching.start()
         try:
             with ThreadPoolExecutor(checkouts) as pool:
                 work = [
-                    pool.submit(_check_out, log, tell, number, done[number], changes)
-                    for number in range(checkouts)
+                    pool.submit(_check_out, log, tell, checkout, done[checkout], changes)
+                    for checkout in range(checkouts)
                 ]
-                for each in work:
-                    each.result()
+                for task in work:
+                    task.result()
         finally:
             over.set()
             watching.join()
 
 
-def written(log: lakebed.Log) -> Counter[int]:
+def count_written(log: lakebed.Log) -> Counter[int]:
     """Count the changes of each checkout that are in the log.
 
     A batch is there as a whole or not at all, so what is there of a checkout is its first changes.
     """
-    found = Counter[int]()
+    counts = Counter[int]()
     for batch in log.table(TOPIC).scan(["key"]):
-        found.update(map(checkout_of, map(int, batch["key"].to_pylist())))
-    return found
+        counts.update(map(checkout_of, map(int, batch["key"].to_pylist())))
+    return counts
 
 
 def _check_out(log: lakebed.Log, tell: WriterReport, checkout: int, first: int, end: int) -> None:
     for start in range(first, end, AT_ONCE):
-        changes = [change(checkout, number) for number in range(start, min(end, start + AT_ONCE))]
+        changes = [change(checkout, index) for index in range(start, min(end, start + AT_ONCE))]
         rows = pa.table(
             {
-                "key": pa.array([b"%d" % each.id for each in changes], pa.binary()),
-                "value": pa.array([each.value for each in changes], pa.binary()),
+                "key": pa.array([b"%d" % change.id for change in changes], pa.binary()),
+                "value": pa.array([change.value for change in changes], pa.binary()),
             }
         )
         begun = time.monotonic_ns()
