@@ -6,14 +6,14 @@ from dataclasses import asdict
 
 import click
 
-from lakebed.cli.data import Target, data_option, opened
+from lakebed.cli.data import Target, data_option, open_log
 from lakebed.cli.output import json_option, write_json, write_line, write_table
 from lakebed.cli.token import force_option, show_hints, with_warning, without_rules
 from lakebed.state.permissions import BUILT_IN, EVERYTHING, Action
 
 _role = click.argument("role")
 _action = click.argument(
-    "action", metavar="ACTION", type=click.Choice([each.value for each in Action])
+    "action", metavar="ACTION", type=click.Choice([action.value for action in Action])
 )
 _pattern = click.argument("pattern", default=EVERYTHING)
 _close_option = click.option(
@@ -33,7 +33,7 @@ def access() -> None:
 @json_option
 def list_command(folder: Target, *, as_json: bool) -> None:
     """List the roles of principals, and what each role may do on which topics and groups."""
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         grants, rules, tokens = log.access.grants(), log.access.rules(), log.access.tokens()
         denials = log.access.denials()
     if as_json:
@@ -50,7 +50,7 @@ def list_command(folder: Target, *, as_json: bool) -> None:
         )
         return
     if grants:
-        write_table(("principal", "role"), [(each.principal, each.role) for each in grants])
+        write_table(("principal", "role"), [(grant.principal, grant.role) for grant in grants])
         write_line("")
     built_in = [
         (role, action.value, EVERYTHING)
@@ -58,7 +58,7 @@ def list_command(folder: Target, *, as_json: bool) -> None:
         for action in Action
         if action in actions
     ]
-    own = [(each.role, each.action, each.pattern) for each in rules]
+    own = [(rule.role, rule.action, rule.pattern) for rule in rules]
     write_table(("role", "may", "on"), [*built_in, *own])
     if denials:
         write_line("")
@@ -81,9 +81,9 @@ def allow_command(
     ACTION is read, write, group, manage or admin. In PATTERN, * matches any characters and ? one;
     calls about the log as a whole need the PATTERN *.
     """
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         log.access.allow(role, action, pattern, force=force)
-    _said("allowed", f"{role} may {action} on {pattern}", as_json, role, action, pattern)
+    _report("allowed", f"{role} may {action} on {pattern}", as_json, role, action, pattern)
 
 
 @access.command("forbid", short_help="Remove a rule.")
@@ -97,10 +97,10 @@ def forbid_command(
     role: str, action: str, pattern: str, folder: Target, *, force: bool, as_json: bool
 ) -> None:
     """Remove the rule that allows ROLE the ACTION on PATTERN; other rules stay."""
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         log.access.forbid(role, action, pattern, force=force)
     text = f"removed: {role} may {action} on {pattern}"
-    _said("forbidden", text, as_json, role, action, pattern)
+    _report("forbidden", text, as_json, role, action, pattern)
 
 
 @access.command("deny", short_help="Deny a role an action, overriding rules.")
@@ -117,9 +117,9 @@ def deny_command(
 
     A denial overrides rules: principals with ROLE are refused even if another role allows it.
     """
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         log.access.deny(role, action, pattern, force=force)
-    _said("denied", f"{role} must not {action} on {pattern}", as_json, role, action, pattern)
+    _report("denied", f"{role} must not {action} on {pattern}", as_json, role, action, pattern)
 
 
 @access.command("lift", short_help="Remove a denial.")
@@ -133,12 +133,12 @@ def lift_command(
     role: str, action: str, pattern: str, folder: Target, *, force: bool, as_json: bool
 ) -> None:
     """Remove the denial of ACTION on PATTERN for ROLE; rules then apply again."""
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         log.access.lift(role, action, pattern, force=force)
-    _said("lifted", f"{role} is not denied {action} on {pattern}", as_json, role, action, pattern)
+    _report("lifted", f"{role} is not denied {action} on {pattern}", as_json, role, action, pattern)
 
 
-def _said(kind: str, text: str, as_json: bool, role: str, action: str, pattern: str) -> None:
+def _report(kind: str, text: str, as_json: bool, role: str, action: str, pattern: str) -> None:
     if as_json:
         write_json(kind, {"role": role, "action": action, "pattern": pattern})
     else:
@@ -153,7 +153,7 @@ def _said(kind: str, text: str, as_json: bool, role: str, action: str, pattern: 
 @json_option
 def grant_command(principal: str, role: str, folder: Target, *, force: bool, as_json: bool) -> None:
     """Grant PRINCIPAL the role ROLE: admin, reader, writer, or a custom role."""
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         hints = without_rules(log, [role])
         log.access.grant(principal, role, force=force)
     if as_json:
@@ -173,7 +173,7 @@ def revoke_command(
     principal: str, role: str, folder: Target, *, force: bool, as_json: bool
 ) -> None:
     """Revoke the role ROLE of PRINCIPAL; its tokens stay valid for what other roles allow."""
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         log.access.revoke(principal, role, force=force)
     if as_json:
         write_json("revoked", {"principal": principal, "role": role})

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from lakebed.cli.data import Target, data_option, opened
+from lakebed.cli.data import Target, data_option, open_log
 from lakebed.cli.output import (
     Meter,
-    counted,
+    count_text,
     json_option,
     moment,
     size,
@@ -30,7 +30,7 @@ def backup(target: Path, folder: Target, *, as_json: bool) -> None:
     backup.json completes it. For a served log TARGET is a name within the folder of the server's
     setting `backups`.
     """
-    with opened(folder, silent=as_json) as log, Meter(silent=as_json) as meter:
+    with open_log(folder, silent=as_json) as log, Meter(silent=as_json) as meter:
         report = log.backup(target, progress=meter)
     if as_json:
         write_json("backup", asdict(report))
@@ -39,13 +39,13 @@ def backup(target: Path, folder: Target, *, as_json: bool) -> None:
         [
             ("backup", report.folder),
             ("log", f"{report.log_id}, up to entry {report.index}"),
-            ("holds", _held(report.records, report.topics)),
-            ("copied", f"{counted(report.files, 'file', 'files')}, {size(report.size_bytes)}"),
+            ("holds", _contents(report.records, report.topics)),
+            ("copied", f"{count_text(report.files, 'file', 'files')}, {size(report.size_bytes)}"),
             ("took", f"{report.seconds:.3f} s"),
         ]
     )
     if report.stored_segments:
-        segments = counted(report.stored_segments, "segment is", "segments are")
+        segments = count_text(report.stored_segments, "segment is", "segments are")
         click.echo(f"warning: {segments} in {report.store} alone, and not in the backup", err=True)
 
 
@@ -85,13 +85,15 @@ def restore(source: Path, folder: str | None, *, verify_only: bool, as_json: boo
     if as_json:
         write_json("restore", asdict(report))
         return
-    done = f"{report.folder}, {counted(report.segments_verified, 'segment', 'segments')} verified"
+    done = (
+        f"{report.folder}, {count_text(report.segments_verified, 'segment', 'segments')} verified"
+    )
     write_facts(
         [
             ("backup", f"{source}, of {moment(report.taken_us)}"),
             ("log", f"{report.log_id}, up to entry {report.index}"),
-            ("holds", _held(report.records, report.topics)),
-            ("checked", f"{counted(report.files, 'file', 'files')}, {size(report.size_bytes)}"),
+            ("holds", _contents(report.records, report.topics)),
+            ("checked", f"{count_text(report.files, 'file', 'files')}, {size(report.size_bytes)}"),
             ("restored", done if report.folder else "nothing (--verify-only)"),
             ("took", f"{report.seconds:.3f} s"),
         ]
@@ -100,5 +102,5 @@ def restore(source: Path, folder: str | None, *, verify_only: bool, as_json: boo
         click.echo(f"warning: {warning}", err=True)
 
 
-def _held(records: int, topics: int) -> str:
-    return f"{counted(records, 'record', 'records')} of {counted(topics, 'topic', 'topics')}"
+def _contents(records: int, topics: int) -> str:
+    return f"{count_text(records, 'record', 'records')} of {count_text(topics, 'topic', 'topics')}"

@@ -40,7 +40,7 @@ def complete_topic(
 ) -> list[CompletionItem]:
     """Offer topics of the newest snapshot: reading it neither takes the lock nor changes a byte."""
     del param
-    return _offered(_newest(ctx).names, incomplete)
+    return _offer(_newest(ctx).names, incomplete)
 
 
 def complete_group(
@@ -48,10 +48,10 @@ def complete_group(
 ) -> list[CompletionItem]:
     """Offer groups of the newest snapshot."""
     del param
-    return _offered(_newest(ctx).groups, incomplete)
+    return _offer(_newest(ctx).groups, incomplete)
 
 
-def _offered(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+def _offer(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 

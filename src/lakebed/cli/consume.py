@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 import lakebed
 from lakebed.cli.completion import complete_group, complete_topic
-from lakebed.cli.data import Target, data_option, is_served, opened
+from lakebed.cli.data import Target, data_option, is_served, open_log
 from lakebed.cli.formats import NAMES, format_of
 from lakebed.cli.output import flush, json_option, write_bytes
-from lakebed.cli.positions import Position, PositionType, check_offset, chosen, offset_of
+from lakebed.cli.positions import Position, PositionType, check_offset, offset_of, select_partitions
 from lakebed.errors import GroupNotEmptyError, GroupNotFoundError
 from lakebed.topic.schema import value_type
 from lakebed.types import TopicPartition
@@ -96,9 +96,9 @@ def consume(
             "with --group, --from must be earliest or latest; see `lakebed group reset`"
         )
     as_json = as_json or name == "json"
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         info = log.describe_topic(topic)
-        numbers = chosen(log, topic, partitions)
+        numbers = select_partitions(log, topic, partitions)
         check_offset(start, numbers, named=bool(partitions))
         show = format_of(
             "json" if as_json else name, value_type(info.schema), terminal=sys.stdout.isatty()
@@ -124,13 +124,13 @@ def _reader(
 ) -> lakebed.Consumer:
     """Open a consumer of exactly these partitions, at its place."""
     consumer = log.consumer(
-        partitions=[(topic, each) for each in partitions],
+        partitions=[(topic, partition) for partition in partitions],
         start=_beginning(start),
         max_records=_at_once(limit),
     )
     if start not in ("earliest", "latest"):
-        for each in partitions:
-            consumer.seek(topic, each, offset_of(log, topic, each, start))
+        for partition in partitions:
+            consumer.seek(topic, partition, offset_of(log, topic, partition, start))
     return consumer
 
 
@@ -154,7 +154,7 @@ def _committer(
             )
     consumer = log.consumer(
         group,
-        partitions=[(topic, each) for each in partitions],
+        partitions=[(topic, partition) for partition in partitions],
         start=_beginning(start),
         max_records=_at_once(limit),
     )
@@ -171,7 +171,7 @@ def _member(
     def remember(gained: list[TopicPartition]) -> None:
         """Commit where it begins, so that what "latest" was is remembered."""
         positions = consumer.positions()
-        consumer.commit({each: positions[each] for each in gained})
+        consumer.commit({partition: positions[partition] for partition in gained})
 
     consumer = log.consumer(
         group,
@@ -220,7 +220,7 @@ def _behind(topic: str, table: pa.Table) -> dict[tuple[str, int], int]:
     # Not through numpy: pyarrow then looks for pandas, and a Ctrl-C in that import gets lost.
     # Nor by `group_by`, which complains on stderr of how the buffers of received batches lie.
     behind: dict[tuple[str, int], int] = {}
-    for number in pc.unique(table["partition"]):
-        offsets = table["offset"].filter(pc.equal(table["partition"], number))
-        behind[(topic, number.as_py())] = pc.max(offsets).as_py() + 1
+    for partition in pc.unique(table["partition"]):
+        offsets = table["offset"].filter(pc.equal(table["partition"], partition))
+        behind[(topic, partition.as_py())] = pc.max(offsets).as_py() + 1
     return behind

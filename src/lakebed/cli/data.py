@@ -64,10 +64,10 @@ class FolderOrStore(click.ParamType):  # type: ignore[type-arg]  # generic in ne
         self, value: Any, param: click.Parameter | None, context: click.Context | None
     ) -> Target:
         """Take a store's URL as it is, and anything but another URL as a path."""
-        return str(value) if is_store(value) else Folder().convert(value, param, context)
+        return str(value) if is_store(value) else FolderType().convert(value, param, context)
 
 
-class Folder(click.ParamType):  # type: ignore[type-arg]  # generic in new versions only
+class FolderType(click.ParamType):  # type: ignore[type-arg]  # generic in new versions only
     """A log's folder, for commands that need its files: a URL is refused."""
 
     name = "DIR"
@@ -95,20 +95,20 @@ data_option = click.option(
     type=TargetType(),
     help="The log's folder, or the URL of a server or of a store.",
 )
-"""Return a command the option `--data`."""
+"""Decorator: adds the option `--data` to a command."""
 
 
 def yes_option(command: _Command) -> _Command:
-    """Return a command the option `--yes`."""
+    """Add the option `--yes` to a command."""
     return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(command)
 
 
 @contextlib.contextmanager
-def opened(folder: Target, *, make: bool = False, silent: bool) -> Iterator[lakebed.Log]:
-    """Own the log in a folder for a while, or be connected to the server that owns it.
+def open_log(folder: Target, *, make: bool = False, silent: bool) -> Iterator[lakebed.Log]:
+    """Open the log in a folder within the block, or connect to the server that owns it.
 
-    Recovery that takes long shows how far it is. Only with `make` is a log made where there is
-    none: a mistyped folder is an error, and so is an address where no server is found soon.
+    A long recovery shows its progress. A log is created only with `make`: otherwise a mistyped
+    folder is an error, as is an address where no server answers soon.
     """
     if isinstance(folder, str) and is_store(folder):
         pass  # the log is in a store: this process takes it over
@@ -130,8 +130,8 @@ def _suggest(log: lakebed.Log, error: LakebedError) -> LakebedError:
     is_topic = isinstance(error, TopicNotFoundError)
     name = str(error.facts.get("topic" if is_topic else "group", ""))
     with contextlib.suppress(LakebedError):  # the error to report is the first one
-        known = log.topics() if is_topic else log.groups()
-        return type(error)(f"{error.message}{did_you_mean(name, known)}", **error.facts)
+        names = log.topics() if is_topic else log.groups()
+        return type(error)(f"{error.message}{did_you_mean(name, names)}", **error.facts)
     return error
 
 
@@ -141,27 +141,27 @@ def is_served(log: lakebed.Log) -> bool:
 
 
 class Destination(NamedTuple):
-    """What a writer has to know of a topic."""
+    """What a writer needs to know of a topic."""
 
     schema: pa.Schema | None
     record_bytes_max: int
 
 
 def destination(log: lakebed.Log, topic: str) -> Destination:
-    """Find a topic to write to, which takes no more than leave to write."""
-    # Not `describe_topic`, which tells what a topic holds and so is for those who may read it.
+    """Return what a writer needs to know of a topic; needs only permission to write."""
+    # Not `describe_topic`, which describes what a topic holds and needs permission to read.
     target = log._backend.writing.target(topic)
     schema = None if target.raw else decode_schema(target.topic.schemas[-1])
     return Destination(schema, target.config.record_bytes_max)
 
 
 def check_log(folder: Path) -> None:
-    """Refuse a folder that holds no log."""
+    """Raise `NotALogError` if a folder holds no log."""
     try:
-        found = is_log(OsDisk(), Layout(folder))
+        exists = is_log(OsDisk(), Layout(folder))
     except OSError as error:
         raise from_os_error(error, "looking for the log", folder) from error
-    if not found:
+    if not exists:
         url = meant_url(folder)
         asked = f": did you mean {url}?" if url else ""
         raise NotALogError(f"there is no log in this folder{asked}", path=folder)
@@ -176,12 +176,12 @@ def confirm(question: str, *, yes: bool) -> None:
     click.confirm(question, abort=True, err=True)
 
 
-def settings(given: tuple[str, ...], option: str = "--config") -> dict[str, object]:
-    """Take `name=value` pairs apart."""
-    found: dict[str, object] = {}
-    for pair in given:
+def settings(pairs: tuple[str, ...], option: str = "--config") -> dict[str, object]:
+    """Parse `name=value` pairs."""
+    values: dict[str, object] = {}
+    for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=f"'{option}'")
-        found[name] = value
-    return found
+        values[name] = value
+    return values

@@ -78,8 +78,8 @@ def _fail_over(ctx: click.Context, records: int, folder: Path, *, as_json: bool)
         report = folder / _REPORT
         report.write_text(failover_page(measures), encoding="utf8")
     if as_json:
-        found = {"is_right": measures.is_right, **asdict(measures)}
-        write_json("demo", {"report": report, **found})
+        results = {"is_right": measures.is_right, **asdict(measures)}
+        write_json("demo", {"report": report, **results})
     else:
         verdict = "All checks passed" if measures.is_right else "SOME CHECKS FAILED"
         write_line(f"{verdict}. Report: {report}")
@@ -162,8 +162,8 @@ class _Teller(Closing):
 def _conclude(measures: Measures) -> None:
     """Show the answer to the first query, and whether all checks passed."""
     query = measures.queries[0]
-    columns = [name if not place else f">{name}" for place, name in enumerate(query.columns)]
-    write_table(columns, [[_shown(each) for each in row] for row in query.rows])
+    columns = [name if not index else f">{name}" for index, name in enumerate(query.columns)]
+    write_table(columns, [[_format(value) for value in row] for row in query.rows])
     verdict = "All checks passed" if measures.is_right else "SOME CHECKS FAILED"
     write_line(f"{verdict} in {measures.seconds:.0f} s.")
 
@@ -179,14 +179,14 @@ def _suggest(folder: Path) -> None:
     write_line(f"  lakebed pipeline status {folder / pipeline.NAME}")
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 def _summary(measures: Measures) -> Mapping[str, object]:
     """Return the results without the time series."""
-    found = asdict(measures)
+    results = asdict(measures)
     for name in ("acks", "syncs"):
-        del found["sale"][name]
-    del found["piping"]["flows"]
-    return {"is_right": measures.is_right, **found}
+        del results["sale"][name]
+    del results["piping"]["flows"]
+    return {"is_right": measures.is_right, **results}

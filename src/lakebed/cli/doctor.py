@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from lakebed.cli.data import Folder, check_log
+from lakebed.cli.data import FolderType, check_log
 from lakebed.cli.health import OK, PROBLEM, WARNING, Check, Examination
 from lakebed.cli.output import Meter, json_option, write_json, write_line, write_table
 from lakebed.cli.store_health import store_checks
@@ -26,7 +26,7 @@ _EXIT: Final = {OK: 0, PROBLEM: 1, WARNING: 3}
     envvar="LAKEBED_DATA",
     show_envvar=True,
     required=True,
-    type=Folder(),
+    type=FolderType(),
     help="The log's folder.",
 )
 @json_option
@@ -46,8 +46,8 @@ def doctor(ctx: click.Context, folder: Path, *, as_json: bool) -> None:
         except OSError as error:
             raise from_os_error(error, "examining the log", folder) from error
     _show(checks, as_json=as_json)
-    found = {check.verdict for check in checks}
-    worst = PROBLEM if PROBLEM in found else WARNING if WARNING in found else OK
+    verdicts = {check.verdict for check in checks}
+    worst = PROBLEM if PROBLEM in verdicts else WARNING if WARNING in verdicts else OK
     ctx.exit(_EXIT[worst])
 
 
@@ -56,9 +56,11 @@ def _show(checks: list[Check], *, as_json: bool) -> None:
         for check in checks:
             write_json("check", {**asdict(check), "advice": check.advice or None})
         return
-    write_table(("check", "", "found"), [(each.name, each.verdict, each.found) for each in checks])
-    advised = [each for each in checks if each.advice and each.verdict != OK]
+    write_table(
+        ("check", "", "found"), [(check.name, check.verdict, check.found) for check in checks]
+    )
+    advised = [check for check in checks if check.advice and check.verdict != OK]
     if advised:
         write_line("")
-    for each in advised:
-        write_line(f"{each.name}: {each.advice}")
+    for advised_check in advised:
+        write_line(f"{advised_check.name}: {advised_check.advice}")

@@ -28,14 +28,14 @@ NAMES: Final = ("value", "key-value", "table", "json", "raw")
 
 def format_of(name: str, value: pa.DataType, *, terminal: bool) -> Format:
     """Make a format for a topic's values."""
-    text = _Text(value, terminal=terminal)
+    text = _TextLines(value, terminal=terminal)
     if name == "json":
-        return _Json(value)
+        return _JsonLines(value)
     if name == "raw":
         return _raw if pa.types.is_binary(value) else text.values
     if name == "key-value":
         return text.pairs
-    return _Table(text) if name == "table" else text.values
+    return _TableLines(text) if name == "table" else text.values
 
 
 def _raw(table: pa.Table) -> bytes:
@@ -43,7 +43,7 @@ def _raw(table: pa.Table) -> bytes:
     return b"".join(value for value in table.column("value").to_pylist() if value is not None)
 
 
-class _Text:
+class _TextLines:
     """Values as lines of text; bytes that are not UTF-8 are shown in hexadecimal."""
 
     def __init__(self, value: pa.DataType, *, terminal: bool) -> None:
@@ -76,19 +76,19 @@ class _Text:
             shown = whole.decode()
         except UnicodeDecodeError:
             shown = whole.decode(errors=_BACKSLASHED)
-        # A record must not be able to command the terminal of its reader.
+        # Control characters in a record must not reach the terminal.
         return self.harmless(shown).encode()
 
     def harmless(self, text: str) -> str:
         """Escape control characters on a terminal."""
-        return _CONTROL.sub(_escaped, text) if self._terminal else text
+        return _CONTROL.sub(_escape, text) if self._terminal else text
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     return f"\\x{ord(match[0]):02x}"
 
 
-class _Json:
+class _JsonLines:
     """A JSON object for each record, each on its line."""
 
     def __init__(self, value: pa.DataType) -> None:
@@ -99,10 +99,10 @@ class _Json:
         return "".join([f"{text}\n" for text in self._texts(table)]).encode()
 
 
-class _Table:
+class _TableLines:
     """A line for each record, with its place and time; long keys and values are cut."""
 
-    def __init__(self, text: _Text) -> None:
+    def __init__(self, text: _TextLines) -> None:
         self._text = text
         self._begun = False
 
@@ -125,5 +125,5 @@ class _Table:
 def _short(text: bytes) -> str:
     """Return the beginning of a text on one line."""
     shown = text[: 4 * _SHORT].decode(errors=_BACKSLASHED)
-    shown = _CONTROL.sub(_escaped, shown).replace("\n", "\\n").replace("\t", "\\t")
+    shown = _CONTROL.sub(_escape, shown).replace("\n", "\\n").replace("\t", "\\t")
     return shown if len(shown) <= _SHORT else shown[: _SHORT - 1] + "…"

@@ -1,4 +1,4 @@
-"""`lakebed group`: consumer groups, how far each has come, and setting that again."""
+"""`lakebed group`: consumer groups, their progress, and resetting it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from lakebed.cli.completion import complete_group, complete_topic
-from lakebed.cli.data import Target, confirm, data_option, opened, yes_option
+from lakebed.cli.data import Target, confirm, data_option, open_log, yes_option
 from lakebed.cli.output import (
     json_option,
     number,
@@ -16,7 +16,7 @@ from lakebed.cli.output import (
     write_line,
     write_table,
 )
-from lakebed.cli.positions import Position, PositionType, check_offset, chosen, offset_of
+from lakebed.cli.positions import Position, PositionType, check_offset, offset_of, select_partitions
 from lakebed.errors import OffsetOutOfRangeError
 from lakebed.reports.groups import GroupInfo, GroupPartition
 from lakebed.types import TopicPartition
@@ -34,19 +34,19 @@ def group() -> None:
 @json_option
 def list_command(folder: Target, *, as_json: bool) -> None:
     """List the consumer groups with their lag: records not committed yet."""
-    with opened(folder, silent=as_json) as log:
-        found = [log.describe_group(name) for name in log.groups()]
+    with open_log(folder, silent=as_json) as log:
+        groups = [log.describe_group(name) for name in log.groups()]
     if as_json:
-        for each in found:
-            write_json("group", _values(each))
-    elif found:
-        write_table(("group", "topics", ">partitions", ">lag"), map(_row, found))
+        for info in groups:
+            write_json("group", _values(info))
+    elif groups:
+        write_table(("group", "topics", ">partitions", ">lag"), map(_row, groups))
     else:
         write_line("no groups")
 
 
 def _row(info: GroupInfo) -> tuple[str, ...]:
-    topics = ", ".join(sorted({each.topic for each in info.partitions}))
+    topics = ", ".join(sorted({partition.topic for partition in info.partitions}))
     return info.name, topics or "-", str(len(info.partitions)), str(info.lag)
 
 
@@ -56,7 +56,7 @@ def _row(info: GroupInfo) -> tuple[str, ...]:
 @json_option
 def describe_command(name: str, folder: Target, *, as_json: bool) -> None:
     """Show the offsets and lag of the group NAME, and the partitions of each member."""
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         info = log.describe_group(name)
     if as_json:
         write_json("group", _values(info))
@@ -68,28 +68,34 @@ def describe_command(name: str, folder: Target, *, as_json: bool) -> None:
         columns = ("topic", ">partition", ">committed", ">earliest", ">end", ">lag")
         rows = [
             (
-                each.topic,
-                str(each.partition),
-                number(each.committed),
-                str(each.earliest),
-                str(each.end),
-                str(each.lag),
+                partition.topic,
+                str(partition.partition),
+                number(partition.committed),
+                str(partition.earliest),
+                str(partition.end),
+                str(partition.lag),
             )
-            for each in info.partitions
+            for partition in info.partitions
         ]
         write_table(columns, rows)
     if info.members:
         write_line("")
         held = [
-            (member, ", ".join(f"{each.topic}/{each.partition}" for each in _held(info, member)))
+            (
+                member,
+                ", ".join(
+                    f"{partition.topic}/{partition.partition}"
+                    for partition in _partitions_of(info, member)
+                ),
+            )
             for member in info.members
         ]
         write_table(("member", "partitions"), [(member, text or "-") for member, text in held])
 
 
-def _held(info: GroupInfo, member: str) -> list[GroupPartition]:
+def _partitions_of(info: GroupInfo, member: str) -> list[GroupPartition]:
     """List the partitions that a member reads."""
-    return [each for each in info.partitions if each.member == member]
+    return [partition for partition in info.partitions if partition.member == member]
 
 
 def _values(info: GroupInfo) -> dict[str, object]:
@@ -101,13 +107,13 @@ def _values(info: GroupInfo) -> dict[str, object]:
             {
                 "member": member,
                 "partitions": [
-                    {"topic": each.topic, "partition": each.partition}
-                    for each in _held(info, member)
+                    {"topic": partition.topic, "partition": partition.partition}
+                    for partition in _partitions_of(info, member)
                 ],
             }
             for member in info.members
         ],
-        "partitions": [asdict(each) for each in info.partitions],
+        "partitions": [asdict(partition) for partition in info.partitions],
     }
 
 
@@ -140,24 +146,25 @@ def reset_command(
 
     A TIME means the first record of that time or later.
     """
-    with opened(folder, silent=as_json) as log:
-        numbers = chosen(log, topic, partitions)
+    with open_log(folder, silent=as_json) as log:
+        numbers = select_partitions(log, topic, partitions)
         check_offset(target, numbers, named=bool(partitions))
         bounds = log.offsets(topic)
         before = log.committed(name)
-        after = {each: offset_of(log, topic, each, target) for each in numbers}
-        for each, offset in after.items():
-            _check(topic, each, offset, bounds[each])
-        log.reset_group(name, {(topic, each): offset for each, offset in after.items()})
+        after = {partition: offset_of(log, topic, partition, target) for partition in numbers}
+        for partition, offset in after.items():
+            _check(topic, partition, offset, bounds[partition])
+        log.reset_group(name, {(topic, partition): offset for partition, offset in after.items()})
     moves = [
-        (each, before.get(TopicPartition(topic, each)), offset) for each, offset in after.items()
+        (partition, before.get(TopicPartition(topic, partition)), offset)
+        for partition, offset in after.items()
     ]
     if as_json:
         for partition, was, now in moves:
-            place = {"group": name, "topic": topic, "partition": partition}
-            write_json("reset", {**place, "before": was, "after": now})
+            moved = {"group": name, "topic": topic, "partition": partition}
+            write_json("reset", {**moved, "before": was, "after": now})
         return
-    rows = [(topic, str(each), number(was), str(now)) for each, was, now in moves]
+    rows = [(topic, str(partition), number(was), str(now)) for partition, was, now in moves]
     write_table(("topic", ">partition", ">before", ">after"), rows)
 
 
@@ -181,7 +188,7 @@ def _check(topic: str, partition: int, offset: int, bounds: tuple[int, int]) -> 
 @json_option
 def delete_command(name: str, folder: Target, *, yes: bool, as_json: bool) -> None:
     """Delete the group NAME and its offsets; the records stay."""
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         log.describe_group(name)
         confirm(f"Forget the group {name}?", yes=yes)
         log.delete_group(name)

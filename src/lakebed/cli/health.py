@@ -65,7 +65,7 @@ _OURS: Final = {
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     verdict: str
@@ -81,7 +81,7 @@ class Examination:
     folder: Path
     progress: Progress
     state: State | None = None
-    """What opening would end with; None if that cannot be known."""
+    """The state after opening the log; None if that is unknown."""
     findings: Findings | None = field(default=None, init=False)
 
     def checks(self) -> Iterator[Check]:
@@ -110,8 +110,8 @@ class Examination:
             yield Check("owner", OK, "the log is not in use")
         yield _wal_check(findings)
         if findings.survey is not None and findings.survey.identity_missing:
-            found = "missing or damaged"
-            yield Check("identity", WARNING, found, "open the log: that rebuilds it")
+            finding = "missing or damaged"
+            yield Check("identity", WARNING, finding, "open the log: that rebuilds it")
 
     @property
     def _survey(self) -> Survey | None:
@@ -119,7 +119,7 @@ class Examination:
 
     @property
     def _bad(self) -> str:
-        """What is missing is wrong, unless a living owner may be changing it just now."""
+        """The verdict on missing files: a warning while an owner may be changing them."""
         return PROBLEM if self.findings is None or self.findings.owner is None else WARNING
 
     # The state
@@ -142,8 +142,8 @@ class Examination:
                 yield Check("snapshot", OK, f"at entry {index}")
                 return
             if self.findings is not None and self.findings.error is not None:
-                found = f"at entry {index}; the WAL can be read up to entry {last} only"
-                yield Check("snapshot", WARNING, found, "see to the WAL first")
+                finding = f"at entry {index}; the WAL can be read up to entry {last} only"
+                yield Check("snapshot", WARNING, finding, "see to the WAL first")
                 return
             break
         if mark:
@@ -155,8 +155,8 @@ class Examination:
             )
         else:
             self.state = State()
-            found = "none; the WAL alone has everything" if bad else "none yet"
-            yield Check("snapshot", OK, found)
+            finding = "none; the WAL alone has everything" if bad else "none yet"
+            yield Check("snapshot", OK, finding)
 
     def _replay(self) -> Iterator[Check]:
         survey, state = self._survey, self.state
@@ -181,15 +181,15 @@ class Examination:
         count = 0
         index, last = state.numbers["applied"] + 1, survey.state.last_index
         while index <= last:
-            place = survey.state.entries.find(index)
-            if place is None:
+            run_location = survey.state.entries.find(index)
+            if run_location is None:
                 raise CorruptionError("an entry is missing", index=index)
             run, _ = read_run(
-                maps.get(place.number),
+                maps.get(run_location.number),
                 salt_of(survey.log_id),
-                place,
+                run_location,
                 first=index,
-                last=min(place.last, last),
+                last=min(run_location.last, last),
                 bytes_max=limits.READ_CHUNK_BYTES,
             )
             for entry in run:
@@ -213,7 +213,7 @@ class Examination:
             for key, partition in sorted(state.partitions.items())
             for segment in partition.segments
         ]
-        wanted = [each for each in everywhere if each[2].place != STORE]
+        wanted = [segment for segment in everywhere if segment[2].place != STORE]
         total = sum(segment.file_bytes for *_, segment in wanted)
         done = bad = 0
         for topic, partition, segment in wanted:
@@ -254,15 +254,15 @@ class Examination:
         ]
         if unknown:
             advice = "see what they are; segments among them are put aside when the log is opened"
-            yield Check("unknown files", WARNING, _listed(unknown), advice)
+            yield Check("unknown files", WARNING, _list(unknown), advice)
         else:
             yield Check("unknown files", OK, "none")
         if left["unfinished"] or left["dropped"]:
-            found = f"{left['unfinished']} unfinished and {left['dropped']} dropped segments"
-            yield Check("leftovers", OK, f"{found}; opening the log removes them")
+            finding = f"{left['unfinished']} unfinished and {left['dropped']} dropped segments"
+            yield Check("leftovers", OK, f"{finding}; opening the log removes them")
         if left["waiting"]:
-            found = f"{left['waiting']} dropped, until no reader of a table can need them"
-            yield Check("waiting for removal", OK, found)
+            finding = f"{left['waiting']} dropped, until no reader of a table can need them"
+            yield Check("waiting for removal", OK, finding)
 
     def _unneeded(self, state: State) -> tuple[list[str], Counter[str]]:
         """Return files of the lake that are unknown, and count those that the log left there."""
@@ -294,7 +294,7 @@ class Examination:
         names = self.disk.names(self.folder / "quarantine")
         if names:
             advice = "they are not part of the log: see what they are, then move them elsewhere"
-            yield Check("put aside", WARNING, f"in quarantine: {_listed(names)}", advice)
+            yield Check("put aside", WARNING, f"in quarantine: {_list(names)}", advice)
         torn = self.disk.names(Layout(self.folder).torn)
         if torn:
             advice = "they were never acknowledged; remove them when they are no longer of interest"
@@ -305,37 +305,37 @@ class Examination:
         if loose:
             advice = f"chmod -R go= {self.folder}"
             yield Check(
-                "permissions", WARNING, f"other users have access to {_listed(loose)}", advice
+                "permissions", WARNING, f"other users have access to {_list(loose)}", advice
             )
         else:
             yield Check("permissions", OK, "only the owner has access")
 
     def _space(self) -> Iterator[Check]:
         free = shutil.disk_usage(self.folder).free
-        found = f"{free // limits.MIB} MiB free"
+        finding = f"{free // limits.MIB} MiB free"
         if free < _SPACE_LOW:
             verdict = PROBLEM if free < _SPACE_OUT else WARNING
             advice = "free space, or shorten retention (`lakebed topic alter`)"
-            yield Check("disk space", verdict, found, advice)
+            yield Check("disk space", verdict, finding, advice)
         else:
-            yield Check("disk space", OK, found)
+            yield Check("disk space", OK, finding)
 
 
 def _wal_check(findings: Findings) -> Check:
-    found = findings.survey
+    survey = findings.survey
     if findings.error is not None:
         return Check("WAL", PROBLEM, str(findings.error), findings.error.advice)
     if findings.verdict is Verdict.TORN_TAIL:
         advice = "open the log: that cuts it; nothing proves that it was synced"
         return Check("WAL", WARNING, "the last write was cut short by a crash", advice)
-    if found is None:
+    if survey is None:
         return Check("WAL", PROBLEM, findings.verdict.value, "run `lakebed wal verify`")
-    gaps = found.state.gaps()
+    gaps = survey.state.gaps()
     if gaps:
         advice = "entries were lost before it was salvaged; restore a copy if there is one"
         return Check("WAL", WARNING, f"holes at {gaps}", advice)
-    first, last = found.state.mark.index + 1, found.state.last_index
-    return Check("WAL", OK, f"entries {first} to {last}, {found.used_bytes} bytes, verified")
+    first, last = survey.state.mark.index + 1, survey.state.last_index
+    return Check("WAL", OK, f"entries {first} to {last}, {survey.used_bytes} bytes, verified")
 
 
 def _apply_one(state: State, index: int, payload: memoryview) -> None:
@@ -357,6 +357,6 @@ def _mode(path: Path) -> int:
         return 0
 
 
-def _listed(names: list[str]) -> str:
+def _list(names: list[str]) -> str:
     more = len(names) - _NAMED_MAX
     return ", ".join(names[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lakebed.cli.completion import complete_topic
-from lakebed.cli.data import Target, data_option, opened, settings
+from lakebed.cli.data import Target, data_option, open_log, settings
 from lakebed.cli.job_session import SparkOptions, range_options, spark_on, spark_options
 from lakebed.cli.output import (
     Meter,
-    counted,
+    count_text,
     json_option,
     size,
     write_facts,
@@ -71,9 +71,9 @@ def compact_command(
     write_facts(
         [
             ("topic", topic),
-            ("due", counted(report.partitions, "partition", "partitions")),
-            ("read", counted(report.records_read, "record", "records")),
-            ("dropped", counted(report.records_dropped, "record", "records")),
+            ("due", count_text(report.partitions, "partition", "partitions")),
+            ("read", count_text(report.records_read, "record", "records")),
+            ("dropped", count_text(report.records_dropped, "record", "records")),
             ("segments", segments),
             ("size", f"{size(report.bytes_removed)} became {size(report.bytes_written)}"),
             ("took", took),
@@ -140,9 +140,9 @@ def materialise_command(
     write_facts(
         [
             ("table", f"{report.table}, version {report.version}{made}"),
-            ("read", counted(report.records, "offset", "offsets")),
+            ("read", count_text(report.records, "offset", "offsets")),
             ("rows", f"{report.inserted} written, {report.removed} removed"),
-            ("without key", counted(report.without_key, "record", "records")),
+            ("without key", count_text(report.without_key, "record", "records")),
         ]
     )
 
@@ -175,34 +175,34 @@ def verify_command(
         Meter(silent=as_json, unit="tasks") as meter,
     ):
         report = verify(spark, log, list(topics) or None, tables=not no_tables, progress=meter)
-    _show_verified(report, as_json=as_json)
+    _show_verification(report, as_json=as_json)
     if not report.fine:
         ctx.exit(1)
 
 
-def _show_verified(report: VerifyReport, *, as_json: bool) -> None:
+def _show_verification(report: VerifyReport, *, as_json: bool) -> None:
     if as_json:
-        for each in report.damages:
-            write_json("damage", asdict(each))
+        for damage in report.damages:
+            write_json("damage", asdict(damage))
         counts = {name: value for name, value in asdict(report).items() if name != "damages"}
         write_json("verify", {**counts, "damaged": len(report.damages)})
         return
     if report.damages:
         rows = [
             (
-                each.topic,
-                "table" if each.partition < 0 else str(each.partition),
-                f"{each.base}..{each.end}",
-                each.problem,
+                damage.topic,
+                "table" if damage.partition < 0 else str(damage.partition),
+                f"{damage.base}..{damage.end}",
+                damage.problem,
             )
-            for each in report.damages
+            for damage in report.damages
         ]
         write_table(("topic", ">partition", ">offsets", "what is wrong"), rows, whole=True)
-    checked = counted(report.segments, "segment", "segments")
+    checked = count_text(report.segments, "segment", "segments")
     write_facts(
         [
-            ("checked", f"{checked} of {counted(report.topics, 'topic', 'topics')}"),
-            ("holding", f"{counted(report.records, 'record', 'records')}, {size(report.bytes)}"),
+            ("checked", f"{checked} of {count_text(report.topics, 'topic', 'topics')}"),
+            ("holding", f"{count_text(report.records, 'record', 'records')}, {size(report.bytes)}"),
             ("wrong", str(len(report.damages)) if report.damages else "nothing"),
         ]
     )
@@ -259,17 +259,17 @@ def replay_command(
     if as_json:
         write_json("replay", asdict(report))
         return
-    write_facts(_replayed(report))
+    write_facts(_replay_facts(report))
 
 
-def _replayed(report: ReplayReport) -> Iterator[tuple[str, str]]:
+def _replay_facts(report: ReplayReport) -> Iterator[tuple[str, str]]:
     yield "replay", report.name
     made = ", created" if report.created else ""
-    yield "from", f"{report.source}, {counted(report.offsets, 'offset', 'offsets')}"
+    yield "from", f"{report.source}, {count_text(report.offsets, 'offset', 'offsets')}"
     yield "to", f"{report.target}{made}"
-    yield "written", counted(report.records, "record", "records")
+    yield "written", count_text(report.records, "record", "records")
     if report.chunks_before:
-        yield "before", f"{report.chunks_before} of {counted(report.chunks, 'chunk', 'chunks')}"
+        yield "before", f"{report.chunks_before} of {count_text(report.chunks, 'chunk', 'chunks')}"
 
 
 @job.command("import", short_help="Import files into a topic.")
@@ -298,7 +298,7 @@ def _replayed(report: ReplayReport) -> Iterator[tuple[str, str]]:
 @click.option("--dead-letters", metavar="TOPIC", help="Topic for rows that cannot be read.")
 @click.option("--catalog", metavar="NAME", help="The pyiceberg catalog of an Iceberg table.")
 @click.option(
-    "--option", "given", metavar="NAME=VALUE", multiple=True, help="An option of Spark's reader."
+    "--option", "pairs", metavar="NAME=VALUE", multiple=True, help="An option of Spark's reader."
 )
 @_name
 @spark_options
@@ -309,7 +309,7 @@ def import_command(
     folder: Target,
     *,
     kind: str,
-    given: tuple[str, ...],
+    pairs: tuple[str, ...],
     master: str,
     verbose: bool,
     as_json: bool,
@@ -323,7 +323,7 @@ def import_command(
     """
     from lakebed.spark.jobs.importing import import_
 
-    options = {name: str(value) for name, value in settings(given, "--option").items()}
+    options = {name: str(value) for name, value in settings(pairs, "--option").items()}
     with (
         spark_on(folder, SparkOptions(master, verbose), silent=as_json) as (spark, log),
         Meter(silent=as_json, unit="files") as meter,
@@ -334,17 +334,17 @@ def import_command(
     if as_json:
         write_json("import", asdict(report))
         return
-    write_facts(_imported(report))
+    write_facts(_import_facts(report))
 
 
-def _imported(report: ImportReport) -> Iterator[tuple[str, str]]:
+def _import_facts(report: ImportReport) -> Iterator[tuple[str, str]]:
     yield "import", report.name
     yield "to", f"{report.topic}{', created' if report.created else ''}"
-    files = counted(report.files, "file", "files")
+    files = count_text(report.files, "file", "files")
     yield "files", f"{files}, {report.files_before} of them before"
-    yield "written", counted(report.records, "record", "records")
+    yield "written", count_text(report.records, "record", "records")
     if report.bad:
-        yield "dead letters", counted(report.bad, "row", "rows")
+        yield "dead letters", count_text(report.bad, "row", "rows")
 
 
 @job.command("export", short_help="Export a range of a topic to files.")
@@ -396,14 +396,14 @@ def export_command(
     if as_json:
         write_json("export", asdict(report))
         return
-    written = f"{counted(report.files, 'file', 'files')}, {size(report.bytes)}"
+    written = f"{count_text(report.files, 'file', 'files')}, {size(report.bytes)}"
     facts = [
         ("topic", topic),
         ("to", report.target),
-        ("written", f"{counted(report.records, 'record', 'records')} in {written}"),
+        ("written", f"{count_text(report.records, 'record', 'records')} in {written}"),
     ]
     if report.left_out:
-        facts.append(("left out", counted(report.left_out, "tombstone", "tombstones")))
+        facts.append(("left out", count_text(report.left_out, "tombstone", "tombstones")))
     write_facts(facts)
 
 
@@ -419,13 +419,13 @@ def tier_command(ctx: click.Context, topic: str | None, folder: Target, *, as_js
     """
     from lakebed.spark.jobs.tier import tier
 
-    with opened(folder, silent=as_json) as log, Meter(silent=as_json, unit="topics") as meter:
+    with open_log(folder, silent=as_json) as log, Meter(silent=as_json, unit="topics") as meter:
         report = tier(log, topic, progress=meter)
     if as_json:
         write_json("tier", asdict(report))
     else:
-        uploaded = counted(report.segments_uploaded, "segment", "segments")
-        moved = counted(report.segments_moved, "segment", "segments")
+        uploaded = count_text(report.segments_uploaded, "segment", "segments")
+        moved = count_text(report.segments_moved, "segment", "segments")
         write_facts(
             [
                 ("store", report.store),

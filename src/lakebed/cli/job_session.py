@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 
 import lakebed
-from lakebed.cli.data import Target, opened
+from lakebed.cli.data import Target, open_log
 from lakebed.spark.java import check_java
 from lakebed.spark.packages import check_packages
 from lakebed.spark.session import LOCAL_MASTER
@@ -46,7 +46,7 @@ def spark_on(
 
     from lakebed.spark.session import session
 
-    with interruptible(), opened(folder, silent=silent) as log:
+    with interruptible(), open_log(folder, silent=silent) as log:
         running = SparkSession.getActiveSession()
         if running is not None:
             yield running, log
@@ -61,7 +61,7 @@ def spark_on(
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGTERM end what runs in the block as Ctrl-C does: Spark's Java goes too, at once."""
+    """Make SIGTERM end the block as Ctrl-C does, and Spark's JVM with it, at once."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -12,13 +12,13 @@ import click
 
 import lakebed
 from lakebed.cli.completion import complete_topic
-from lakebed.cli.data import Target, confirm, data_option, opened, yes_option
+from lakebed.cli.data import Target, confirm, data_option, open_log, yes_option
 from lakebed.cli.lake_derived import listing_of, show_listing, write_listing
 from lakebed.cli.lake_readers import catalog_properties, readers
 from lakebed.cli.output import (
     Meter,
     advice,
-    counted,
+    count_text,
     error_facts,
     json_option,
     moment,
@@ -50,22 +50,22 @@ def tables_command(folder: Target, *, as_json: bool) -> None:
 
     Derived tables of jobs and pipelines follow, with source, kind and position.
     """
-    with opened(folder, silent=as_json) as log:
-        found = log.lake.tables()
+    with open_log(folder, silent=as_json) as log:
+        tables = log.lake.tables()
         derived = listing_of(log)
-    if any(each.problem for each in found):
+    if any(table.problem for table in tables):
         derived = derived._replace(problem=None)  # it is the same catalog, and shown above
     if as_json:
-        for each in found:
-            write_json("table", _values(each))
+        for table in tables:
+            write_json("table", _values(table))
         write_listing(derived)
         return
-    if found:
+    if tables:
         columns = ("topic", ">files", ">records", ">size", ">snapshots", ">lag")
-        write_table(columns, map(_row, found), whole=True)
-        for each in found:
-            if each.problem:
-                write_wrapped(f"problem of {each.topic}: {each.problem}")
+        write_table(columns, map(_row, tables), whole=True)
+        for table in tables:
+            if table.problem:
+                write_wrapped(f"problem of {table.topic}: {table.problem}")
     else:
         write_line("no topics")
     show_listing(derived)
@@ -89,12 +89,12 @@ def describe_command(topic: str, folder: Target, *, as_json: bool) -> None:
 
     Secrets in settings are not shown.
     """
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         info = log.lake.describe(topic)
         more = (
-            _known(info, log.config.lake, log.folder)
+            _catalog_values(info, log.config.lake, log.folder)
             if isinstance(log, EmbeddedLog)
-            else _unknown(info)
+            else _values_without_catalog(info)
         )
     lines = more["readers"]
     if as_json:
@@ -107,7 +107,7 @@ def describe_command(topic: str, folder: Target, *, as_json: bool) -> None:
             write_line(f"  {line}")
 
 
-def _known(info: TableInfo, config: LakeConfig, folder: Path) -> dict[str, Any]:
+def _catalog_values(info: TableInfo, config: LakeConfig, folder: Path) -> dict[str, Any]:
     """Return the table's name, its catalog, and how other programs read it."""
     properties = catalog_properties(config, folder)
     name = (*config.namespace.split("."), info.topic)
@@ -115,8 +115,8 @@ def _known(info: TableInfo, config: LakeConfig, folder: Path) -> dict[str, Any]:
     return {"table": ".".join(name), "catalog": properties, "readers": lines}
 
 
-def _unknown(info: TableInfo) -> dict[str, Any]:
-    """Return what can be said without the catalog, whose settings a server keeps to itself."""
+def _values_without_catalog(info: TableInfo) -> dict[str, Any]:
+    """Return what is known without the catalog, whose settings a server does not reveal."""
     local = info.exists and info.location.startswith("file://")
     lines = readers(info.location, (info.topic,), {}) if local else {}
     duckdb = {name: text for name, text in lines.items() if name == "DuckDB"}
@@ -139,7 +139,7 @@ def _facts(info: TableInfo, table: str | None) -> Iterator[tuple[str, str]]:
         yield "position", f"entry {info.position}"
         yield "offsets", ", ".join(f"{key}: {end}" for key, end in _offsets(info).items()) or "-"
     waiting = f", the oldest for {info.lag_seconds:.1f} s" if info.lag_records else ""
-    yield "lag", counted(info.lag_records, "record", "records") + waiting
+    yield "lag", count_text(info.lag_records, "record", "records") + waiting
 
 
 def _number(snapshot: int | None) -> str:
@@ -148,8 +148,8 @@ def _number(snapshot: int | None) -> str:
 
 def _offsets(info: TableInfo) -> dict[str, int]:
     """Return the offset of each partition below which the table shows every record."""
-    found: dict[str, int] = json.loads(info.offsets)
-    return found
+    offsets: dict[str, int] = json.loads(info.offsets)
+    return offsets
 
 
 def _values(info: TableInfo) -> dict[str, object]:
@@ -162,27 +162,29 @@ def _values(info: TableInfo) -> dict[str, object]:
 @json_option
 def history_command(topic: str, folder: Target, *, as_json: bool) -> None:
     """List the readable snapshots of TOPIC's table, the oldest first."""
-    with opened(folder, silent=as_json) as log:
-        found = log.lake.history(topic)
+    with open_log(folder, silent=as_json) as log:
+        snapshots = log.lake.history(topic)
     if as_json:
-        for each in found:
-            write_json("snapshot", {"topic": topic, **asdict(each), "time": each.time.isoformat()})
-    elif found:
+        for snapshot in snapshots:
+            write_json(
+                "snapshot", {"topic": topic, **asdict(snapshot), "time": snapshot.time.isoformat()}
+            )
+    elif snapshots:
         columns = (">snapshot", "time", "operation", "made by", ">added", ">removed", ">records")
-        write_table(columns, map(_snapshot_row, found))
+        write_table(columns, map(_snapshot_row, snapshots))
     else:
         write_line("no snapshots")
 
 
-def _snapshot_row(each: SnapshotInfo) -> tuple[str, ...]:
+def _snapshot_row(snapshot: SnapshotInfo) -> tuple[str, ...]:
     return (
-        str(each.snapshot),
-        moment(round(each.time.timestamp() * 1_000_000)),
-        each.operation,
-        "the log" if each.ours else "another program",
-        str(each.files_added),
-        str(each.files_removed),
-        str(each.records),
+        str(snapshot.snapshot),
+        moment(round(snapshot.time.timestamp() * 1_000_000)),
+        snapshot.operation,
+        "the log" if snapshot.ours else "another program",
+        str(snapshot.files_added),
+        str(snapshot.files_removed),
+        str(snapshot.records),
     )
 
 
@@ -212,7 +214,7 @@ def sync_command(
     """
     if take_over and topic is None:
         raise click.UsageError("--take-over needs the name of a topic")
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         if topic is not None:
             log.describe_topic(topic)
         if take_over:
@@ -221,11 +223,13 @@ def sync_command(
             sealed, report = _sync(log, topic, take_over=take_over, meter=meter)
         stored = bool(log.lake.stats().store)
     if as_json:
-        failures = [{"topic": name, **error_facts(each)} for name, each in report.errors.items()]
+        failures = [{"topic": name, **error_facts(error)} for name, error in report.errors.items()]
         done = {name: value for name, value in asdict(report).items() if name != "errors"}
-        write_json("sync", {"topic": topic, **_sealed(sealed), **done, "failures": failures})
+        write_json(
+            "sync", {"topic": topic, **_checkpoint_values(sealed), **done, "failures": failures}
+        )
     else:
-        write_facts(_synced(sealed, report, take_over=take_over, stored=stored))
+        write_facts(_sync_facts(sealed, report, take_over=take_over, stored=stored))
         for name, error in report.errors.items():
             click.echo(f"error: {name}: {error}\n{advice(error)}", err=True)
     if report.errors:
@@ -246,21 +250,24 @@ def _sync(
     return sealed, replace(report, tables_changed=log.lake.stats().tables_changed - before)
 
 
-def _sealed(report: CheckpointReport) -> dict[str, int]:
+def _checkpoint_values(report: CheckpointReport) -> dict[str, int]:
     return {"records_sealed": report.records, "segments_sealed": report.segments}
 
 
-def _synced(
+def _sync_facts(
     sealed: CheckpointReport, report: SyncReport, *, take_over: bool, stored: bool
 ) -> Iterator[tuple[str, str]]:
-    segments = counted(sealed.segments, "segment", "segments")
-    yield "sealed", f"{counted(sealed.records, 'record', 'records')} into {segments}"
+    segments = count_text(sealed.segments, "segment", "segments")
+    yield "sealed", f"{count_text(sealed.records, 'record', 'records')} into {segments}"
     yield "tables", f"{report.tables_changed} changed, {report.tables_dropped} dropped"
     if take_over:
         yield "files", f"{report.files_added} added, {report.files_removed} removed"
     if stored:
         moved = f"{report.segments_moved} no longer on the local disk"
-        yield "store", f"{counted(report.segments_uploaded, 'segment', 'segments')} sent, {moved}"
+        yield (
+            "store",
+            f"{count_text(report.segments_uploaded, 'segment', 'segments')} sent, {moved}",
+        )
 
 
 @lake.command("gc", short_help="Remove unreferenced files.")
@@ -275,7 +282,7 @@ def gc_command(folder: Target, *, now: bool, yes: bool, as_json: bool) -> None:
     removes files immediately: programs that are reading a table may fail, and jobs and pipelines
     that are writing one lose uncommitted files.
     """
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         if now:
             confirm(
                 "Remove files that others may be reading, or that a job has not committed yet?",
@@ -289,6 +296,6 @@ def gc_command(folder: Target, *, now: bool, yes: bool, as_json: bool) -> None:
         [
             ("segments", f"{report.segments_removed} removed"),
             ("other files", f"{report.files_removed} removed, {size(report.bytes_removed)}"),
-            ("waiting", counted(report.waiting, "file", "files")),
+            ("waiting", count_text(report.waiting, "file", "files")),
         ]
     )

@@ -51,10 +51,10 @@ def listing_of(log: lakebed.Log) -> Listing:
         names = log.derived.tables()
     except LakebedError as error:
         return Listing([], error)
-    return Listing([_listed(log, name) for name in sorted(names)])
+    return Listing([_list_table(log, name) for name in sorted(names)])
 
 
-def _listed(log: lakebed.Log, name: str) -> Listed:
+def _list_table(log: lakebed.Log, name: str) -> Listed:
     try:
         table = log.derived.describe(name)
     except LakebedError as error:
@@ -77,14 +77,14 @@ def _lag(log: lakebed.Log, positions: Mapping[str, Mapping[int, int]]) -> int | 
 
 
 def show_listing(listing: Listing) -> None:
-    """Write the list for people, set off from what stands before it; nothing if it is empty."""
+    """Write the list as a table after a blank line; nothing if it is empty."""
     if listing.tables or listing.problem is not None:
         write_line("")
     if listing.tables:
         write_table(_COLUMNS, map(_row, listing.tables), whole=True)
-    for each in listing.tables:
-        if each.problem is not None:
-            write_wrapped(f"problem of {each.name}: {each.problem}")
+    for table in listing.tables:
+        if table.problem is not None:
+            write_wrapped(f"problem of {table.name}: {table.problem}")
     if listing.problem is not None:
         write_wrapped(f"problem of the derived tables: {listing.problem}")
 
@@ -128,11 +128,11 @@ def _positions(table: DerivedTable) -> Iterator[str]:
 
 def write_listing(listing: Listing) -> None:
     """Write the list for programs: a line for each table."""
-    for each in listing.tables:
-        problem = "" if each.problem is None else str(each.problem)
-        facts = {} if each.table is None else _facts(each.table)
-        lag = {"lag_records": each.lag, "problem": problem}
-        write_json("derived_table", {"table": each.name, **facts, **lag})
+    for table in listing.tables:
+        problem = "" if table.problem is None else str(table.problem)
+        facts = {} if table.table is None else _facts(table.table)
+        lag = {"lag_records": table.lag, "problem": problem}
+        write_json("derived_table", {"table": table.name, **facts, **lag})
     if listing.problem is not None:
         write_json("problem", {"of": "derived tables", **error_facts(listing.problem)})
 

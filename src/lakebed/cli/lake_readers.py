@@ -24,10 +24,10 @@ _FILES: Final = "each.file.file_path for each in table.scan().plan_files()"
 
 
 def catalog_properties(config: LakeConfig, folder: Path) -> dict[str, str]:
-    """Return what pyiceberg needs to find the tables, but for secrets."""
+    """Return the properties that pyiceberg needs to find the tables, without secrets."""
     own = {"type": "sql", "uri": f"sqlite:///{folder.resolve() / TABLES_NAME / OWN_NAME}"}
-    given = {**(config.catalog or own), **config.store_options, **_region(config)}
-    return {name: _shown(name, value) for name, value in given.items()}
+    properties = {**(config.catalog or own), **config.store_options, **_region(config)}
+    return {name: _hide_secrets(name, value) for name, value in properties.items()}
 
 
 def _region(config: LakeConfig) -> dict[str, str]:
@@ -38,7 +38,7 @@ def _region(config: LakeConfig) -> dict[str, str]:
     return {name: value for name, value in used.items() if name == "s3.region"}
 
 
-def _shown(name: str, value: str) -> str:
+def _hide_secrets(name: str, value: str) -> str:
     if value.startswith("env:"):
         return value
     if _SECRET.search(name):
@@ -58,7 +58,7 @@ def readers(location: str, name: tuple[str, ...], properties: Mapping[str, str])
 
 
 class _Store(NamedTuple):
-    """What readers ask about a store that speaks S3; nothing where its own default will do."""
+    """What readers need to know of an S3 store; empty where their defaults will do."""
 
     endpoint: str
     """A URL; nothing for Amazon's own."""

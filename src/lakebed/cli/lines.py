@@ -71,11 +71,11 @@ class LineReader:
         offsets = np.zeros(count + 1, np.int32)
         offsets[1:] = ends - np.arange(count)  # the newlines before are taken out
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data.replace(b"\n", b""))]
-        found = Lines(
+        lines = Lines(
             pa.Array.from_buffers(pa.binary(), count, buffers), self._source, self._number
         )
         self._number += count
-        return found
+        return lines
 
     def _check(self, begun: list[bytes]) -> None:
         size = sum(map(len, begun))

@@ -11,10 +11,10 @@ import click
 
 import lakebed
 from lakebed.cli.completion import complete_topic
-from lakebed.cli.data import Target, data_option, opened
+from lakebed.cli.data import Target, data_option, open_log
 from lakebed.cli.output import (
     Meter,
-    counted,
+    count_text,
     error_facts,
     json_option,
     size,
@@ -45,7 +45,7 @@ def checkpoint(folder: Target, *, as_json: bool) -> None:
     warning says so, the exit code is 0, and the log retries later.
     """
     begun = time.monotonic()
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         report = log.checkpoint()
         failures = _sync(log, silent=as_json)
         wal = log.stats().wal
@@ -55,13 +55,13 @@ def checkpoint(folder: Target, *, as_json: bool) -> None:
         told = [{"failed": failed, **error_facts(error)} for failed, error in failures]
         write_json("checkpoint", {**asdict(report), **more, "lake_failures": told})
         return
-    segments = counted(report.segments, "segment", "segments")
+    segments = count_text(report.segments, "segment", "segments")
     written = f"{segments}, {size(report.segment_bytes)}"
     write_facts(
         [
-            ("flushed", counted(report.records, "record", "records") + f" into {written}"),
+            ("flushed", count_text(report.records, "record", "records") + f" into {written}"),
             ("snapshot", f"at entry {report.index}, {size(report.snapshot_bytes)}"),
-            ("WAL", f"{counted(wal.files, 'file', 'files')}, {size(wal.size_bytes)}"),
+            ("WAL", f"{count_text(wal.files, 'file', 'files')}, {size(wal.size_bytes)}"),
             ("took", f"{report.seconds:.3f} s, {seconds:.3f} s with opening, tables and closing"),
         ]
     )
@@ -81,7 +81,7 @@ def _sync(log: lakebed.Log, *, silent: bool) -> list[tuple[str, LakebedError]]:
     except LakebedError as error:
         return [("the lake is not up to date", error)]
     return [
-        (f"the table of {topic} is not up to date", each) for topic, each in report.errors.items()
+        (f"the table of {topic} is not up to date", error) for topic, error in report.errors.items()
     ]
 
 
@@ -99,21 +99,21 @@ def retain(ctx: click.Context, topic: str | None, folder: Target, *, as_json: bo
     If a topic cannot be cleaned up, because of a damaged segment for example, the others are, and
     the exit code is 1.
     """
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         report = log.retain(topic)
     if as_json:
-        failures = [{"topic": name, **error_facts(each)} for name, each in report.errors.items()]
+        failures = [{"topic": name, **error_facts(error)} for name, error in report.errors.items()]
         done = {name: value for name, value in asdict(report).items() if name != "errors"}
         write_json("retain", {"topic": topic, **done, "failures": failures})
     else:
-        _show_retained(report)
+        _show_cleanup(report)
     if report.errors:
         ctx.exit(1)
 
 
-def _show_retained(report: CleanupReport) -> None:
-    removed = counted(report.records_removed, "record", "records")
-    compacted = counted(report.records_compacted, "record", "records")
+def _show_cleanup(report: CleanupReport) -> None:
+    removed = count_text(report.records_removed, "record", "records")
+    compacted = count_text(report.records_compacted, "record", "records")
     write_facts(
         [
             ("retention", f"{removed} removed, {_segments(report.segments_removed)}"),
@@ -126,7 +126,7 @@ def _show_retained(report: CleanupReport) -> None:
 
 
 def _segments(count: int) -> str:
-    return counted(count, "segment", "segments")
+    return count_text(count, "segment", "segments")
 
 
 @click.command(short_help="Show the size and state of the log.")
@@ -134,16 +134,16 @@ def _segments(count: int) -> str:
 @json_option
 def stats(folder: Target, *, as_json: bool) -> None:
     """Show the size of the log, its memory, and the result of opening it."""
-    with opened(folder, silent=as_json) as log:
-        found, problems = log.stats(), {}
-        if found.lake.iceberg and found.segments:
+    with open_log(folder, silent=as_json) as log:
+        log_stats, problems = log.stats(), {}
+        if log_stats.lake.iceberg and log_stats.segments:
             tables = log.lake.tables()  # from which the log learns how far each has come
-            problems = {each.topic: each.problem for each in tables if each.problem}
-            found = log.stats()
+            problems = {table.topic: table.problem for table in tables if table.problem}
+            log_stats = log.stats()
     if as_json:
-        write_json("stats", {**found.as_dict(), "table_problems": problems})
+        write_json("stats", {**log_stats.as_dict(), "table_problems": problems})
         return
-    for position, (title, facts) in enumerate(_sections(found, problems)):
+    for position, (title, facts) in enumerate(_sections(log_stats, problems)):
         if position:
             write_line("")
         write_line(title)
@@ -156,7 +156,10 @@ def _sections(stats: LogStats, problems: Mapping[str, str]) -> Iterator[tuple[st
     yield (
         "data",
         [
-            ("topics", f"{stats.topics}, {counted(stats.partitions, 'partition', 'partitions')}"),
+            (
+                "topics",
+                f"{stats.topics}, {count_text(stats.partitions, 'partition', 'partitions')}",
+            ),
             ("segments", f"{stats.segments}, {size(stats.segment_bytes)}"),
             ("groups", str(stats.groups)),
             ("producers", str(stats.producers)),
@@ -182,7 +185,7 @@ def _sections(stats: LogStats, problems: Mapping[str, str]) -> Iterator[tuple[st
         ],
     )
     lake = stats.lake
-    behind = f"{counted(lake.lag_records, 'record', 'records')}, of {lake.tables_behind}"
+    behind = f"{count_text(lake.lag_records, 'record', 'records')}, of {lake.tables_behind}"
     yield (
         "lake",
         [
@@ -209,7 +212,7 @@ def _sections(stats: LogStats, problems: Mapping[str, str]) -> Iterator[tuple[st
         "opening",
         [
             ("snapshot", f"at entry {stats.snapshot_index}" if stats.snapshot_index else "none"),
-            ("replayed", counted(stats.replayed_entries, "entry", "entries")),
+            ("replayed", count_text(stats.replayed_entries, "entry", "entries")),
             ("torn tail", torn),
             ("snapshots passed over", str(stats.snapshots_passed_over)),
             ("files put aside", str(stats.files_quarantined)),
@@ -237,5 +240,5 @@ def _troubles(lake: LakeStats, problems: Mapping[str, str]) -> Iterator[tuple[st
         yield "failed syncs", str(lake.failures)
         yield "last failure", lake.last_failure or "-"
     for topic, problem in list(problems.items())[:1]:
-        tables = counted(len(problems), "table", "tables")
+        tables = count_text(len(problems), "table", "tables")
         yield "problems", f"{tables}, see `lakebed lake tables`; {topic}: {problem}"

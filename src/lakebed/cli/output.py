@@ -1,4 +1,4 @@
-"""How commands speak: tables for people, JSON lines for programs, errors on stderr.
+"""Output of commands: tables for people, JSON lines for programs, errors on stderr.
 
 Results go to stdout; errors and progress to stderr. Colours and bars are for terminals only, and
 `NO_COLOR` is respected. A reader that stops reading (`| head`) ends a command without a word.
@@ -172,14 +172,16 @@ def flush() -> None:
 
 def write_json(kind: str, values: Mapping[str, object]) -> None:
     """Write one JSON line."""
-    write_line(json.dumps({"type": kind, **{key: _nested(each) for key, each in values.items()}}))
+    write_line(
+        json.dumps({"type": kind, **{key: _plain_deep(value) for key, value in values.items()}})
+    )
 
 
-def _nested(value: object) -> object:
+def _plain_deep(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _nested(each) for key, each in value.items()}
+        return {key: _plain_deep(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_nested(each) for each in value]
+        return [_plain_deep(inner) for inner in value]
     return _plain(value)
 
 
@@ -221,24 +223,24 @@ def write_table(
 
 
 def write_wrapped(text: str) -> None:
-    """Write a line; on a terminal broken between words, with what follows set in."""
+    """Write a line; on a terminal it is wrapped, with later lines indented."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _ENDLESS
     for line in textwrap.wrap(text, width, subsequent_indent="    ", break_long_words=False):
         write_line(line)
 
 
 def number(value: int | None) -> str:
-    """Show a number, or a dash."""
+    """Return a number as text, or a dash."""
     return "-" if value is None else str(value)
 
 
-def counted(count: int, one: str, many: str) -> str:
-    """Show a number of things."""
+def count_text(count: int, one: str, many: str) -> str:
+    """Return a count with the word for it: `1 record`, `2 records`."""
     return f"{count} {one if count == 1 else many}"
 
 
 def size(count: int) -> str:
-    """Show a number of bytes in the unit that suits it."""
+    """Return a number of bytes as text in a suitable unit."""
     value, units = float(count), iter(("B", "KiB", "MiB", "GiB", "TiB"))
     unit = next(units)
     while value >= 1024 and unit != "TiB":
@@ -247,16 +249,16 @@ def size(count: int) -> str:
 
 
 def moment(time_us: int | None, *, fine: bool = False) -> str:
-    """Show a time in UTC, to the second or the microsecond."""
+    """Return a time in UTC as text, to the second or the microsecond."""
     if time_us is None:
         return "-"
     try:
-        at = datetime.fromtimestamp(time_us / 1_000_000, UTC).replace(
+        time = datetime.fromtimestamp(time_us / 1_000_000, UTC).replace(
             microsecond=time_us % 1_000_000
         )
     except (OverflowError, ValueError, OSError):
         return f"{time_us} us"
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if fine else "%Y-%m-%dT%H:%M:%SZ")
+    return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if fine else "%Y-%m-%dT%H:%M:%SZ")
 
 
 def ranges(spans: Iterable[tuple[int, int]]) -> str:
@@ -265,9 +267,9 @@ def ranges(spans: Iterable[tuple[int, int]]) -> str:
 
 
 class Meter:
-    """Progress on stderr: a bar on a terminal, now and then a line elsewhere, nothing with JSON.
+    """Progress on stderr: a bar on a terminal, a line at intervals elsewhere, nothing with JSON.
 
-    No line is said twice, and work that was spoken of is spoken of when it is done.
+    No line is written twice, and work that was reported is reported when it is done.
     """
 
     def __init__(self, *, silent: bool, unit: str = "") -> None:
@@ -296,7 +298,7 @@ class Meter:
             click.echo("\r\x1b[K", err=True, nl=False)
 
     def __call__(self, doing: str, done: int, total: int) -> None:
-        """Return how far the work has come."""
+        """Show how far the work has come."""
         if self._silent:
             return
         if self._terminal:

@@ -14,9 +14,9 @@ from lakebed.cli.serve import locate_log
 from lakebed.engine.owner_status import OwnerControl, OwnerStatus
 from lakebed.errors import InvalidArgumentError
 
-_place_option = click.option(
+_data_option = click.option(
     "--data",
-    "place",
+    "data",
     metavar="URL|DIR",
     envvar="LAKEBED_DATA",
     show_envvar=True,
@@ -44,50 +44,50 @@ def owner() -> None:
 
 
 @owner.command(short_help="Show which server owns the log.")
-@_place_option
+@_data_option
 @json_option
-def status(place: Path | str, *, as_json: bool) -> None:
+def status(data: Path | str, *, as_json: bool) -> None:
     """Show the owner in the lease, whether it renews the lease, its term, and the fences.
 
     Watches the lease for up to half of `lease_ms`.
     """
-    _show(_control(place).status(), as_json=as_json)
+    _show(_control(data).status(), as_json=as_json)
 
 
 @owner.command("hand-over", short_help="Have the owner hand the log to a standby.")
-@_place_option
+@_data_option
 @_timeout_option
 @json_option
-def hand_over(place: Path | str, timeout_seconds: float, *, as_json: bool) -> None:
+def hand_over(data: Path | str, timeout_seconds: float, *, as_json: bool) -> None:
     """Ask the owner to finish its calls and release the log; wait until a standby serves it.
 
     The owner must run with --standby, and continues as a standby.
     """
-    _show(_control(place).hand_over(timeout_seconds=timeout_seconds), as_json=as_json)
+    _show(_control(data).hand_over(timeout_seconds=timeout_seconds), as_json=as_json)
 
 
 @owner.command(short_help="Declare the owner gone, so that a standby takes over now.")
-@_place_option
+@_data_option
 @_timeout_option
 @yes_option
 @json_option
-def take(place: Path | str, timeout_seconds: float, *, yes: bool, as_json: bool) -> None:
+def take(data: Path | str, timeout_seconds: float, *, yes: bool, as_json: bool) -> None:
     """Release the lease of an owner that is gone, instead of waiting until it expires.
 
     An owner that is alive is interrupted: its writes in flight have an unknown outcome. With
     `acks = "local"`, what it has not shipped is set aside in its folder.
     """
-    control = _control(place)
+    control = _control(data)
     confirm("Take the log from its owner?", yes=yes)
     _show(control.take(timeout_seconds=timeout_seconds), as_json=as_json)
 
 
-def _control(place: Path | str) -> OwnerControl:
-    _, config = locate_log(place, None)
+def _control(data: Path | str) -> OwnerControl:
+    _, config = locate_log(data, None)
     if not config.ships:
         raise InvalidArgumentError(
             "the log is on this disk alone: only a log in a store has an owner to change",
-            path=place,
+            path=data,
         )
     return OwnerControl(config)
 

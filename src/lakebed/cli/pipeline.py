@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 import lakebed
-from lakebed.cli.data import Target, TargetType, check_log, confirm, opened, yes_option
+from lakebed.cli.data import Target, TargetType, check_log, confirm, open_log, yes_option
 from lakebed.cli.job_session import interruptible, master_option
 from lakebed.cli.output import (
-    counted,
+    count_text,
     json_option,
     number,
     write_json,
@@ -78,8 +78,8 @@ def run_command(
     from lakebed.spark.pipeline.plan import PlanError
     from lakebed.spark.pipeline.run import running
 
-    found = read_pipeline(file)
-    spec = found.check()
+    pipeline_file = read_pipeline(file)
+    spec = pipeline_file.check()
     target = _log_of(spec, folder)
     _check_flows(spec, reset)
     try:
@@ -95,28 +95,31 @@ def run_command(
                 run.quiet = not verbose
                 view.finish(run.run(view))
     except PlanError as error:
-        raise refusal([found.locate(error.problem)]) from error
+        raise refusal([pipeline_file.locate(error.problem)]) from error
 
 
 @contextlib.contextmanager
 def _signals(run: Any) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the pipeline after the batches that run; a second one at once."""
+    """Make Ctrl-C and SIGTERM end the pipeline after the running batches; a second one at once."""
 
     def stop(*_: object) -> None:
         if run.stopping.is_set():
             raise KeyboardInterrupt
         run.stopping.set()
 
-    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        signal_number: signal.signal(signal_number, stop)
+        for signal_number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
 
 
 def _log_of(spec: PipelineSpec, folder: Target | None) -> str:
-    """Return the log that is meant: the one named here, in the file, or by LAKEBED_DATA."""
+    """Return the log of a pipeline: from the option, the file, or LAKEBED_DATA."""
     named = spec.log and (spec.log if "://" in spec.log else str(spec.folder / spec.log))
     target = os.fspath(folder) if folder else named or os.environ.get("LAKEBED_DATA")
     if not target:
@@ -127,21 +130,21 @@ def _log_of(spec: PipelineSpec, folder: Target | None) -> str:
 
 
 def _check_flows(spec: PipelineSpec, flows: tuple[str, ...]) -> None:
-    known = [each.name for each in spec.flows()]
+    names = [flow.name for flow in spec.flows()]
     for flow in flows:
-        if flow not in known:
+        if flow not in names:
             raise InvalidArgumentError(
-                "the pipeline does not have this flow", flow=flow, known=", ".join(known)
+                "the pipeline does not have this flow", flow=flow, known=", ".join(names)
             )
 
 
 def _reset(spec: PipelineSpec, flows: tuple[str, ...], *, yes: bool) -> None:
     from lakebed.spark.pipeline.checkpoint_folder import CheckpointFolder
 
-    place = CheckpointFolder(spec.checkpoint_location)
+    checkpoints = CheckpointFolder(spec.checkpoint_location)
     for flow in flows:
         confirm(f"Restart {flow} from the beginning? It writes its output again.", yes=yes)
-        place.remove(flow)
+        checkpoints.remove(flow)
 
 
 @pipeline.command("validate", short_help="Check a pipeline's file.")
@@ -167,38 +170,42 @@ def validate_command(
     """
     from lakebed.spark.pipeline.lookup import functions_and_schemas, sound_flows
 
-    found = read_pipeline(file)
-    problems = list(found.problems)
-    if found.draft is not None:
-        more = list(functions_and_schemas(found.draft, found.wrong))
-        more += _in_the_log(found.draft, folder, found.wrong)
-        wrong = found.wrong.union(each.path for each in more if each.fatal)
-        flows = sound_flows(found.draft, wrong) if plan else []
+    pipeline_file = read_pipeline(file)
+    problems = list(pipeline_file.problems)
+    if pipeline_file.draft is not None:
+        more = list(functions_and_schemas(pipeline_file.draft, pipeline_file.wrong))
+        more += _in_the_log(pipeline_file.draft, folder, pipeline_file.wrong)
+        wrong = pipeline_file.wrong.union(problem.path for problem in more if problem.fatal)
+        flows = sound_flows(pipeline_file.draft, wrong) if plan else []
         if flows:
-            more += _planned(found.draft, flows, _log_of(found.draft, folder), master)
-        problems += map(found.locate, more)
-    problems.sort(key=lambda each: each.line)
-    fatal = any(each.fatal for each in problems)
-    for each in problems:
+            more += _check_queries(
+                pipeline_file.draft, flows, _log_of(pipeline_file.draft, folder), master
+            )
+        problems += map(pipeline_file.locate, more)
+    problems.sort(key=lambda mistake: mistake.line)
+    fatal = any(problem.fatal for problem in problems)
+    for problem in problems:
         if as_json:
-            write_json("problem", each._asdict())
+            write_json("problem", problem._asdict())
         else:
-            write_line(str(each))
-    _write_verdict(found, valid=not fatal, planned=plan, as_json=as_json)
+            write_line(str(problem))
+    _write_verdict(pipeline_file, valid=not fatal, planned=plan, as_json=as_json)
     if fatal:
         ctx.exit(1)
 
 
-def _write_verdict(found: PipelineFile, *, valid: bool, planned: bool, as_json: bool) -> None:
+def _write_verdict(
+    pipeline_file: PipelineFile, *, valid: bool, planned: bool, as_json: bool
+) -> None:
     if as_json:
-        name = None if found.spec is None else found.spec.name
-        write_json("pipeline", {"file": found.path, "name": name, "valid": valid})
-    elif valid and found.spec is not None:
-        spec = found.spec
+        name = None if pipeline_file.spec is None else pipeline_file.spec.name
+        write_json("pipeline", {"file": pipeline_file.path, "name": name, "valid": valid})
+    elif valid and pipeline_file.spec is not None:
+        spec = pipeline_file.spec
         parts = (
-            counted(len(spec.sources), "source", "sources"),
-            counted(len(spec.steps), "step", "steps"),
-            counted(len(spec.flows()), "flow", "flows"),
+            count_text(len(spec.sources), "source", "sources"),
+            count_text(len(spec.steps), "step", "steps"),
+            count_text(len(spec.flows()), "flow", "flows"),
         )
         rest = "" if planned else " in the file; --plan also checks the queries"
         write_line(f"{spec.name}: {', '.join(parts)}; no mistakes{rest}")
@@ -212,7 +219,7 @@ def _in_the_log(
 
     try:
         target = _log_of(spec, folder)
-        with opened(_target(target), silent=True) as log:
+        with open_log(_target(target), silent=True) as log:
             return list(topics_and_tables(spec, log, wrong))
     except click.UsageError:
         if ("log",) in wrong:
@@ -229,7 +236,7 @@ def _target(text: str) -> Target:
     return text if "://" in text else Path(text)
 
 
-def _planned(
+def _check_queries(
     spec: PipelineSpec, flows: Sequence[Flow], target: str, master: str
 ) -> list[PipelineProblem]:
     from lakebed.spark.pipeline.run import running
@@ -251,40 +258,40 @@ def status_command(file: Path, folder: Target | None, *, as_json: bool) -> None:
     from lakebed.spark.pipeline.status import look
 
     spec = read_pipeline(file).check()
-    with _asked(_log_of(spec, folder)) as log:
+    with _open_for_lag(_log_of(spec, folder)) as log:
         statuses = look(spec, CheckpointFolder(spec.checkpoint_location), log)
     if as_json:
-        for each in statuses:
-            write_json("flow", {"pipeline": spec.name, **each.document()})
+        for status in statuses:
+            write_json("flow", {"pipeline": spec.name, **status.document()})
         return
     columns = ("flow", "state", ">batch", "time", ">read", ">lag")
     rows = [
         (
-            each.flow,
-            each.state,
-            number(each.batch),
-            each.time or "-",
-            str(each.rows),
-            number(each.lag),
+            status.flow,
+            status.state,
+            number(status.batch),
+            status.time or "-",
+            str(status.rows),
+            number(status.lag),
         )
-        for each in statuses
+        for status in statuses
     ]
     write_table(columns, rows)
-    for each in statuses:
-        for line in counts_text(each):
-            write_line(f"{each.flow}: {line}")
-        for line in restarts_text(each):
-            write_wrapped(f"{each.flow} {line}")
-        if each.error:
-            write_wrapped(f"{each.flow} failed: {each.error}")
+    for status in statuses:
+        for line in counts_text(status):
+            write_line(f"{status.flow}: {line}")
+        for line in restarts_text(status):
+            write_wrapped(f"{status.flow} {line}")
+        if status.error:
+            write_wrapped(f"{status.flow} failed: {status.error}")
 
 
 @contextlib.contextmanager
-def _asked(target: str) -> Iterator[lakebed.Log | None]:
-    """Open a log to ask for the ends of topics; one that cannot be opened is done without."""
+def _open_for_lag(target: str) -> Iterator[lakebed.Log | None]:
+    """Open a log to read the ends of topics; None, with a warning, if that fails."""
     with contextlib.ExitStack() as stack:
         try:
-            log = stack.enter_context(opened(_target(target), silent=True))
+            log = stack.enter_context(open_log(_target(target), silent=True))
         except LakebedError as error:
             click.echo(f"warning: the lag is not known: {error}", err=True)
             log = None

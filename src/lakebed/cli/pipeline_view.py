@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import click
 
 from lakebed.cli.output import (
-    counted,
+    count_text,
     flush,
     number,
     write_json,
@@ -64,31 +64,31 @@ class View:
             self._live.update(_table(statuses), refresh=True)
         elif time.monotonic() - self._said_at > _SAY_SECONDS:
             self._said_at = time.monotonic()
-            for each in statuses:
-                if self._is_news(each):
-                    click.echo(_line(each), err=True)
+            for status in statuses:
+                if self._is_news(status):
+                    click.echo(_line(status), err=True)
 
     def finish(self, statuses: Sequence[FlowStatus]) -> None:
         """Show what the flows have done, when they have ended."""
         if self._live is not None:
             self._live.stop()
         if not self._as_json:
-            write_table(_COLUMNS, [_row(each) for each in statuses])
-            for each in statuses:
-                for line in restarts_text(each):
-                    write_wrapped(f"{each.flow} {line}")
+            write_table(_COLUMNS, [_row(status) for status in statuses])
+            for status in statuses:
+                for line in restarts_text(status):
+                    write_wrapped(f"{status.flow} {line}")
 
     def _write_json(self, statuses: Sequence[FlowStatus]) -> None:
-        for each in statuses:
-            if self._is_news(each):
-                write_json("flow", each.document())
+        for status in statuses:
+            if self._is_news(status):
+                write_json("flow", status.document())
         flush()
 
     def _is_news(self, status: FlowStatus) -> bool:
-        """Return whether a flow has come further than was shown."""
-        known = self._shown.get(status.flow)
+        """Return whether a flow has made progress since it was shown."""
+        before = self._shown.get(status.flow)
         self._shown[status.flow] = status
-        return known is None or _key(known) != _key(status)
+        return before is None or _key(before) != _key(status)
 
 
 def _key(status: FlowStatus) -> tuple[object, ...]:
@@ -100,22 +100,22 @@ def restarts_text(status: FlowStatus) -> Iterator[str]:
     """Describe the restarts of a flow: how many, after which error, and when the next one is."""
     if status.last_error is None:
         return
-    times = counted(status.restarts, "time", "times")
+    times = count_text(status.restarts, "time", "times")
     upcoming = f", next attempt at {status.next_attempt}" if status.next_attempt else ""
     yield f"restarted {times}{upcoming}; last error: {status.last_error}"
 
 
 def counts_text(status: FlowStatus) -> Iterator[str]:
-    """Return what was counted, part by part: nothing of what there was none of."""
+    """Yield the counts of each part, without those that are 0."""
     for part, counts in status.counts.items():
         missed = "not " if part.endswith(".expect") else ""
-        found = [
+        texts = [
             f"{count} {missed}{name}"
             for name, count in counts.items()
             if name != "rows" and count > 0
         ]
-        if found:
-            yield f"{part.removesuffix('.expect')}: {', '.join(found)} of {counts.get('rows', 0)}"
+        if texts:
+            yield f"{part.removesuffix('.expect')}: {', '.join(texts)} of {counts.get('rows', 0)}"
 
 
 def _row(status: FlowStatus) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ def _row(status: FlowStatus) -> tuple[str, ...]:
 
 def _line(status: FlowStatus) -> str:
     batch, rows, lag = number(status.batch), status.rows, number(status.lag)
-    restarts = "".join(f"; {each}" for each in restarts_text(status))
+    restarts = "".join(f"; {text}" for text in restarts_text(status))
     return f"{status.flow}: batch {batch}, {rows} records read, lag {lag}{restarts}"
 
 
@@ -144,9 +144,9 @@ def _table(statuses: Sequence[FlowStatus]) -> Any:
     for column in _COLUMNS:
         table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
     restarts = []
-    for each in statuses:
-        table.add_row(*_row(each))
-        restarts += [f"{each.flow} {line}" for line in restarts_text(each)]
+    for status in statuses:
+        table.add_row(*_row(status))
+        restarts += [f"{status.flow} {line}" for line in restarts_text(status)]
     if not restarts:
         return table
     return Group(table, *(Text(line, no_wrap=True, overflow="ellipsis") for line in restarts))

@@ -13,7 +13,7 @@ Position = str | int | datetime
 
 
 class PositionType(click.ParamType[Position]):
-    """A place in a partition, as it is written on the command line."""
+    """A position in a partition, as it is written on the command line."""
 
     name = "position"
 
@@ -25,7 +25,7 @@ class PositionType(click.ParamType[Position]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Position:
-        """Take the text for the first form that it has."""
+        """Parse the text by the first form that it matches."""
         if value in ("earliest", "latest") or not isinstance(value, str):
             return value  # type: ignore[no-any-return]
         if value.isascii() and value.isdigit():
@@ -42,7 +42,7 @@ class PositionType(click.ParamType[Position]):
 
 
 def offset_of(log: lakebed.Log, topic: str, partition: int, position: Position) -> int:
-    """Return the offset that a position means; it may lie outside of what is there."""
+    """Return the offset of a position; it may be outside the range that exists."""
     if isinstance(position, datetime):
         return log.offset_for_time(topic, partition, timestamp=position)
     if isinstance(position, int):
@@ -51,8 +51,12 @@ def offset_of(log: lakebed.Log, topic: str, partition: int, position: Position) 
     return earliest if position == "earliest" else end
 
 
-def chosen(log: lakebed.Log, topic: str, partitions: tuple[int, ...]) -> list[int]:
-    """Return the partitions to work on: those named, or all."""
+def select_partitions(log: lakebed.Log, topic: str, partitions: tuple[int, ...]) -> list[int]:
+    """Return the partitions to work on: those named, or all.
+
+    Raises:
+        PartitionNotFoundError: a named partition does not exist.
+    """
     there = log.offsets(topic)
     for partition in partitions:
         if partition not in there:
@@ -61,6 +65,6 @@ def chosen(log: lakebed.Log, topic: str, partitions: tuple[int, ...]) -> list[in
 
 
 def check_offset(position: Position, partitions: list[int], *, named: bool) -> None:
-    """Refuse one offset for partitions that were not chosen: offsets are per partition."""
+    """Raise if one offset is used for all partitions: offsets are per partition."""
     if isinstance(position, int) and len(partitions) > 1 and not named:
         raise click.UsageError("an offset needs --partition N, because offsets are per partition")

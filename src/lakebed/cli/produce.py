@@ -11,9 +11,9 @@ import pyarrow as pa
 
 import lakebed
 from lakebed.cli.completion import complete_topic
-from lakebed.cli.data import Destination, Target, data_option, destination, opened
+from lakebed.cli.data import Destination, Target, data_option, destination, open_log
 from lakebed.cli.lines import LineReader, Lines
-from lakebed.cli.output import Meter, counted, json_option, write_json, write_line, write_table
+from lakebed.cli.output import Meter, count_text, json_option, write_json, write_line, write_table
 from lakebed.cli.records import Batch, JsonRecords, JsonValues, Meaning, Plain
 from lakebed.errors import LakebedError, RejectedError, from_os_error
 
@@ -74,7 +74,7 @@ def produce(
     """
     _check_usage(key_separator, json_lines=json_lines, whole_files=whole_files, files=files)
     common = _headers(headers)
-    with opened(folder, silent=as_json) as log, Meter(silent=as_json) as meter:
+    with open_log(folder, silent=as_json) as log, Meter(silent=as_json) as meter:
         info = destination(log, topic)
         writer = _Writer(log, topic, partition, batch, meter)
         try:
@@ -84,7 +84,7 @@ def produce(
                 meaning = _meaning(info, key_separator, common, json_lines=json_lines)
                 writer.write(_lines(files or (_STDIN,), info, meaning))
         except KeyboardInterrupt:
-            click.echo(f"{counted(writer.records, 'record', 'records')} written", err=True)
+            click.echo(f"{count_text(writer.records, 'record', 'records')} written", err=True)
             raise
     _show(topic, writer, as_json=as_json)
 
@@ -102,14 +102,14 @@ def _check_usage(
         raise click.UsageError("--whole-files needs files")
 
 
-def _headers(given: tuple[str, ...]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    for pair in given:
+def _headers(pairs: tuple[str, ...]) -> dict[str, bytes]:
+    headers: dict[str, bytes] = {}
+    for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="'--header'")
-        found[name] = value.encode(errors="surrogateescape")
-    return found
+        headers[name] = value.encode(errors="surrogateescape")
+    return headers
 
 
 def _meaning(
@@ -131,10 +131,10 @@ def _lines(files: tuple[str, ...], info: Destination, meaning: Meaning) -> Itera
     for name in files:
         try:
             with click.open_file(name, "rb") as file:
-                for lines in LineReader(file, _shown(name), line_bytes_max=limit):
+                for lines in LineReader(file, _source_name(name), line_bytes_max=limit):
                     yield from meaning(lines)
         except OSError as error:
-            raise from_os_error(error, "reading the input", _shown(name)) from error
+            raise from_os_error(error, "reading the input", _source_name(name)) from error
 
 
 def _files(files: tuple[str, ...], info: Destination, headers: dict[str, bytes]) -> Iterator[Batch]:
@@ -145,17 +145,17 @@ def _files(files: tuple[str, ...], info: Destination, headers: dict[str, bytes])
             with click.open_file(name, "rb") as file:
                 whole = file.read()
         except OSError as error:
-            raise from_os_error(error, "reading the input", _shown(name)) from error
-        yield from meaning(Lines(pa.array([whole], pa.binary()), _shown(name), 1))
+            raise from_os_error(error, "reading the input", _source_name(name)) from error
+        yield from meaning(Lines(pa.array([whole], pa.binary()), _source_name(name), 1))
 
 
-def _shown(name: str) -> str:
+def _source_name(name: str) -> str:
     return "<stdin>" if name == _STDIN else name
 
 
 @dataclass
-class _Reached:
-    """What one partition got."""
+class _WrittenRange:
+    """The offsets that were written to one partition."""
 
     first: int
     last: int
@@ -172,7 +172,7 @@ class _Writer:
     batch: int
     meter: Meter
     records: int = 0
-    reached: dict[int, _Reached] = field(default_factory=dict)
+    reached: dict[int, _WrittenRange] = field(default_factory=dict)
 
     def write(self, batches: Iterator[Batch]) -> None:
         """Write everything; an error says how much was written before it."""
@@ -181,7 +181,7 @@ class _Writer:
                 for start in range(0, len(batch.lines), self.batch):
                     self._write(batch.part(start, start + self.batch))
         except LakebedError as error:
-            raise _changed(error, {**error.facts, "written": self.records}) from error
+            raise _with_facts(error, {**error.facts, "written": self.records}) from error
 
     def _write(self, batch: Batch) -> None:
         partition = self.partition if batch.partition is None else batch.partition
@@ -190,25 +190,25 @@ class _Writer:
         except RejectedError as error:
             row = error.facts.get("row")
             if not isinstance(row, int):
-                raise _located(error, batch, 0) from error
+                raise _with_line(error, batch, 0) from error
             if row:
                 self._write(batch.part(0, row))
-            raise _located(error, batch, row) from error
+            raise _with_line(error, batch, row) from error
         self.records += len(acks)
-        for number, offsets in acks.offsets.items():
-            reached = self.reached.setdefault(number, _Reached(offsets[0], offsets[-1]))
+        for to_partition, offsets in acks.offsets.items():
+            reached = self.reached.setdefault(to_partition, _WrittenRange(offsets[0], offsets[-1]))
             reached.last = offsets[-1]
             reached.records += len(offsets)
         self.meter.tally(f"{self.records} records written")
 
 
-def _located(error: LakebedError, batch: Batch, row: int) -> LakebedError:
-    """Return an error with the line in place of the row, which means nothing to the caller."""
+def _with_line(error: LakebedError, batch: Batch, row: int) -> LakebedError:
+    """Return the error with file and line in place of the row of the batch."""
     facts = {name: value for name, value in error.facts.items() if name != "row"}
-    return _changed(error, {"file": batch.source, "line": batch.lines[row], **facts})
+    return _with_facts(error, {"file": batch.source, "line": batch.lines[row], **facts})
 
 
-def _changed(error: LakebedError, facts: dict[str, object]) -> LakebedError:
+def _with_facts(error: LakebedError, facts: dict[str, object]) -> LakebedError:
     return type(error)(error.message, **facts)
 
 
@@ -216,15 +216,20 @@ def _show(topic: str, writer: _Writer, *, as_json: bool) -> None:
     reached = sorted(writer.reached.items())
     if as_json:
         parts = [
-            {"partition": number, "first": each.first, "last": each.last, "records": each.records}
-            for number, each in reached
+            {
+                "partition": partition,
+                "first": written.first,
+                "last": written.last,
+                "records": written.records,
+            }
+            for partition, written in reached
         ]
         write_json("produced", {"topic": topic, "records": writer.records, "partitions": parts})
         return
-    write_line(f"{counted(writer.records, 'record', 'records')} written to {topic}")
+    write_line(f"{count_text(writer.records, 'record', 'records')} written to {topic}")
     if reached:
         rows = [
-            (str(number), str(each.records), str(each.first), str(each.last))
-            for number, each in reached
+            (str(partition), str(written.records), str(written.first), str(written.last))
+            for partition, written in reached
         ]
         write_table((">partition", ">records", ">first offset", ">last offset"), rows)

@@ -94,8 +94,8 @@ class JsonValues:
     def _row(self, line: bytes) -> dict[str, Any]:
         key = None
         if self._separator is not None:
-            key, found, line = line.partition(self._separator)
-            if not found:
+            key, separator, line = line.partition(self._separator)
+            if not separator:
                 raise UnfitError(f"no key separator {self._separator.decode()!r}")
         value = json.loads(line)
         row = {"value": value if self._convert is None else self._convert(value)}
@@ -151,8 +151,8 @@ def _by_partition(batch: Batch) -> Iterator[Batch]:
     rows = batch.rows
     for partition, numbers in by_partition(rows).items():
         yield Batch(
-            [rows[number] for number in numbers],
+            [rows[row] for row in numbers],
             batch.source,
-            [batch.lines[number] for number in numbers],
+            [batch.lines[row] for row in numbers],
             partition,
         )

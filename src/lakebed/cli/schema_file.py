@@ -1,4 +1,4 @@
-"""Schemas in files: `topic/schema_document.py` says what stands in one."""
+"""Schemas in files: `topic/schema_document.py` describes their content."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from lakebed.cli.data import Folder, FolderOrStore, settings
+from lakebed.cli.data import FolderOrStore, FolderType, settings
 from lakebed.cli.output import Meter
 from lakebed.config import (
     LogConfig,
@@ -58,7 +58,7 @@ _LOOK_SECONDS: Final = 0.2
 @click.option(
     "--folder",
     metavar="DIR",
-    type=Folder(),
+    type=FolderType(),
     help="With the URL of a store: this machine's copy; default in the user's cache.",
 )
 @click.option(
@@ -89,7 +89,7 @@ _LOOK_SECONDS: Final = 0.2
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Format of log lines.")
 @click.option(
     "--set",
-    "given",
+    "pairs",
     metavar="NAME=VALUE",
     multiple=True,
     help="Any other setting of [serve]; may be repeated.",
@@ -97,7 +97,7 @@ _LOOK_SECONDS: Final = 0.2
 def serve(
     data: Path | str,
     folder: Path | None,
-    given: tuple[str, ...],
+    pairs: tuple[str, ...],
     *,
     standby: bool,
     **flags: Any,
@@ -111,23 +111,23 @@ def serve(
 
     A log in a store is handed over: the store has everything, and a standby continues.
     """
-    place, config_of_log = locate_log(data, folder)
+    log_folder, config_of_log = locate_log(data, folder)
     if config_of_log.ships:
-        served = _config(config_of_log.serve, flags, given)
-        _serve_roles(data, place, config_of_log, served, standby=standby)
+        served = _config(config_of_log.serve, flags, pairs)
+        _serve_roles(data, log_folder, config_of_log, served, standby=standby)
         return
     if standby:
         raise click.UsageError("--standby needs a log in a store: --data s3://... or [wal] acks")
-    _serve_folder(place, flags, given)
+    _serve_folder(log_folder, flags, pairs)
 
 
 def locate_log(data: Path | str, folder: Path | None) -> tuple[Path, LogConfig]:
     """Return the folder of a log on this machine, and its settings."""
     from lakebed.engine.by_url import with_store
 
-    place = _place(data, folder)
-    config = effective_config(OsDisk(), place, os.environ)
-    return place, with_store(config, data) if isinstance(data, str) else config
+    log_folder = _log_folder(data, folder)
+    config = effective_config(OsDisk(), log_folder, os.environ)
+    return log_folder, with_store(config, data) if isinstance(data, str) else config
 
 
 def _serve_roles(
@@ -171,13 +171,13 @@ def _serve_roles(
         os._exit(0)
 
 
-def _serve_folder(folder: Path, flags: dict[str, Any], given: tuple[str, ...]) -> None:
-    """Serve a log that is on this disk alone."""
+def _serve_folder(folder: Path, flags: dict[str, Any], pairs: tuple[str, ...]) -> None:
+    """Serve a log that is on this disk only."""
     import lakebed
     from lakebed.kafka.server import start_kafka
     from lakebed.serve.server import Server
 
-    config = _config(effective_config(OsDisk(), folder, os.environ).serve, flags, given)
+    config = _config(effective_config(OsDisk(), folder, os.environ).serve, flags, pairs)
     _check(config, folder)
     with Meter(silent=config.log_format == "json") as meter:
         log = lakebed.Log.open(os.fspath(folder), progress=meter)
@@ -212,7 +212,7 @@ def _echo_ports(server: Server, config: ServeConfig) -> None:
             click.echo(f"{port.name} clients: {reachable(config.host)}:{port.port}")
 
 
-def _place(data: Path | str, folder: Path | None) -> Path:
+def _log_folder(data: Path | str, folder: Path | None) -> Path:
     """Return the folder that the log has on this machine."""
     if isinstance(data, str):
         from lakebed.engine.ownership import default_folder
@@ -235,13 +235,13 @@ def _raise_open_files(config: ServeConfig) -> None:
         )
 
 
-def _config(base: ServeConfig, flags: dict[str, Any], given: tuple[str, ...]) -> ServeConfig:
-    """Return the settings with what the command line says, which has the last word."""
-    known = setting_names(ServeConfig)
+def _config(base: ServeConfig, flags: dict[str, Any], pairs: tuple[str, ...]) -> ServeConfig:
+    """Return the settings, overridden by the command line."""
+    names = setting_names(ServeConfig)
     texts, options = {}, {}
-    for name, value in settings(given, "--set").items():
-        if name not in known:
-            meant = did_you_mean(name, known) or f"; known are {', '.join(known)}"
+    for name, value in settings(pairs, "--set").items():
+        if name not in names:
+            meant = did_you_mean(name, names) or f"; known are {', '.join(names)}"
             raise click.BadParameter(f"unknown setting {name!r}{meant}", param_hint="'--set'")
         texts[name], options[name] = str(value), f"--set {name}"
     for name, value in flags.items():
@@ -252,16 +252,16 @@ def _config(base: ServeConfig, flags: dict[str, Any], given: tuple[str, ...]) ->
     try:
         # All at once: a certificate and its key are right only together.
         return with_environment(
-            LogConfig(serve=base), {each: texts[name] for each, name in variables.items()}
+            LogConfig(serve=base), {variable: texts[name] for variable, name in variables.items()}
         ).serve
     except InvalidArgumentError as error:
-        raise _blamed(error, variables, options) from error
+        raise _name_option(error, variables, options) from error
 
 
-def _blamed(
+def _name_option(
     error: InvalidArgumentError, variables: dict[str, str], options: dict[str, str]
 ) -> InvalidArgumentError:
-    """Return a refusal that names the option it is about, and no variable."""
+    """Return the error with the option it is about, instead of the variable."""
     facts = dict(error.facts)
     variable = str(facts.pop("variable", ""))
     name = str(facts.pop("setting", variables.get(variable, "")))
@@ -270,7 +270,7 @@ def _blamed(
 
 
 def _check(config: ServeConfig, folder: Path) -> None:
-    """Refuse what cannot be served before a log is made for it."""
+    """Raise for settings that cannot be served, before a log is created."""
     from lakebed.serve.server import check_exposed, check_startable
 
     try:
@@ -293,7 +293,7 @@ def _http(server: Any, config: ServeConfig) -> str:
 
 @contextlib.contextmanager
 def _logging(config: ServeConfig) -> Iterator[None]:
-    """Have what Lakebed and its HTTP server log written to stderr within the block."""
+    """Write the log lines of Lakebed and its HTTP server to stderr within the block."""
     from lakebed.serve.logs import configure, unconfigure
 
     handler = configure(config.log_format, "info", sys.stderr)
@@ -309,7 +309,7 @@ def _logging(config: ServeConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hangups(reload: Callable[[], None]) -> Iterator[None]:
-    """Have SIGHUP call a function within the block, in another thread: it may take a while."""
+    """Make SIGHUP call a function within the block, in a thread, since it may take a while."""
 
     def handle(_number: int, _: FrameType | None) -> None:
         threading.Thread(target=reload, name="lakebed-reload", daemon=True).start()
@@ -326,15 +326,15 @@ def _signals() -> Iterator[threading.Event]:
     """Return an event that the first SIGTERM or SIGINT sets; the second ends the process."""
     stopping = threading.Event()
 
-    def handle(number: int, _: FrameType | None) -> None:
+    def handle(signal_number: int, _: FrameType | None) -> None:
         if stopping.is_set():
-            os._exit(128 + number)
+            os._exit(128 + signal_number)
         stopping.set()
 
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, handle) for number in numbers]
+    before = [signal.signal(signal_number, handle) for signal_number in numbers]
     try:
         yield stopping
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        for signal_number, handler in zip(numbers, before, strict=True):
+            signal.signal(signal_number, handler)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 
 from lakebed import config
-from lakebed.cli.data import Folder
+from lakebed.cli.data import FolderType
 from lakebed.cli.output import json_option, write_json, write_line
 from lakebed.engine.settings import effective_config, settings_text
 from lakebed.host import OsDisk
@@ -38,18 +38,18 @@ class Setting:
     """What anything else is."""
     meaning: str
     value: object
-    """What holds now."""
+    """The value in force."""
     source: str | None = None
     """Where that comes from: `default`, `file` or `environment`; None for a topic's."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Settings that are given in the same place."""
+    """Settings that are set in the same place."""
 
     name: str
-    given: str
-    """How they are given."""
+    syntax: str
+    """How they are set."""
     settings: list[Setting]
 
 
@@ -124,19 +124,21 @@ def sections() -> list[Section]:
 
 
 def current(folder: Path | None, environ: Mapping[str, str]) -> list[Section]:
-    """Return every setting with what holds for the log in `folder`, and where that comes from."""
+    """Return every setting with its value for the log in `folder`, and the value's source."""
     text, held = None, config.with_environment(config.LogConfig(), environ)
     if folder is not None:
         text = settings_text(OsDisk(), folder)
         held = effective_config(OsDisk(), folder, environ)
     named = set() if text is None else config.named_settings(text, _FILE)
     return [
-        each if each.name == "topic" else replace(each, settings=_held(each, held, named, environ))
-        for each in sections()
+        section
+        if section.name == "topic"
+        else replace(section, settings=_with_values(section, held, named, environ))
+        for section in sections()
     ]
 
 
-def _held(
+def _with_values(
     section: Section,
     held: config.LogConfig,
     named: set[tuple[str, str]],
@@ -145,15 +147,15 @@ def _held(
     part = held if section.name == "log" else getattr(held, section.name)
     return [
         replace(
-            each,
-            value=_plain(getattr(part, each.name)),
+            setting,
+            value=_plain(getattr(part, setting.name)),
             source="environment"
-            if config.variable_of(section.name, each.name) in environ
+            if config.variable_of(section.name, setting.name) in environ
             else "file"
-            if (section.name, each.name) in named
+            if (section.name, setting.name) in named
             else "default",
         )
-        for each in section.settings
+        for setting in section.settings
     ]
 
 
@@ -175,7 +177,7 @@ def _settings(kind: type[Any], bounds: Mapping[str, tuple[int, int]]) -> list[Se
 
 
 def _plain(value: object) -> object:
-    """Return a value as it may be shown: of options their names, as they may be secrets."""
+    """Return a value for display; of options only their names, since they may be secrets."""
     if isinstance(value, Mapping):
         return {name: text if text.startswith("env:") else "..." for name, text in value.items()}
     return value.value if isinstance(value, enum.Enum) else value
@@ -183,13 +185,13 @@ def _plain(value: object) -> object:
 
 @functools.cache
 def _meanings() -> dict[str, dict[str, str]]:
-    """Return the text under each field, by class: the source is the one place that says it."""
-    found: dict[str, dict[str, str]] = {}
+    """Return the docstring of each field, by class, from the source."""
+    meanings: dict[str, dict[str, str]] = {}
     kinds = [config.TopicConfig, *config.SECTIONS.values()]
     for kind in kinds:
         (node,) = ast.parse(inspect.getsource(kind)).body
         if isinstance(node, ast.ClassDef):
-            found[node.name] = {
+            meanings[node.name] = {
                 field.target.id: " ".join(text.value.value.split())
                 for field, text in zip(node.body, node.body[1:], strict=False)
                 if isinstance(field, ast.AnnAssign)
@@ -198,7 +200,7 @@ def _meanings() -> dict[str, dict[str, str]]:
                 and isinstance(text.value, ast.Constant)
                 and isinstance(text.value.value, str)
             }
-    return found
+    return meanings
 
 
 @click.command("config", short_help="List settings with values, bounds and meaning.")
@@ -211,7 +213,7 @@ def _meanings() -> dict[str, dict[str, str]]:
     metavar="DIR",
     envvar="LAKEBED_DATA",
     show_envvar=True,
-    type=Folder(),
+    type=FolderType(),
     help="The log's folder, whose file counts.",
 )
 @json_option
@@ -222,19 +224,21 @@ def config_command(section: str | None, folder: Path | None, *, as_json: bool) -
     LAKEBED_SERVE_PORT), or from lakebed.toml in the log's folder, or is the default. Values other
     than defaults show their source.
     """
-    shown = [each for each in current(folder, os.environ) if section in (None, each.name)]
-    for position, each in enumerate(shown):
+    shown = [part for part in current(folder, os.environ) if section in (None, part.name)]
+    for position, part in enumerate(shown):
         if not as_json:
-            write_line(("\n" if position else "") + f"{each.name} settings: {each.given}")
-        for setting in each.settings:
-            _show(each, setting, as_json=as_json)
+            write_line(("\n" if position else "") + f"{part.name} settings: {part.syntax}")
+        for setting in part.settings:
+            _show(part, setting, as_json=as_json)
 
 
 def _show(section: Section, setting: Setting, *, as_json: bool) -> None:
     variable = config.variable_of(section.name, setting.name)
     if as_json:
-        known = None if setting.source is None else variable
-        write_json("setting", {"section": section.name, **asdict(setting), "variable": known})
+        shown_variable = None if setting.source is None else variable
+        write_json(
+            "setting", {"section": section.name, **asdict(setting), "variable": shown_variable}
+        )
         return
     allowed = setting.kind or " | ".join(setting.choices or ())
     if setting.bounds is not None:

@@ -31,11 +31,11 @@ def _lease(status: OwnerStatus) -> Check:
     if status.owner is None:
         advice = "nothing, if the log was never served; else the next owner replaces the lease"
         return Check("lease", WARNING, "absent, or changed by hand", advice)
-    found = f"{status.state} by {status.owner}, term {status.term}"
+    finding = f"{status.state} by {status.owner}, term {status.term}"
     if status.state == "serving" and not status.alive:
         advice = "start a server of the log: `lakebed serve --standby`"
-        return Check("lease", WARNING, f"{found}, not renewed", advice)
-    return Check("lease", OK, found)
+        return Check("lease", WARNING, f"{finding}, not renewed", advice)
+    return Check("lease", OK, finding)
 
 
 def _fences(status: OwnerStatus) -> Check:

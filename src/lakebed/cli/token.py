@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 import lakebed
-from lakebed.cli.data import Target, data_option, opened
+from lakebed.cli.data import Target, data_option, open_log
 from lakebed.cli.output import flush, json_option, moment, write_json, write_line, write_table
 from lakebed.errors import LakebedError
 from lakebed.reports.access import TokenInfo
@@ -78,14 +78,14 @@ def create_command(
     LAKEBED_TOKEN.
     """
     expires_ms = None if isinstance(expires, str) else expires
-    with opened(folder, make=True, silent=as_json) as log:
+    with open_log(folder, make=True, silent=as_json) as log:
         # Asked before: the first token closes an open log to callers without one, as this command.
         hints = [*without_rules(log, roles), *_without_administrator(log, roles)]
         text = log.access.create_token(principal, expires_ms=expires_ms, roles=roles)
         if not as_json:  # whatever happens to the rest, the secret is out
             write_line(text)
             flush()
-        made = _made(log, text, principal, expires_ms)
+        made = _describe_token(log, text, principal, expires_ms)
     if as_json:
         values = {**asdict(made), "roles": roles, "token": str(text)}
         write_json("token", with_warning(values, hints))
@@ -96,16 +96,18 @@ def create_command(
     show_hints(hints)
 
 
-def _made(log: lakebed.Log, text: str, principal: str, expires_ms: int | None) -> TokenInfo:
-    """Return a new token as it is listed, or as this command knows it if it may no longer ask."""
-    number = text.removeprefix(_PREFIX).partition("_")[0]
+def _describe_token(
+    log: lakebed.Log, text: str, principal: str, expires_ms: int | None
+) -> TokenInfo:
+    """Return a new token as the log lists it, or as created if the caller may not list it."""
+    token_id = text.removeprefix(_PREFIX).partition("_")[0]
     with contextlib.suppress(LakebedError):
-        for each in log.access.tokens():
-            if each.id == number:
-                return each
+        for token in log.access.tokens():
+            if token.id == token_id:
+                return token
     now_us = time.time_ns() // 1000
     expires_us = None if expires_ms is None else now_us + expires_ms * 1000
-    return TokenInfo(number, principal, now_us, expires_us, None, valid=True)
+    return TokenInfo(token_id, principal, now_us, expires_us, None, valid=True)
 
 
 def _without_administrator(log: lakebed.Log, new: Collection[str]) -> list[str]:
@@ -113,7 +115,7 @@ def _without_administrator(log: lakebed.Log, new: Collection[str]) -> list[str]:
     rules = {(rule.role, rule.action, rule.pattern) for rule in log.access.rules()}
     if any(
         role == ADMIN or (role, Action.ADMIN.value, EVERYTHING) in rules
-        for role in (*new, *(each.role for each in log.access.grants()))
+        for role in (*new, *(grant.role for grant in log.access.grants()))
     ):
         return []
     return [
@@ -123,13 +125,13 @@ def _without_administrator(log: lakebed.Log, new: Collection[str]) -> list[str]:
 
 
 def without_rules(log: lakebed.Log, roles: Collection[str]) -> list[str]:
-    """Return a hint for each role that is neither built in nor spoken of by a rule."""
+    """Return a hint for each role that is neither built in nor named by a rule."""
     own = [role for role in dict.fromkeys(roles) if role not in BUILT_IN]
-    known = {rule.role for rule in log.access.rules()} if own else set()
+    roles_with_rules = {rule.role for rule in log.access.rules()} if own else set()
     return [
         f"no rule speaks of the role {role} yet, so it allows nothing"
         for role in own
-        if role not in known
+        if role not in roles_with_rules
     ]
 
 
@@ -149,13 +151,13 @@ def show_hints(hints: list[str]) -> None:
 @json_option
 def list_command(folder: Target, *, as_json: bool) -> None:
     """List the tokens without their secrets; ended ones stay for 90 days."""
-    with opened(folder, silent=as_json) as log:
-        found = log.access.tokens()
+    with open_log(folder, silent=as_json) as log:
+        tokens = log.access.tokens()
     if as_json:
-        for each in found:
-            write_json("token", asdict(each))
-    elif found:
-        write_table(("token", "principal", "created", "expires", "state"), map(_row, found))
+        for info in tokens:
+            write_json("token", asdict(info))
+    elif tokens:
+        write_table(("token", "principal", "created", "expires", "state"), map(_row, tokens))
     else:
         write_line("no tokens")
 
@@ -173,7 +175,7 @@ def _row(info: TokenInfo) -> tuple[str, ...]:
 @json_option
 def revoke_command(token_id: str, folder: Target, *, force: bool, as_json: bool) -> None:
     """Revoke the token ID from now on; its principal keeps its roles."""
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         log.access.revoke_token(token_id, force=force)
     if as_json:
         write_json("revoked", {"token": token_id})

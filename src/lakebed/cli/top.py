@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import lakebed
-from lakebed.cli.data import Target, data_option, opened
-from lakebed.cli.output import counted, flush, json_option, moment, size, write_json, write_line
+from lakebed.cli.data import Target, data_option, open_log
+from lakebed.cli.output import count_text, flush, json_option, moment, size, write_json, write_line
 from lakebed.cli.shipping import shipping_text
 from lakebed.errors import GroupNotFoundError, LakebedError, TopicNotFoundError
 from lakebed.reports.groups import GroupInfo
@@ -66,15 +66,16 @@ def _groups(log: lakebed.Log) -> Iterator[GroupInfo]:
 
 
 def picture(before: Sample, now: Sample) -> dict[str, Any]:
-    """Return what happened between two samples, and what is, as plain data."""
+    """Return the rates between two samples, and the current state, as plain data."""
     seconds = max(now.at - before.at, 1e-6)
     stats, counters, earlier = now.stats, now.stats.wal.counters, before.stats.wal.counters
-    topics = [_topic(before.topics.get(name), each, seconds) for name, each in now.topics.items()]
-    topics.sort(key=lambda each: (-each["records_per_second"], -each["records"], each["topic"]))
+    topics = [_topic(before.topics.get(name), topic, seconds) for name, topic in now.topics.items()]
+    topics.sort(key=lambda topic: (-topic["records_per_second"], -topic["records"], topic["topic"]))
     groups = [
-        {"group": each.name, "members": len(each.members), "lag": each.lag} for each in now.groups
+        {"group": group.name, "members": len(group.members), "lag": group.lag}
+        for group in now.groups
     ]
-    groups.sort(key=lambda each: (-int(str(each["lag"])), str(each["group"])))
+    groups.sort(key=lambda group: (-int(str(group["lag"])), str(group["group"])))
     syncs = counters.syncs - earlier.syncs
     return {
         "time_us": now.time_us,
@@ -108,11 +109,11 @@ def picture(before: Sample, now: Sample) -> dict[str, Any]:
 
 def _topic(before: TopicInfo | None, now: TopicInfo, seconds: float) -> dict[str, Any]:
     """Return a topic's rates; that of bytes from the size that its records have in segments."""
-    end = sum(each.end for each in now.partitions)
+    end = sum(partition.end for partition in now.partitions)
     same = before is not None and before.id == now.id
-    written = end - sum(each.end for each in before.partitions) if before and same else 0
-    held = sum(each.segment_bytes for each in now.partitions)
-    sealed = now.records - sum(each.memtable_records for each in now.partitions)
+    written = end - sum(partition.end for partition in before.partitions) if before and same else 0
+    held = sum(partition.segment_bytes for partition in now.partitions)
+    sealed = now.records - sum(partition.memtable_records for partition in now.partitions)
     rate = written / seconds
     return {
         "topic": now.name,
@@ -147,17 +148,17 @@ def top(folder: Target, *, once: bool, interval: float, as_json: bool) -> None:
     On a terminal the display is refreshed until Ctrl-C. Bytes of a topic are estimated from the
     average size of its records in segments.
     """
-    with contextlib.suppress(KeyboardInterrupt), opened(folder, silent=as_json) as log:
+    with contextlib.suppress(KeyboardInterrupt), open_log(folder, silent=as_json) as log:
         pictures = _pictures(log, interval, once=once)
         if as_json:
-            for each in pictures:
-                write_json("top", each)
+            for picture in pictures:
+                write_json("top", picture)
                 flush()
         elif sys.stdout.isatty() and not once:
             _live(pictures)
         else:
-            for number, each in enumerate(pictures):
-                _write(each, first=number == 0)
+            for index, picture in enumerate(pictures):
+                _write(picture, first=index == 0)
 
 
 def _pictures(log: lakebed.Log, interval: float, *, once: bool) -> Iterator[dict[str, Any]]:
@@ -173,7 +174,7 @@ def _pictures(log: lakebed.Log, interval: float, *, once: bool) -> Iterator[dict
 
 
 def _learn_how_far_tables_are(log: lakebed.Log) -> None:
-    """Have a log that was only just opened look at its tables, which counts them as behind else."""
+    """Make a log that was just opened look at its tables, which otherwise count as behind."""
     stats = log.stats()
     if stats.lake.iceberg and stats.segments:
         with contextlib.suppress(LakebedError):  # a catalog that is down is no reason not to look
@@ -187,8 +188,8 @@ def _live(pictures: Iterator[dict[str, Any]]) -> None:
     from rich.live import Live
 
     with Live(screen=True, auto_refresh=False) as live:
-        for each in pictures:
-            live.update(_drawn(each), refresh=True)
+        for picture in pictures:
+            live.update(_draw(picture), refresh=True)
 
 
 def _write(shown: dict[str, Any], *, first: bool) -> None:
@@ -196,7 +197,7 @@ def _write(shown: dict[str, Any], *, first: bool) -> None:
 
     text = io.StringIO()
     Console(file=text, width=120, color_system=None, markup=False, highlight=False).print(
-        _drawn(shown)
+        _draw(shown)
     )
     if not first:
         write_line("")
@@ -205,7 +206,7 @@ def _write(shown: dict[str, Any], *, first: bool) -> None:
     flush()
 
 
-def _drawn(shown: dict[str, Any]) -> Group:
+def _draw(shown: dict[str, Any]) -> Group:
     """Draw a picture: facts, then topics, then groups."""
     from rich.console import Group
     from rich.table import Table
@@ -221,19 +222,21 @@ def _drawn(shown: dict[str, Any]) -> Group:
             ("records/s", "bytes/s", "end", "records", "segments"),
             [
                 (
-                    each["topic"],
-                    _number(each["records_per_second"]),
-                    _bytes(each["bytes_per_second"]),
-                    str(each["end"]),
-                    str(each["records"]),
-                    size(each["segment_bytes"]),
+                    topic["topic"],
+                    _number(topic["records_per_second"]),
+                    _bytes(topic["bytes_per_second"]),
+                    str(topic["end"]),
+                    str(topic["records"]),
+                    size(topic["segment_bytes"]),
                 )
-                for each in shown["topics"]
+                for topic in shown["topics"]
             ],
         )
     )
     if shown["groups"]:
-        rows = [(each["group"], str(each["members"]), str(each["lag"])) for each in shown["groups"]]
+        rows = [
+            (group["group"], str(group["members"]), str(group["lag"])) for group in shown["groups"]
+        ]
         title = _title("group", len(rows), shown["groups_in_all"])
         parts += [Text(""), _table(title, ("members", "lag"), rows)]
     return Group(*parts)
@@ -243,9 +246,9 @@ def _facts(shown: dict[str, Any]) -> Iterator[tuple[str, str]]:
     wal, memory, lake = shown["wal"], shown["memory"], shown["lake"]
     yield "time", moment(shown["time_us"])
     yield "written", f"{_number(shown['records_per_second'])} records/s"
-    each = wal["entries_per_sync"]
-    batches = "-" if each is None else f"{each:.1f}"
-    files = f"{counted(wal['files'], 'file', 'files')}, {size(wal['size_bytes'])}"
+    entries = wal["entries_per_sync"]
+    batches = "-" if entries is None else f"{entries:.1f}"
+    files = f"{count_text(wal['files'], 'file', 'files')}, {size(wal['size_bytes'])}"
     speed = f"{_bytes(wal['bytes_per_second'])}/s, {_number(wal['syncs_per_second'])} syncs/s"
     yield "WAL", f"{files}; {speed}, {batches} entries a sync"
     budget = memory["budget_bytes"]
@@ -254,8 +257,8 @@ def _facts(shown: dict[str, Any]) -> Iterator[tuple[str, str]]:
     age = shown["checkpoint_age_ms"]
     yield "checkpoint", "none yet" if age is None else f"{age / 1000:.0f} s ago"
     yield "transactions", f"{shown['open_transactions']} open"
-    behind = counted(lake["tables_behind"], "topic", "topics")
-    yield "lake", f"{counted(lake['lag_records'], 'record', 'records')} behind, of {behind}"
+    behind = count_text(lake["tables_behind"], "topic", "topics")
+    yield "lake", f"{count_text(lake['lag_records'], 'record', 'records')} behind, of {behind}"
     if shown["shipping"] is not None:
         yield "store", shipping_text(ShippingStats(**shown["shipping"]))
     if memory["throttled_ms"]:

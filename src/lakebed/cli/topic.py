@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from lakebed.cli.completion import complete_topic
-from lakebed.cli.data import Target, confirm, data_option, opened, settings, yes_option
+from lakebed.cli.data import Target, confirm, data_option, open_log, settings, yes_option
 from lakebed.cli.output import (
-    counted,
+    count_text,
     json_option,
     moment,
     size,
@@ -38,7 +38,7 @@ _schema = click.option(
 )
 _config = click.option(
     "--config",
-    "given",
+    "pairs",
     metavar="NAME=VALUE",
     multiple=True,
     help="A setting; may be repeated. `lakebed config` lists them.",
@@ -64,7 +64,7 @@ def create_command(
     *,
     partitions: int | None,
     schema_file: Path | None,
-    given: tuple[str, ...],
+    pairs: tuple[str, ...],
     if_not_exists: bool,
     as_json: bool,
 ) -> None:
@@ -72,10 +72,10 @@ def create_command(
 
     Without --schema values are bytes; with it they have the fields that FILE lists.
     """
-    config = settings(given)
+    config = settings(pairs)
     TopicConfig.of(config)  # refused before a folder is made
     schema = None if schema_file is None else read_schema(schema_file)
-    with opened(folder, make=True, silent=as_json) as log:
+    with open_log(folder, make=True, silent=as_json) as log:
         make = log.get_or_create_topic if if_not_exists else log.create_topic
         _show(make(name, partitions, schema, config), as_json=as_json)
 
@@ -89,14 +89,14 @@ def list_command(folder: Target, *, as_json: bool) -> None:
     Records are counted by offsets, from the earliest to the end; after compaction there are fewer,
     which `lakebed lake tables` shows.
     """
-    with opened(folder, silent=as_json) as log:
-        found = [log.describe_topic(name) for name in log.topics()]
+    with open_log(folder, silent=as_json) as log:
+        topics = [log.describe_topic(name) for name in log.topics()]
     if as_json:
-        for each in found:
-            write_json("topic", _values(each))
-    elif found:
+        for info in topics:
+            write_json("topic", _values(info))
+    elif topics:
         columns = ("topic", ">partitions", ">records", ">segments", ">size", "values", "cleanup")
-        write_table(columns, map(_row, found))
+        write_table(columns, map(_row, topics))
     else:
         write_line("no topics")
 
@@ -106,8 +106,8 @@ def _row(info: TopicInfo) -> tuple[str, ...]:
         info.name,
         str(len(info.partitions)),
         str(info.records),
-        str(sum(each.segments for each in info.partitions)),
-        size(sum(each.segment_bytes for each in info.partitions)),
+        str(sum(partition.segments for partition in info.partitions)),
+        size(sum(partition.segment_bytes for partition in info.partitions)),
         _kind(info),
         str(info.config["cleanup"]),
     )
@@ -119,7 +119,7 @@ def _row(info: TopicInfo) -> tuple[str, ...]:
 @json_option
 def describe_command(name: str, folder: Target, *, as_json: bool) -> None:
     """Show partitions and schema of the topic NAME, and settings that differ from the defaults."""
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         info = log.describe_topic(name)
     if as_json:
         write_json("topic", _values(info))
@@ -133,14 +133,14 @@ def describe_command(name: str, folder: Target, *, as_json: bool) -> None:
         write_table(("field", "type", "nullable"), _schema_rows(info))
 
 
-def _partition_row(each: PartitionInfo) -> tuple[str, ...]:
+def _partition_row(partition: PartitionInfo) -> tuple[str, ...]:
     return (
-        str(each.partition),
-        str(each.earliest),
-        str(each.end),
-        str(each.segments),
-        size(each.segment_bytes),
-        str(each.memtable_records),
+        str(partition.partition),
+        str(partition.earliest),
+        str(partition.end),
+        str(partition.segments),
+        size(partition.segment_bytes),
+        str(partition.memtable_records),
     )
 
 
@@ -166,7 +166,7 @@ def alter_command(
     *,
     partitions: int | None,
     schema_file: Path | None,
-    given: tuple[str, ...],
+    pairs: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Change settings of the topic NAME, add partitions, or add fields to its schema.
@@ -174,11 +174,11 @@ def alter_command(
     A schema can gain nullable fields at its end. With more partitions, keys may go to other
     partitions than before.
     """
-    if partitions is None and schema_file is None and not given:
+    if partitions is None and schema_file is None and not pairs:
         raise click.UsageError("nothing to change: use --config, --partitions or --schema")
     schema = None if schema_file is None else read_schema(schema_file)
-    with opened(folder, silent=as_json) as log:
-        _show(log.alter_topic(name, settings(given), schema, partitions), as_json=as_json)
+    with open_log(folder, silent=as_json) as log:
+        _show(log.alter_topic(name, settings(pairs), schema, partitions), as_json=as_json)
 
 
 @topic.command("delete", short_help="Delete a topic and its records.")
@@ -188,8 +188,8 @@ def alter_command(
 @json_option
 def delete_command(name: str, folder: Target, *, yes: bool, as_json: bool) -> None:
     """Delete the topic NAME and all its records permanently."""
-    with opened(folder, silent=as_json) as log:
-        count = counted(log.describe_topic(name).records, "record", "records")
+    with open_log(folder, silent=as_json) as log:
+        count = count_text(log.describe_topic(name).records, "record", "records")
         confirm(f"Remove the topic {name} with {count}?", yes=yes)
         log.delete_topic(name)
     if as_json:
@@ -205,9 +205,9 @@ def delete_command(name: str, folder: Target, *, yes: bool, as_json: bool) -> No
 @json_option
 def purge_command(name: str, folder: Target, *, yes: bool, as_json: bool) -> None:
     """Remove every record of the topic NAME permanently; offsets continue."""
-    with opened(folder, silent=as_json) as log:
+    with open_log(folder, silent=as_json) as log:
         records = log.describe_topic(name).records
-        count = counted(records, "record", "records")
+        count = count_text(records, "record", "records")
         confirm(f"Remove {count} of the topic {name}?", yes=yes)
         log.purge_topic(name)
     if as_json:
@@ -248,7 +248,7 @@ def _values(info: TopicInfo) -> dict[str, object]:
         "id": info.id,
         "created_us": info.created_us,
         "records": info.records,
-        "partitions": [asdict(each) for each in info.partitions],
+        "partitions": [asdict(partition) for partition in info.partitions],
         "schema": None if info.schema is None else schema_document(info.schema),
         "schema_version": info.schema_version,
         "config": info.config,

@@ -12,10 +12,10 @@ from typing import Final
 
 import click
 
-from lakebed.cli.data import Folder
+from lakebed.cli.data import FolderType
 from lakebed.cli.output import (
     Meter,
-    counted,
+    count_text,
     error_facts,
     json_option,
     moment,
@@ -55,7 +55,7 @@ _FILE_COLUMNS: Final = (
     "state",
 )
 
-_folder = click.argument("folder", metavar="DIR", type=Folder())
+_folder = click.argument("folder", metavar="DIR", type=FolderType())
 
 
 @click.group()
@@ -216,23 +216,23 @@ def _file_cells(row: FileRow) -> tuple[str, ...]:
 
 def _log_values(findings: Findings) -> dict[str, object]:
     """Return what is known of the log as plain data; None where it could not be read."""
-    found = findings.survey
+    survey = findings.survey
     values: dict[str, object] = {
         "log": findings.log_id and str(findings.log_id),
         "folder": findings.layout.root,
         "verdict": findings.verdict.value,
-        "first_index": found and found.state.mark.index + 1,
-        "last_index": found and found.state.last_index,
-        "lost": found and _gaps(findings),
-        "last_term": found and found.state.last_term,
-        "hard_state": found and asdict(found.state.hard_state),
-        "mark": found and _mark_values(found.state.mark),
-        "files": found and len(found.files),
-        "frames": found and found.frames,
-        "entries": found and sum(file.entries for file in found.files),
-        "used_bytes": found and found.used_bytes,
-        "torn_bytes": found and found.torn_bytes,
-        "identity_missing": found and found.identity_missing,
+        "first_index": survey and survey.state.mark.index + 1,
+        "last_index": survey and survey.state.last_index,
+        "lost": survey and _gaps(findings),
+        "last_term": survey and survey.state.last_term,
+        "hard_state": survey and asdict(survey.state.hard_state),
+        "mark": survey and _mark_values(survey.state.mark),
+        "files": survey and len(survey.files),
+        "frames": survey and survey.frames,
+        "entries": survey and sum(file.entries for file in survey.files),
+        "used_bytes": survey and survey.used_bytes,
+        "torn_bytes": survey and survey.torn_bytes,
+        "identity_missing": survey and survey.identity_missing,
         "owner": findings.owner,
     }
     return {**values, "error": findings.error and error_facts(findings.error)}
@@ -251,10 +251,10 @@ def _gaps(findings: Findings) -> list[tuple[int, int]]:
 
 def _log_facts(findings: Findings) -> Iterator[tuple[str, str]]:
     """Return what is known of the log for people."""
-    found = findings.survey
+    survey = findings.survey
     yield "log", f"{findings.log_id or 'unknown'} in {findings.layout.root}"
-    if found is not None:
-        state = found.state
+    if survey is not None:
+        state = survey.state
         first, last = state.mark.index + 1, state.last_index
         empty = "none, the next is " + str(last + 1)
         through = "" if findings.error is None else ", as far as it can be read"
@@ -271,18 +271,18 @@ def _log_facts(findings: Findings) -> Iterator[tuple[str, str]]:
 
 
 def _verdict_facts(findings: Findings) -> Iterator[tuple[str, str]]:
-    found = findings.survey
+    survey = findings.survey
     yield "verdict", findings.verdict.value
     if findings.error is not None:
         yield "stops at", str(findings.error)
-    elif found is not None and findings.verdict is Verdict.TORN_TAIL and found.stop is not None:
-        at = f"file={found.files[-1].path} byte={found.stop.position}"
-        yield "torn at", f"{at} index={found.state.last_index + 1}"
+    elif survey is not None and findings.verdict is Verdict.TORN_TAIL and survey.stop is not None:
+        torn_at = f"file={survey.files[-1].path} byte={survey.stop.position}"
+        yield "torn at", f"{torn_at} index={survey.state.last_index + 1}"
         yield (
             "advice",
             "open the log: that cuts the write; nothing proves that it was synced",
         )
-    if found is not None and found.identity_missing:
+    if survey is not None and survey.identity_missing:
         yield "identity", "the identity file is missing or damaged; opening the log rebuilds it"
 
 
@@ -311,29 +311,29 @@ def verify_command(ctx: click.Context, folder: Path, *, as_json: bool) -> None:
 
 
 def _verify_facts(findings: Findings) -> Iterator[tuple[str, str]]:
-    found = findings.survey
+    survey = findings.survey
     for name, value in _log_facts(findings):
         if name != "stops at":  # the error says it
             yield name, value
-    if found is not None:
-        entries = _entries(sum(file.entries for file in found.files))
-        counts = f"{counted(found.frames, 'frame', 'frames')}, {entries}"
-        files = counted(len(found.files), "file", "files")
-        whole = f"{files}, {counts}, {size(found.used_bytes)}"
-        stopped = findings.error is not None and found.stop is not None
+    if survey is not None:
+        entries = _entries(sum(file.entries for file in survey.files))
+        counts = f"{count_text(survey.frames, 'frame', 'frames')}, {entries}"
+        files = count_text(len(survey.files), "file", "files")
+        whole = f"{files}, {counts}, {size(survey.used_bytes)}"
+        stopped = findings.error is not None and survey.stop is not None
         yield "verified", f"{counts} before the damage" if stopped else whole
 
 
 def _first_bad(findings: Findings) -> dict[str, object]:
     """Return file, byte and index of the first bad thing."""
-    found = findings.survey
+    survey = findings.survey
     if findings.error is not None:
         facts = findings.error.facts
         index = facts.get("index", facts.get("first_index_lost"))
         return {"file": facts.get("file"), "byte": facts.get("byte"), "index": index}
-    if found is not None and findings.verdict is Verdict.TORN_TAIL and found.stop is not None:
-        index = found.state.last_index + 1
-        return {"file": found.files[-1].path, "byte": found.stop.position, "index": index}
+    if survey is not None and findings.verdict is Verdict.TORN_TAIL and survey.stop is not None:
+        index = survey.state.last_index + 1
+        return {"file": survey.files[-1].path, "byte": survey.stop.position, "index": index}
     return {"file": None, "byte": None, "index": None}
 
 
@@ -378,7 +378,7 @@ def _report_values(report: SalvageReport) -> dict[str, object]:
 
 
 def _report_facts(report: SalvageReport) -> Iterator[tuple[str, str]]:
-    files = counted(report.files, "file", "files")
+    files = count_text(report.files, "file", "files")
     yield "copy", f"{report.target} ({files}, {size(report.size_bytes)}), log {report.log_id}"
     span = f", {report.first_index} to {report.last_index}" if report.saved else ""
     yield "saved", _entries(report.saved) + span
@@ -391,18 +391,21 @@ def _report_facts(report: SalvageReport) -> Iterator[tuple[str, str]]:
     if report.lost_before:
         yield "lost before", ranges(report.lost_before)
     if report.torn is not None:
-        at = f"file={report.torn.file} byte={report.torn.byte} index={report.torn.index}"
-        yield "torn tail", f"left out, nothing proves that it was ever synced: {at}"
+        torn_at = f"file={report.torn.file} byte={report.torn.byte} index={report.torn.index}"
+        yield "torn tail", f"left out, nothing proves that it was ever synced: {torn_at}"
     if report.missing:
         yield "missing", f"files {ranges(report.missing)}"
 
 
 def _entries(count: int) -> str:
-    return counted(count, "entry", "entries")
+    return count_text(count, "entry", "entries")
 
 
 def _write_damages(report: SalvageReport) -> None:
-    rows = [(str(each.file), f"{each.start} to {each.end}", each.reason) for each in report.damages]
+    rows = [
+        (str(damage.file), f"{damage.start} to {damage.end}", damage.reason)
+        for damage in report.damages
+    ]
     rows += [(str(path), "skipped", reason) for path, reason in report.skipped]
     if rows:
         write_line("")
