@@ -12,7 +12,7 @@ from tests.documents.pages import ROOT
 
 SOURCE: Final = ROOT / "src" / "lakebed"
 
-CLEAN: Final = ("cli", "demo", "spark")
+CLEAN: Final = ("cli", "config", "demo", "reports", "spark")
 """Packages that are held to the rules; those that are missing have not been renamed yet."""
 
 VAGUE: Final = frozenset(["each", "number", "found", "given", "known", "place", "at"])
@@ -28,10 +28,12 @@ IRREGULAR: Final = frozenset(
 NOT_PARTICIPLES: Final = frozenset(["embed", "exceed", "feed", "need", "proceed", "seed", "shed"])
 
 PUBLIC: Final = {
+    "config/topic.py:changed": {"changed"},
+    "config/topic.py:stored_config": {"stored_config"},
     "spark/tables/appending.py:append": {"number"},
     "spark/tables/merging.py:merge": {"number"},
 }
-"""Names that are part of the public interface, which does not change for this."""
+"""Names of the public interface, or of many callers in packages that are not in the list yet."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -96,6 +98,8 @@ def test_names_say_what_they_stand_for() -> None:
 def test_a_class_of_these_packages_has_a_name_of_no_other_class() -> None:
     files: dict[str, set[Path]] = defaultdict(set)
     for path in SOURCE.rglob("*.py"):
+        if path.name == "gateway_models.py":
+            continue  # its classes are named as in the HTTP document
         for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
             if isinstance(node, ast.ClassDef):
                 files[node.name].add(path.relative_to(SOURCE))

@@ -12,7 +12,7 @@ import pytest
 
 import lakebed
 from lakebed import LakeConfig, Log, LogConfig, SyncMode, WalConfig
-from lakebed.config import LAKE_BOUNDS, parse_config, resolved, setting_names
+from lakebed.config import LAKE_BOUNDS, parse_config, resolve_env, setting_names
 from lakebed.errors import InvalidArgumentError, LakebedError, SettingsFileError
 from lakebed.host import ManualClock, OsDisk, SystemClock
 from tests.engine.support import inner, quiet, rows
@@ -270,7 +270,7 @@ def test_secrets_are_in_no_message_and_no_picture_of_the_settings() -> None:
 
 def test_a_variable_that_is_not_set_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="variable=NOT_SET_ANYWHERE") as caught:
-        resolved({"s3.secret-access-key": "env:NOT_SET_ANYWHERE"})
+        resolve_env({"s3.secret-access-key": "env:NOT_SET_ANYWHERE"})
     assert caught.value.facts["setting"] == "s3.secret-access-key"
     given = {"type": "sql", "uri": "env:NOT_SET_ANYWHERE"}
     with opened(tmp_path / "log", catalog=given) as log:

@@ -246,7 +246,7 @@ class Examination:
     def _strangers(self) -> Iterator[Check]:
         if self.state is None:
             return
-        unknown, left = self._unneeded(self.state)
+        unknown, left = self._stray_files(self.state)
         unknown += [
             str(self.folder / name)
             for name in self.disk.names(self.folder)
@@ -264,7 +264,7 @@ class Examination:
             finding = f"{left['waiting']} dropped, until no reader of a table can need them"
             yield Check("waiting for removal", OK, finding)
 
-    def _unneeded(self, state: State) -> tuple[list[str], Counter[str]]:
+    def _stray_files(self, state: State) -> tuple[list[str], Counter[str]]:
         """Return files of the lake that are unknown, and count those that the log left there."""
         needed = {
             (*key, segment.id)

@@ -129,7 +129,7 @@ def current(folder: Path | None, environ: Mapping[str, str]) -> list[Section]:
     if folder is not None:
         text = settings_text(OsDisk(), folder)
         held = effective_config(OsDisk(), folder, environ)
-    named = set() if text is None else config.named_settings(text, _FILE)
+    named = set() if text is None else config.settings_in(text, _FILE)
     return [
         section
         if section.name == "topic"

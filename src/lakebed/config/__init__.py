@@ -1,6 +1,6 @@
 """Settings, each with its default, its bounds and its meaning.
 
-A value out of bounds is refused when it is given.
+A value out of bounds raises `InvalidArgumentError` where it is set.
 """
 
 from lakebed.config.log import (
@@ -23,11 +23,11 @@ from lakebed.config.serve import (
 from lakebed.config.sources import (
     CONFIG_NAME,
     SECTIONS,
-    named_settings,
     parse_config,
     parts_of_a_log,
-    resolved,
+    resolve_env,
     setting_names,
+    settings_in,
     variable_of,
     with_environment,
 )
@@ -59,11 +59,11 @@ __all__ = [
     "SyncMode",
     "TopicConfig",
     "WalConfig",
-    "named_settings",
     "parse_config",
     "parts_of_a_log",
-    "resolved",
+    "resolve_env",
     "setting_names",
+    "settings_in",
     "stored_config",
     "variable_of",
     "with_environment",

@@ -1,4 +1,4 @@
-"""How a value that is not allowed is refused: by name, with what is."""
+"""Checks of settings; errors name the setting, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from lakebed.errors import InvalidArgumentError
 
 
 def is_whole(value: object, low: int, high: int) -> TypeGuard[int]:
-    """Return whether a value is an integer from `low` to `high`; True and False are none."""
+    """Return whether a value is an integer from `low` to `high`, and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def check_bounds(config: object, bounds: Mapping[str, tuple[int, int]]) -> None:
-    """Refuse a number out of its bounds."""
+    """Raise `InvalidArgumentError` for a number out of its bounds."""
     for name, (low, high) in bounds.items():
         value = getattr(config, name)
         if not is_whole(value, low, high):
@@ -22,5 +22,5 @@ def check_bounds(config: object, bounds: Mapping[str, tuple[int, int]]) -> None:
 
 
 def refuse(setting: str, value: object, allowed: str) -> None:
-    """Refuse a value, naming setting, value and what is allowed."""
+    """Raise `InvalidArgumentError` with the setting, the value and what is allowed."""
     raise InvalidArgumentError(f"{setting} must be {allowed}", setting=setting, value=repr(value))

@@ -104,9 +104,9 @@ class WalConfig:
             object.__setattr__(self, "acks", AckMode(acks))
         if not isinstance(self.acks, AckMode):
             refuse("acks", self.acks, "one of " + " | ".join(mode.value for mode in AckMode))
-        given: object = self.sync
-        if given in [mode.value for mode in SyncMode]:
-            object.__setattr__(self, "sync", SyncMode(given))  # its name will do
+        sync: object = self.sync
+        if sync in [mode.value for mode in SyncMode]:
+            object.__setattr__(self, "sync", SyncMode(sync))  # its name is accepted too
         if not isinstance(self.sync, SyncMode):
             refuse("sync", self.sync, "one of " + " | ".join(mode.value for mode in SyncMode))
         check_bounds(self, WAL_BOUNDS)
@@ -188,7 +188,7 @@ class LakeConfig:
 
 
 def _check_options(setting: str, options: object) -> None:
-    """Refuse options that are not text, without showing a value, which may be a secret."""
+    """Raise if options are not text, without showing a value, which may be a secret."""
     if not isinstance(options, Mapping):
         refuse(setting, type(options).__name__, "a dictionary of text by name")
         return
@@ -257,7 +257,7 @@ class LogConfig:
         if not isinstance(self.wal, WalConfig):
             refuse("wal", type(self.wal), "a WalConfig")
         if not isinstance(self.lake, LakeConfig):
-            refuse("lake", type(self.lake), "a LakeConfig")  # there may be secrets in it
+            refuse("lake", type(self.lake), "a LakeConfig")  # not its value, which may hold secrets
         if not isinstance(self.serve, ServeConfig):
             refuse("serve", type(self.serve), "a ServeConfig")
         check_bounds(self, LOG_BOUNDS)

@@ -23,7 +23,7 @@ _TEXTS: Final = (
 
 
 def check_oidc(config: Any) -> None:
-    """Refuse settings of an issuer that are not complete, or not safe."""
+    """Raise if the settings of an issuer are incomplete, or not safe."""
     for name in _TEXTS:
         value = getattr(config, name)
         if not isinstance(value, str) or not value.isprintable():

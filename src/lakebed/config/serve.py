@@ -217,11 +217,11 @@ class ServeConfig:
             refuse("http_port", self.http_port, "another one than port")
         if self.kafka_port > 0 and self.kafka_port in (self.port, self.http_port):
             refuse("kafka_port", self.kafka_port, "another one than port and http_port")
-        _check_advertised(self.kafka_advertised_address)
+        _check_kafka_address(self.kafka_advertised_address)
 
 
-def _check_advertised(address: object) -> None:
-    """Refuse what no client can connect to."""
+def _check_kafka_address(address: object) -> None:
+    """Raise if clients cannot connect to the address."""
     if address == "":
         return
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")

@@ -41,12 +41,12 @@ def parts_of_a_log() -> list[str]:
     return [name for name in SECTIONS if name != "log"]
 
 
-def named_settings(text: str, source: object) -> set[tuple[str, str]]:
-    """Return section and name of each setting that a TOML document names."""
+def settings_in(text: str, source: object) -> set[tuple[str, str]]:
+    """Return section and name of each setting in a TOML document."""
     named: set[tuple[str, str]] = set()
     for name, value in _document(text, source).items():
         inner = name in parts_of_a_log() and isinstance(value, dict)
-        named |= {(name, each) for each in value} if inner else {("log", name)}
+        named |= {(name, setting) for setting in value} if inner else {("log", name)}
     return named
 
 
@@ -65,47 +65,47 @@ def variable_of(section: str, setting: str) -> str:
 
 
 def with_environment(config: LogConfig, environ: Mapping[str, str]) -> LogConfig:
-    """Return settings in which the environment has the last word.
+    """Return settings, overridden by the environment.
 
     `LAKEBED_<SECTION>_<SETTING>` stands for a setting: `LAKEBED_SERVE_PORT` for `port` in
     `[serve]`, `LAKEBED_LOG_WAL_BYTES` for `wal_bytes` at the top of the file. A variable of a
-    section that names no setting is refused; any other variable is none of ours.
+    section that names no setting is an error; any other variable is ignored.
     """
     changed: dict[str, Any] = {}
     for section in parts_of_a_log():
-        given = _given(section, environ)
-        if given:
-            changed[section] = _changed(getattr(config, section), section, given)
-    changed |= _given("log", environ)
-    return _changed(config, "log", changed) if changed else config
+        values = _values_of(section, environ)
+        if values:
+            changed[section] = _replace(getattr(config, section), section, values)
+    changed |= _values_of("log", environ)
+    return _replace(config, "log", changed) if changed else config
 
 
-def _given(section: str, environ: Mapping[str, str]) -> dict[str, Any]:
+def _values_of(section: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the values that the environment has for a section."""
-    known = {
+    variables = {
         variable_of(section, field.name): field
         for field in fields(SECTIONS[section])
         if field.name not in SECTIONS
     }
     prefix = variable_of(section, "")
     for variable in sorted(environ):
-        if variable.startswith(prefix) and variable not in known:
+        if variable.startswith(prefix) and variable not in variables:
             raise InvalidArgumentError(
-                f"unknown setting {variable!r}{did_you_mean(variable, known)}",
+                f"unknown setting {variable!r}{did_you_mean(variable, variables)}",
                 variable=variable,
-                known=", ".join(known),
+                known=", ".join(variables),
             )
     return {
         field.name: _from_text(
             variable, environ[variable], getattr(SECTIONS[section](), field.name)
         )
-        for variable, field in known.items()
+        for variable, field in variables.items()
         if variable in environ
     }
 
 
 def _from_text(variable: str, text: str, default: object) -> object:
-    """Read a variable's text as a value of the kind that the setting's default is of."""
+    """Parse a variable's text as a value of the type of the setting's default."""
     if isinstance(default, bool):
         if text not in ("true", "false"):
             _refuse_variable(variable, text, "true or false")
@@ -131,8 +131,8 @@ def _refuse_variable(variable: str, value: object, allowed: str) -> None:
     ) from None
 
 
-def _changed(config: Any, section: str, values: Mapping[str, Any]) -> Any:
-    """Return a configuration with other values; a refusal names the variables they came from."""
+def _replace(config: Any, section: str, values: Mapping[str, Any]) -> Any:
+    """Return a configuration with other values; an error names the variables they came from."""
     try:
         return replace(config, **values)
     except InvalidArgumentError as error:
@@ -162,7 +162,7 @@ def _section(kind: Any, values: object, name: str, source: object) -> Any:
 
 
 def _check_quotes(options: object, section: str, source: object) -> None:
-    """Refuse options whose names TOML has taken apart, as it does at a dot outside quotes."""
+    """Raise for options whose names TOML has split at a dot outside quotes."""
     for name, value in options.items() if isinstance(options, dict) else ():
         parts = [name]
         while isinstance(value, dict) and value:
@@ -182,8 +182,12 @@ def setting_names(kind: type) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
-def resolved(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options with every `env:NAME` taken from the environment."""
+def resolve_env(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options with every `env:NAME` replaced by the variable's value.
+
+    Raises:
+        InvalidArgumentError: a variable is not set.
+    """
     return {name: _from_environment(name, value) for name, value in options.items()}
 
 

@@ -77,23 +77,27 @@ class TopicConfig:
 
     @classmethod
     def of(
-        cls, given: Mapping[str, object] | TopicConfig, base: TopicConfig | None = None
+        cls, settings: Mapping[str, object] | TopicConfig, base: TopicConfig | None = None
     ) -> TopicConfig:
-        """Take settings by name, over those of `base`; numbers may be text."""
-        if isinstance(given, TopicConfig):
-            given = given.changed() if base is None else asdict(given)
-        if not isinstance(given, Mapping):
-            refuse("config", given, "a TopicConfig or a dictionary of settings")
-        known = {field.name: field for field in fields(cls)}
+        """Return settings by name over those of `base`; numbers may be text.
+
+        Raises:
+            InvalidArgumentError: a setting is unknown, or a value is not allowed.
+        """
+        if isinstance(settings, TopicConfig):
+            settings = settings.changed() if base is None else asdict(settings)
+        if not isinstance(settings, Mapping):
+            refuse("config", settings, "a TopicConfig or a dictionary of settings")
+        defined = {field.name: field for field in fields(cls)}
         values: dict[str, object] = {} if base is None else asdict(base)
-        for name, value in given.items():
-            if name not in known:
+        for name, value in settings.items():
+            if name not in defined:
                 raise InvalidArgumentError(
-                    f"unknown topic setting {name!r}{did_you_mean(str(name), known)}",
+                    f"unknown topic setting {name!r}{did_you_mean(str(name), defined)}",
                     setting=name,
-                    known=", ".join(known),
+                    known=", ".join(defined),
                 )
-            if isinstance(known[name].default, int) and isinstance(value, str):
+            if isinstance(defined[name].default, int) and isinstance(value, str):
                 value = _whole_number(name, value)
             values[name] = value
         return cls(**values)  # type: ignore[arg-type]  # the class checks each value
@@ -109,7 +113,7 @@ class TopicConfig:
 
 @functools.lru_cache(maxsize=4096)
 def stored_config(settings: tuple[tuple[str, int | str], ...]) -> TopicConfig:
-    """Return a topic's settings from those that the state keeps: the ones that are not defaults."""
+    """Return a topic's settings from those in the log's state, which has no defaults."""
     return TopicConfig.of(dict(settings))
 
 

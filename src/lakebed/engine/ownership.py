@@ -32,7 +32,7 @@ from lakebed.chain.read_ahead import reading_ahead
 from lakebed.chain.records import BASE, Base, new_nonce
 from lakebed.chain.settle import create
 from lakebed.chain.walk import Walker
-from lakebed.config import LogConfig, resolved
+from lakebed.config import LogConfig, resolve_env
 from lakebed.engine.core import Core
 from lakebed.engine.reconcile import DivergedError, LocalLog
 from lakebed.engine.shipping import Shipping
@@ -87,7 +87,7 @@ def open_chain(config: LogConfig) -> ChainStore:
             acks=config.wal.acks.value,
             ship_ms=config.wal.ship_ms,
         )
-    options = resolved(config.lake.store_options)
+    options = resolve_env(config.lake.store_options)
     store = open_conditional(config.lake.store, options)
     key = (store.location, json.dumps(options, sort_keys=True))
     if key not in _probed:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from lakebed.config import LakeConfig, resolved
+from lakebed.config import LakeConfig, resolve_env
 from lakebed.errors import CatalogUnavailableError, InvalidArgumentError, translated
 from lakebed.host import Disk, Mode
 from lakebed.host.store import ObjectStore
@@ -68,12 +68,12 @@ class Catalog:
         from lakebed.host.store_bucket import with_defaults
         from lakebed.host.synced_io import IMPLEMENTATION
 
-        options = resolved(self._config.store_options)
+        options = resolve_env(self._config.store_options)
         given = {"py-io-impl": IMPLEMENTATION, **with_defaults(options)}
         if self.is_own:
             path = urllib.parse.quote(str(self._folder / OWN_NAME))
             return {**given, "type": "sql", "uri": f"sqlite:///{path}?timeout={_LOCK_SECONDS}"}
-        return {**given, **resolved(self._config.catalog)}
+        return {**given, **resolve_env(self._config.catalog)}
 
     def _connection(self) -> Any:
         if self._connected is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lakebed.config import resolved
+from lakebed.config import resolve_env
 from lakebed.host.store import ObjectStore, Stored
 from lakebed.iceberg.parts import LakeParts
 from lakebed.lake.locations import HINT_NAME
@@ -35,7 +35,7 @@ class DerivedFolder:
         """The local folder, which also has the times of pending deletes."""
         base = store.rstrip("/") if store else f"file://{root}"
         self._prefix = f"{parts.log_id}/{NAME}" if store else NAME
-        self.store_options: Final = dict(resolved(parts.config.store_options)) if store else {}
+        self.store_options: Final = dict(resolve_env(parts.config.store_options)) if store else {}
         """What executors need to reach the files, secrets included."""
         self.store: Final = ObjectStore(base, self.store_options)
         self.location: Final = f"{base}/{self._prefix}"

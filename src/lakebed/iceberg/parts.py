@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from lakebed.config import LakeConfig, resolved
+from lakebed.config import LakeConfig, resolve_env
 from lakebed.host import Clock, Disk
 from lakebed.host.store import ObjectStore
 from lakebed.lake.folder import LakeFolder
@@ -103,4 +103,4 @@ class LakeParts:
 
 def open_store(config: LakeConfig) -> ObjectStore | None:
     """Return the store of a log, if it has one."""
-    return ObjectStore(config.store, resolved(config.store_options)) if config.store else None
+    return ObjectStore(config.store, resolve_env(config.store_options)) if config.store else None

@@ -31,4 +31,4 @@ class GroupInfo:
     @property
     def lag(self) -> int:
         """Count the records that the group has not committed yet."""
-        return sum(each.lag for each in self.partitions)
+        return sum(partition.lag for partition in self.partitions)

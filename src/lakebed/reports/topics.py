@@ -36,7 +36,7 @@ class TopicInfo:
     @property
     def records(self) -> int:
         """Count offsets from the earliest to the end; compaction may have left fewer records."""
-        return sum(each.end - each.earliest for each in self.partitions)
+        return sum(partition.end - partition.earliest for partition in self.partitions)
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from lakebed.config import LogConfig, resolved, with_environment
+from lakebed.config import LogConfig, resolve_env, with_environment
 from lakebed.host.table_files import TableFiles
 
 
 def table_files(derived: Any) -> TableFiles:
     """Return what reads and writes the files of a log's derived tables, on any machine."""
     lake = with_environment(LogConfig(), os.environ).lake
-    return TableFiles(derived.store_options or resolved(lake.store_options))
+    return TableFiles(derived.store_options or resolve_env(lake.store_options))
 
 
 def in_store(location: str) -> Any:
@@ -27,4 +27,4 @@ def in_store(location: str) -> Any:
     lake = with_environment(LogConfig(), os.environ).lake
     if not lake.store or not location.startswith(lake.store.rstrip("/") + "/"):
         raise FileNotFoundError("the environment has no settings of this object store")
-    return PyArrowFileIO(resolved(lake.store_options)).new_input(location).open()
+    return PyArrowFileIO(resolve_env(lake.store_options)).new_input(location).open()
