@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lakebed.kafka import codes
-from lakebed.kafka.classic import INITIAL_DELAY_SECONDS, Answers, ClassicGroup, Join, State
+from lakebed.kafka.classic import INITIAL_DELAY_SECONDS, Answers, ClassicGroup, GroupState, Join
 
 RANGE = (("range", b"meta"),)
 
@@ -71,7 +71,7 @@ class Scene:
         leader = self.sync(self.group.leader, [(each, each.encode()) for each in members])
         for token in (*synced, leader):
             assert self.answers[token]["error_code"] == codes.NONE
-        assert self.group.state is State.STABLE
+        assert self.group.state is GroupState.STABLE
         return members
 
 
@@ -107,7 +107,7 @@ def test_a_member_that_joins_makes_the_others_join_again() -> None:
     scene = Scene()
     (old,) = scene.stable(1)
     token = scene.join()
-    assert scene.group.state is State.PREPARING
+    assert scene.group.state is GroupState.PREPARING
     generation = scene.group.generation
     assert scene.group.heartbeat(scene.now, old, None, generation) == codes.REBALANCE_IN_PROGRESS
     again = scene.join(old)
@@ -122,7 +122,7 @@ def test_a_silent_member_is_expelled_and_one_that_joins_late_is_left_out() -> No
     assert scene.group.heartbeat(scene.now, kept, None, 1) == codes.NONE
     scene.wait(5)
     assert list(scene.group.members) == [kept]
-    assert scene.group.state is State.PREPARING
+    assert scene.group.state is GroupState.PREPARING
     assert scene.group.heartbeat(scene.now, silent, None, 1) == codes.UNKNOWN_MEMBER_ID
     scene.join()
     scene.wait(61)
@@ -150,7 +150,7 @@ def test_a_static_member_comes_back_without_a_rebalance() -> None:
     scene.sync(leader, [(each, each.encode()) for each in members])
     token = scene.join("", name)
     answer = scene.answers[token]
-    assert (answer["error_code"], scene.group.state) == (codes.NONE, State.STABLE)
+    assert (answer["error_code"], scene.group.state) == (codes.NONE, GroupState.STABLE)
     assert answer["member_id"] != follower
     synced = scene.sync(answer["member_id"], (), name)
     assert scene.answers[synced]["assignment"] == follower.encode()

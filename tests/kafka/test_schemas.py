@@ -18,9 +18,9 @@ from kio.serial import entity_reader, entity_writer
 
 from lakebed.kafka import apis
 from lakebed.kafka.handlers import OFFERED
-from lakebed.kafka.schemas import BadRequestError, Frame, answer_writer, request_reader
-from lakebed.kafka.services import advertised_address
-from lakebed.kafka.wire import Request, read_request, write_answer
+from lakebed.kafka.schemas import BadRequestError, KafkaFrame, answer_writer, request_reader
+from lakebed.kafka.services import address_for_clients
+from lakebed.kafka.wire import KafkaRequest, read_request, write_answer
 
 
 def head(key: int, version: int, *, flexible: bool = True) -> bytes:
@@ -51,7 +51,7 @@ def test_an_answer_is_written_as_kio_reads_it() -> None:
         "controller_id": 1,
         "topics": [{"name": "t", "topic_id": b"i" * 16, "partitions": [{"partition_index": 3}]}],
     }
-    data = bytes(write_answer(Request(apis.METADATA, 12, 7, "", ()), answer))
+    data = bytes(write_answer(KafkaRequest(apis.METADATA, 12, 7, "", ()), answer))
     found, size = entity_reader(MetadataResponse)(data, 9)
     assert size == len(data) - 9
     assert (found.brokers[0].host, found.topics[0].partitions[0].partition_index) == ("here", 3)
@@ -100,7 +100,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
 
 
 def test_elements_of_all_arrays_are_limited() -> None:
-    frame = Frame(bytes(1 << 20))
+    frame = KafkaFrame(bytes(1 << 20))
     with pytest.raises(BadRequestError):
         for _ in range(200):
             frame.count(1000, 0)
@@ -118,4 +118,4 @@ def test_elements_of_all_arrays_are_limited() -> None:
     ],
 )
 def test_the_advertised_address(setting: str, name: Any, local: Any, expected: Any) -> None:
-    assert advertised_address(setting, name, local) == expected
+    assert address_for_clients(setting, name, local) == expected

@@ -38,19 +38,19 @@ async def _attempt(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
 
 async def create_topics(call: Call) -> Answer:
     """Answer CreateTopics. Whatever replication factor is asked for, it is 1."""
-    found = []
-    for each in call.body.topics:
-        result = await _attempt(_create(call, each))
-        found.append({"name": each.name, **result})
-    return {"topics": found}
+    results = []
+    for topic in call.body.topics:
+        result = await _attempt(_create(call, topic))
+        results.append({"name": topic.name, **result})
+    return {"topics": results}
 
 
 async def _create(call: Call, wanted: Any) -> dict[str, Any]:
-    config = topic_settings((each.name, each.value) for each in wanted.configs)
+    config = topic_settings((config.name, config.value) for config in wanted.configs)
     partitions = None if wanted.num_partitions == -1 else wanted.num_partitions
     if wanted.assignments:
         partitions = len(wanted.assignments)
-        if any(tuple(each.broker_ids) != (NODE,) for each in wanted.assignments):
+        if any(tuple(assignment.broker_ids) != (NODE,) for assignment in wanted.assignments):
             raise Refusal(codes.INVALID_REPLICA_ASSIGNMENT, f"there is one broker, {NODE}")
     if partitions is not None and partitions < 1:
         raise Refusal(codes.INVALID_PARTITIONS, "the number of partitions must be at least 1")
@@ -77,23 +77,25 @@ async def _create(call: Call, wanted: Any) -> dict[str, Any]:
 
 async def delete_topics(call: Call) -> Answer:
     """Answer DeleteTopics."""
-    found = []
+    results = []
     wanted: list[tuple[str | None, Any]]
     if call.version < 6:
         wanted = [(name, None) for name in call.body.topic_names]
     else:
-        wanted = [(each.name, each.topic_id) for each in call.body.topics]
+        wanted = [(topic.name, topic.topic_id) for topic in call.body.topics]
     for name, topic_id in wanted:
-        known: Topic | None = None
+        topic: Topic | None = None
         if name is None:
-            known = find_topic_id(call, topic_id)
-            name = None if known is None else known.name
+            topic = find_topic_id(call, topic_id)
+            name = None if topic is None else topic.name
         if name is None:
-            found.append({"name": None, "topic_id": topic_id, "error_code": codes.UNKNOWN_TOPIC_ID})
+            results.append(
+                {"name": None, "topic_id": topic_id, "error_code": codes.UNKNOWN_TOPIC_ID}
+            )
             continue
         result = await _attempt(_delete(call, name))
-        found.append({"name": name, "topic_id": topic_id, **result})
-    return {"responses": found}
+        results.append({"name": name, "topic_id": topic_id, **result})
+    return {"responses": results}
 
 
 async def _delete(call: Call, name: str) -> dict[str, Any]:
@@ -103,11 +105,11 @@ async def _delete(call: Call, name: str) -> dict[str, Any]:
 
 async def create_partitions(call: Call) -> Answer:
     """Answer CreatePartitions."""
-    found = []
-    for each in call.body.topics:
-        result = await _attempt(_grow(call, each))
-        found.append({"name": each.name, **result})
-    return {"results": found}
+    results = []
+    for topic in call.body.topics:
+        result = await _attempt(_grow(call, topic))
+        results.append({"name": topic.name, **result})
+    return {"results": results}
 
 
 async def _grow(call: Call, wanted: Any) -> dict[str, Any]:
@@ -128,17 +130,17 @@ async def _grow(call: Call, wanted: Any) -> dict[str, Any]:
 
 async def delete_records(call: Call) -> Answer:
     """Answer DeleteRecords: raise the low watermark of partitions."""
-    found = []
+    results = []
     for topic in call.body.topics:
         partitions = []
-        for each in topic.partitions:
-            result = await _attempt(_trim(call, topic.name, each))
+        for partition in topic.partitions:
+            result = await _attempt(_trim(call, topic.name, partition))
             low = result.pop("low", -1)
             partitions.append(
-                {"partition_index": each.partition_index, "low_watermark": low, **result}
+                {"partition_index": partition.partition_index, "low_watermark": low, **result}
             )
-        found.append({"name": topic.name, "partitions": partitions})
-    return {"topics": found}
+        results.append({"name": topic.name, "partitions": partitions})
+    return {"topics": results}
 
 
 async def _trim(call: Call, name: str, wanted: Any) -> dict[str, Any]:
@@ -163,10 +165,10 @@ async def _trim(call: Call, name: str, wanted: Any) -> dict[str, Any]:
 def describe_configs(call: Call) -> Answer:
     """Answer DescribeConfigs."""
     results = []
-    for each in call.body.resources:
+    for resource in call.body.resources:
         try:
-            rows = _describe(call, each.resource_type, each.resource_name)
-            wanted = each.configuration_keys
+            rows = _describe(call, resource.resource_type, resource.resource_name)
+            wanted = resource.configuration_keys
             if wanted is not None:
                 rows = [row for row in rows if row["name"] in wanted]
             result: dict[str, Any] = {"configs": rows}
@@ -176,7 +178,11 @@ def describe_configs(call: Call) -> Answer:
                 "error_message": codes.message_of(error),
             }
         results.append(
-            {"resource_type": each.resource_type, "resource_name": each.resource_name, **result}
+            {
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+                **result,
+            }
         )
     return {"results": results}
 
@@ -197,9 +203,9 @@ async def alter_configs(call: Call) -> Answer:
     """Answer AlterConfigs, which gives all settings: those that are not named are the defaults."""
 
     def changes(resource: Any) -> dict[str, Any]:
-        given = [(each.name, each.value) for each in resource.configs]
-        missing = [(name, None) for name in MAPPED if name not in dict(given)]
-        return topic_settings([*missing, *given])
+        pairs = [(config.name, config.value) for config in resource.configs]
+        missing = [(name, None) for name in MAPPED if name not in dict(pairs)]
+        return topic_settings([*missing, *pairs])
 
     return await _alter(call, changes)
 
@@ -208,23 +214,27 @@ async def alter_some_configs(call: Call) -> Answer:
     """Answer IncrementalAlterConfigs."""
 
     def changes(resource: Any) -> dict[str, Any]:
-        given = []
-        for each in resource.configs:
-            if each.config_operation not in (_SET, _DELETE):
+        pairs = []
+        for config in resource.configs:
+            if config.config_operation not in (_SET, _DELETE):
                 raise Refusal(codes.INVALID_CONFIG, "only SET and DELETE are supported")
-            value = each.value if each.config_operation == _SET else None
-            given.append((each.name, value))
-        return topic_settings(given)
+            value = config.value if config.config_operation == _SET else None
+            pairs.append((config.name, value))
+        return topic_settings(pairs)
 
     return await _alter(call, changes)
 
 
 async def _alter(call: Call, changes: Callable[[Any], dict[str, Any]]) -> Answer:
     results = []
-    for each in call.body.resources:
-        result = await _attempt(_alter_one(call, each, changes))
+    for resource in call.body.resources:
+        result = await _attempt(_alter_one(call, resource, changes))
         results.append(
-            {"resource_type": each.resource_type, "resource_name": each.resource_name, **result}
+            {
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+                **result,
+            }
         )
     return {"responses": results}
 
@@ -252,13 +262,13 @@ def describe_log_dirs(call: Call) -> Answer:
     except AccessDeniedError:
         return {"error_code": codes.CLUSTER_AUTHORIZATION_FAILED}
     wanted = call.body.topics
-    names = None if wanted is None else {each.topic for each in wanted}
+    names = None if wanted is None else {topic.topic for topic in wanted}
     topics = [
         {
             "name": topic.name,
             "partitions": [
-                {"partition_index": number, "partition_size": _size(call, topic, number)}
-                for number in range(topic.partitions)
+                {"partition_index": partition, "partition_size": _size(call, topic, partition)}
+                for partition in range(topic.partitions)
             ],
         }
         for topic in call.log.parts.topics.every()
@@ -268,8 +278,8 @@ def describe_log_dirs(call: Call) -> Answer:
 
 
 def _size(call: Call, topic: Topic, partition: int) -> int:
-    found = call.log.parts.core.partition((topic.id, partition))
-    return 0 if found is None else sum(each.file_bytes for each in found.segments)
+    state = call.log.parts.core.partition((topic.id, partition))
+    return 0 if state is None else sum(segment.file_bytes for segment in state.segments)
 
 
 def describe_acls(_: Call) -> Answer:

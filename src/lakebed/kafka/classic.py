@@ -1,8 +1,8 @@
 """The coordinator of one classic consumer group: a state machine without a clock and without I/O.
 
 Members' metadata and the leader's assignment are opaque bytes: they are the clients' business, and
-Kafka Connect puts other things than partitions into them. Every method is given the time; requests
-that wait (JoinGroup, SyncGroup) are tokens, and methods return which of them are answered now.
+Kafka Connect puts other things than partitions into them. The caller passes the time to every
+method; requests that wait (JoinGroup, SyncGroup) are tokens, and methods return those to answer.
 
     EMPTY ──join──► PREPARING ──all joined, or time is over──► COMPLETING ──leader's sync──► STABLE
       ▲                ▲                                           │                         │
@@ -30,7 +30,7 @@ Answers = list[tuple[Hashable, Answer]]
 """Requests that are answered now, and with what."""
 
 
-class State(enum.Enum):
+class GroupState(enum.Enum):
     """The state of a group, under the name that clients are shown."""
 
     EMPTY = "Empty"
@@ -58,7 +58,7 @@ class Join(NamedTuple):
 
 
 @dataclass
-class Member:
+class ClassicMember:
     """A member of a group."""
 
     id: str
@@ -84,12 +84,12 @@ class ClassicGroup:
 
     new_id: Callable[[Join], str]
     """Makes the id of a member."""
-    state: State = State.EMPTY
+    state: GroupState = GroupState.EMPTY
     generation: int = 0
     protocol_type: str = ""
     protocol: str = ""
     leader: str = ""
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, ClassicMember] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)
     """Ids that were given to clients which have not joined with them yet, and until when."""
     _earliest: float = 0.0
@@ -104,45 +104,47 @@ class ClassicGroup:
     # Joining
 
     def join(self, now: float, token: Hashable, request: Join) -> Answers:
-        """Take a member in, or in again; it is answered when all others have joined, too."""
-        known = self.members.get(request.member)
-        refused = self._refuse_join(request, known)
+        """Add a member, or let one rejoin; it is answered when all others have joined too."""
+        member = self.members.get(request.member)
+        refused = self._refuse_join(request, member)
         if refused:
-            return [(token, _not_joined(refused, request.member))]
-        if known is not None:
-            return self._rejoin(now, token, request, known)
+            return [(token, _join_error(refused, request.member))]
+        if member is not None:
+            return self._rejoin(now, token, request, member)
         static = self._static(request.instance)
         if static is not None:
             return self._replace(now, token, request, static)
         if not request.member and request.needs_known_id and request.instance is None:
             made = self.new_id(request)
             self.pending[made] = now + request.session_seconds
-            return [(token, _not_joined(codes.MEMBER_ID_REQUIRED, made))]
+            return [(token, _join_error(codes.MEMBER_ID_REQUIRED, made))]
         return self._add(now, token, request)
 
-    def _refuse_join(self, request: Join, known: Member | None) -> int:
-        others = [each for each in self.members.values() if each is not known]
+    def _refuse_join(self, request: Join, member: ClassicMember | None) -> int:
+        others = [other for other in self.members.values() if other is not member]
         if others and request.protocol_type != self.protocol_type:
             return codes.INCONSISTENT_GROUP_PROTOCOL
         names = {name for name, _ in request.protocols}
-        for each in others:
-            if each.instance is None or each.instance != request.instance:
-                names &= {name for name, _ in each.protocols}
+        for other in others:
+            if other.instance is None or other.instance != request.instance:
+                names &= {name for name, _ in other.protocols}
         if not names or not request.protocol_type:
             return codes.INCONSISTENT_GROUP_PROTOCOL
-        if request.member and known is None and request.member not in self.pending:
+        if request.member and member is None and request.member not in self.pending:
             is_fenced = self._static(request.instance) is not None
             return codes.FENCED_INSTANCE_ID if is_fenced else codes.UNKNOWN_MEMBER_ID
-        if known is not None and known.instance != request.instance:
+        if member is not None and member.instance != request.instance:
             return codes.FENCED_INSTANCE_ID
-        if known is None and len(self.members) >= MEMBERS_MAX:
+        if member is None and len(self.members) >= MEMBERS_MAX:
             return codes.GROUP_MAX_SIZE_REACHED
         return codes.NONE
 
-    def _static(self, instance: str | None) -> Member | None:
+    def _static(self, instance: str | None) -> ClassicMember | None:
         if instance is None:
             return None
-        return next((each for each in self.members.values() if each.instance == instance), None)
+        return next(
+            (member for member in self.members.values() if member.instance == instance), None
+        )
 
     def _add(self, now: float, token: Hashable, request: Join) -> Answers:
         made = request.member or self.new_id(request)
@@ -153,38 +155,38 @@ class ClassicGroup:
         answers = self._prepare(now, is_new=is_new)
         return answers + self._complete(now)
 
-    def _rejoin(self, now: float, token: Hashable, request: Join, member: Member) -> Answers:
+    def _rejoin(self, now: float, token: Hashable, request: Join, member: ClassicMember) -> Answers:
         answers: Answers = []
         if member.joining is not None and member.joining != token:
-            answers.append((member.joining, _not_joined(codes.UNKNOWN_MEMBER_ID, member.id)))
+            answers.append((member.joining, _join_error(codes.UNKNOWN_MEMBER_ID, member.id)))
         is_changed = member.protocols != request.protocols
-        unchanged_follower = self.state is State.STABLE and member.id != self.leader
-        if not is_changed and (unchanged_follower or self.state is State.COMPLETING):
+        unchanged_follower = self.state is GroupState.STABLE and member.id != self.leader
+        if not is_changed and (unchanged_follower or self.state is GroupState.COMPLETING):
             member.expires = now + member.session_seconds
-            return [*answers, (token, self._joined(member))]
+            return [*answers, (token, self._join_answer(member))]
         _update(member, now, token, request)
-        if self.state is not State.PREPARING:
+        if self.state is not GroupState.PREPARING:
             answers += self._prepare(now, is_new=False)
         return answers + self._complete(now)
 
-    def _replace(self, now: float, token: Hashable, request: Join, old: Member) -> Answers:
+    def _replace(self, now: float, token: Hashable, request: Join, old: ClassicMember) -> Answers:
         """Hand the place of a static member to its next process."""
         answers: Answers = []
         for waiting in (old.joining, old.syncing):
             if waiting is not None:
-                answers.append((waiting, _not_joined(codes.FENCED_INSTANCE_ID, old.id)))
+                answers.append((waiting, _join_error(codes.FENCED_INSTANCE_ID, old.id)))
         del self.members[old.id]
         made = self.new_id(request)
         member = _member(made, now, token, request)
         member.assignment = old.assignment
         self.members[made] = member
         was_leader = self.leader == old.id
-        if self.state is State.STABLE and not was_leader and old.protocols == member.protocols:
+        if self.state is GroupState.STABLE and not was_leader and old.protocols == member.protocols:
             member.joining = None
-            return [*answers, (token, self._joined(member))]
+            return [*answers, (token, self._join_answer(member))]
         if was_leader:
             self.leader = made
-        if self.state is not State.PREPARING:
+        if self.state is not GroupState.PREPARING:
             answers += self._prepare(now, is_new=False)
         return answers + self._complete(now)
 
@@ -193,57 +195,57 @@ class ClassicGroup:
     def _prepare(self, now: float, *, is_new: bool) -> Answers:
         """Begin a rebalance: every member has to join again."""
         answers: Answers = []
-        if self.state is not State.PREPARING:
-            self.state = State.PREPARING
+        if self.state is not GroupState.PREPARING:
+            self.state = GroupState.PREPARING
             self._earliest = now + (INITIAL_DELAY_SECONDS if is_new else 0.0)
-        timeouts = [each.rebalance_seconds for each in self.members.values()]
+        timeouts = [member.rebalance_seconds for member in self.members.values()]
         self._latest = max(self._earliest, now + max(timeouts, default=0.0))
-        for each in self.members.values():
-            if each.syncing is not None:
-                answers.append((each.syncing, {"error_code": codes.REBALANCE_IN_PROGRESS}))
-                each.syncing = None
+        for member in self.members.values():
+            if member.syncing is not None:
+                answers.append((member.syncing, {"error_code": codes.REBALANCE_IN_PROGRESS}))
+                member.syncing = None
         return answers
 
     def _complete(self, now: float) -> Answers:
-        """End a rebalance if every member has joined, or those who have not are too late."""
-        if self.state is not State.PREPARING or now < self._earliest:
+        """End a rebalance if every member has joined, or the others have timed out."""
+        if self.state is not GroupState.PREPARING or now < self._earliest:
             return []
-        late = [each for each in self.members.values() if each.joining is None]
+        late = [member for member in self.members.values() if member.joining is None]
         if late and now < self._latest:
             return []
-        for each in late:
-            if each.instance is None:
-                del self.members[each.id]
+        for member in late:
+            if member.instance is None:
+                del self.members[member.id]
         self.generation += 1
         if not self.members:
             self._become_empty()
             return []
         self.protocol = self._choose_protocol()
-        joined = [each for each in self.members.values() if each.joining is not None]
-        if self.leader not in {each.id for each in joined} and joined:
+        joined = [member for member in self.members.values() if member.joining is not None]
+        if self.leader not in {member.id for member in joined} and joined:
             self.leader = joined[0].id
-        self.state = State.COMPLETING
+        self.state = GroupState.COMPLETING
         answers: Answers = []
-        for each in self.members.values():
-            each.assignment = b""
-            each.expires = now + max(each.session_seconds, each.rebalance_seconds)
-            if each.joining is not None:
-                answers.append((each.joining, self._joined(each)))
-                each.joining = None
+        for member in self.members.values():
+            member.assignment = b""
+            member.expires = now + max(member.session_seconds, member.rebalance_seconds)
+            if member.joining is not None:
+                answers.append((member.joining, self._join_answer(member)))
+                member.joining = None
         return answers
 
     def _choose_protocol(self) -> str:
         """Return the assignor that most members prefer among those that all know."""
         common = set.intersection(
-            *({name for name, _ in each.protocols} for each in self.members.values())
+            *({name for name, _ in member.protocols} for member in self.members.values())
         )
         votes: dict[str, int] = {}
-        for each in self.members.values():
-            best = next((name for name, _ in each.protocols if name in common), "")
+        for member in self.members.values():
+            best = next((name for name, _ in member.protocols if name in common), "")
             votes[best] = votes.get(best, 0) + 1
         return max(votes, key=lambda name: votes[name])
 
-    def _joined(self, member: Member) -> Answer:
+    def _join_answer(self, member: ClassicMember) -> Answer:
         is_leader = member.id == self.leader
         return {
             "error_code": codes.NONE,
@@ -254,18 +256,18 @@ class ClassicGroup:
             "member_id": member.id,
             "members": [
                 {
-                    "member_id": each.id,
-                    "group_instance_id": each.instance,
-                    "metadata": each.metadata(self.protocol),
+                    "member_id": member.id,
+                    "group_instance_id": member.instance,
+                    "metadata": member.metadata(self.protocol),
                 }
-                for each in self.members.values()
+                for member in self.members.values()
             ]
             if is_leader
             else (),
         }
 
     def _become_empty(self) -> None:
-        self.state, self.leader, self.protocol = State.EMPTY, "", ""
+        self.state, self.leader, self.protocol = GroupState.EMPTY, "", ""
 
     # Members that have joined
 
@@ -278,36 +280,36 @@ class ClassicGroup:
         generation: int,
         assignments: Sequence[tuple[str, bytes]],
     ) -> Answers:
-        """Take a member's wish for its assignment; that of the leader has all of them."""
+        """Handle SyncGroup of a member; the leader's has the assignments of all members."""
         refused = self.check_member(member, instance, generation)
-        if not refused and self.state is State.PREPARING:
+        if not refused and self.state is GroupState.PREPARING:
             refused = codes.REBALANCE_IN_PROGRESS
         if refused:
             return [(token, {"error_code": refused})]
-        found = self.members[member]
-        found.expires = now + found.session_seconds
-        if self.state is State.STABLE:
-            return [(token, self._synced(found))]
+        member_state = self.members[member]
+        member_state.expires = now + member_state.session_seconds
+        if self.state is GroupState.STABLE:
+            return [(token, self._sync_answer(member_state))]
         answers: Answers = []
-        if found.syncing is not None:
-            answers.append((found.syncing, {"error_code": codes.UNKNOWN_MEMBER_ID}))
-        found.syncing = token
+        if member_state.syncing is not None:
+            answers.append((member_state.syncing, {"error_code": codes.UNKNOWN_MEMBER_ID}))
+        member_state.syncing = token
         if member == self.leader:
             answers += self._assign(now, dict(assignments))
         return answers
 
     def _assign(self, now: float, assignments: Mapping[str, bytes]) -> Answers:
-        self.state = State.STABLE
+        self.state = GroupState.STABLE
         answers: Answers = []
-        for each in self.members.values():
-            each.assignment = assignments.get(each.id, b"")
-            if each.syncing is not None:
-                answers.append((each.syncing, self._synced(each)))
-                each.syncing = None
-                each.expires = now + each.session_seconds
+        for member in self.members.values():
+            member.assignment = assignments.get(member.id, b"")
+            if member.syncing is not None:
+                answers.append((member.syncing, self._sync_answer(member)))
+                member.syncing = None
+                member.expires = now + member.session_seconds
         return answers
 
-    def _synced(self, member: Member) -> Answer:
+    def _sync_answer(self, member: ClassicMember) -> Answer:
         return {
             "error_code": codes.NONE,
             "protocol_type": self.protocol_type,
@@ -316,13 +318,13 @@ class ClassicGroup:
         }
 
     def heartbeat(self, now: float, member: str, instance: str | None, generation: int) -> int:
-        """Note that a member lives; return the code that it is answered with."""
+        """Record a heartbeat of a member; return the error code of the answer."""
         refused = self.check_member(member, instance, generation)
         if refused:
             return refused
-        found = self.members[member]
-        found.expires = max(found.expires, now + found.session_seconds)
-        is_joining = self.state is State.PREPARING and found.joining is None
+        member_state = self.members[member]
+        member_state.expires = max(member_state.expires, now + member_state.session_seconds)
+        is_joining = self.state is GroupState.PREPARING and member_state.joining is None
         return codes.REBALANCE_IN_PROGRESS if is_joining else codes.NONE
 
     def check_member(self, member: str, instance: str | None, generation: int) -> int:
@@ -343,7 +345,7 @@ class ClassicGroup:
         if generation < 0 and not member and not self.members:
             return codes.NONE
         refused = self.check_member(member, instance, generation)
-        if not refused and self.state is State.COMPLETING:
+        if not refused and self.state is GroupState.COMPLETING:
             return codes.REBALANCE_IN_PROGRESS
         return refused
 
@@ -365,9 +367,9 @@ class ClassicGroup:
         """Expel members that were silent for too long, and end a rebalance whose time is over."""
         self.pending = {name: until for name, until in self.pending.items() if until > now}
         silent = [
-            each.id
-            for each in self.members.values()
-            if each.joining is None and each.syncing is None and each.expires <= now
+            member.id
+            for member in self.members.values()
+            if member.joining is None and member.syncing is None and member.expires <= now
         ]
         answers = self._remove(now, silent) if silent else []
         return answers + self._complete(now)
@@ -378,40 +380,40 @@ class ClassicGroup:
             gone = self.members.pop(name)
             for waiting in (gone.joining, gone.syncing):
                 if waiting is not None:
-                    answers.append((waiting, _not_joined(codes.UNKNOWN_MEMBER_ID, name)))
+                    answers.append((waiting, _join_error(codes.UNKNOWN_MEMBER_ID, name)))
         if not self.members:
-            if self.state is not State.EMPTY:
+            if self.state is not GroupState.EMPTY:
                 self.generation += 1
             self._become_empty()
             return answers
-        if self.state is not State.PREPARING:
+        if self.state is not GroupState.PREPARING:
             answers += self._prepare(now, is_new=False)
         return answers + self._complete(now)
 
     def abandon(self, token: Hashable) -> None:
         """Forget a request that waits: its connection is gone."""
-        for each in self.members.values():
-            if each.joining == token:
-                each.joining = None
-            if each.syncing == token:
-                each.syncing = None
+        for member in self.members.values():
+            if member.joining == token:
+                member.joining = None
+            if member.syncing == token:
+                member.syncing = None
 
     def next_event(self) -> float | None:
         """Return when `tick` has something to do; None if nothing will be due."""
         times = list(self.pending.values())
         times += [
-            each.expires
-            for each in self.members.values()
-            if each.joining is None and each.syncing is None
+            member.expires
+            for member in self.members.values()
+            if member.joining is None and member.syncing is None
         ]
-        if self.state is State.PREPARING:
-            is_complete = all(each.joining is not None for each in self.members.values())
+        if self.state is GroupState.PREPARING:
+            is_complete = all(member.joining is not None for member in self.members.values())
             times.append(self._earliest if is_complete else self._latest)
         return min(times, default=None)
 
 
-def _member(name: str, now: float, token: Hashable, request: Join) -> Member:
-    return Member(
+def _member(name: str, now: float, token: Hashable, request: Join) -> ClassicMember:
+    return ClassicMember(
         name,
         request.instance,
         request.client,
@@ -424,7 +426,7 @@ def _member(name: str, now: float, token: Hashable, request: Join) -> Member:
     )
 
 
-def _update(member: Member, now: float, token: Hashable, request: Join) -> None:
+def _update(member: ClassicMember, now: float, token: Hashable, request: Join) -> None:
     member.session_seconds = request.session_seconds
     member.rebalance_seconds = request.rebalance_seconds
     member.protocols = request.protocols
@@ -432,5 +434,5 @@ def _update(member: Member, now: float, token: Hashable, request: Join) -> None:
     member.joining = token
 
 
-def _not_joined(code: int, member: str) -> Answer:
+def _join_error(code: int, member: str) -> Answer:
     return {"error_code": code, "member_id": member, "protocol_name": "", "leader": ""}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.errors import LakebedError
 from lakebed.kafka import codes
-from lakebed.kafka.classic import Answers, ClassicGroup, Join, State
+from lakebed.kafka.classic import Answers, ClassicGroup, GroupState, Join
 from lakebed.kafka.names import internal_name, kafka_name
 from lakebed.kafka.services import Answer, Call
 from lakebed.operations.terms import GROUP
@@ -39,17 +39,17 @@ class ClassicGroups:
         return list(self._groups)
 
     def close(self) -> None:
-        """End: members that wait are told to look for the coordinator again."""
+        """Stop: waiting members are answered that they must find the coordinator again."""
         if self._timer is not None:
             self._timer.cancel()
         answer = {"error_code": codes.COORDINATOR_NOT_AVAILABLE}
         for group in self._groups.values():
-            for each in group.members.values():
-                _settle([(token, answer) for token in (each.joining, each.syncing) if token])
+            for member in group.members.values():
+                _settle([(token, answer) for token in (member.joining, member.syncing) if token])
         self._groups.clear()
 
     async def join(self, name: str, request: Join) -> Answer:
-        """Have a client join a group."""
+        """Handle JoinGroup of a client; return the answer."""
         group = self._groups.get(name)
         if group is None:
             if len(self._groups) >= _GROUPS_MAX:
@@ -58,14 +58,14 @@ class ClassicGroups:
         return await self._wait(group, lambda now, token: group.join(now, token, request))
 
     async def sync(self, name: str, *arguments: Any) -> Answer:
-        """Have a member ask for its assignment."""
+        """Handle SyncGroup of a member; return the answer."""
         group = self._groups.get(name)
         if group is None:
             return {"error_code": codes.UNKNOWN_MEMBER_ID}
         return await self._wait(group, lambda now, token: group.sync(now, token, *arguments))
 
     def heartbeat(self, name: str, member: str, instance: str | None, generation: int) -> int:
-        """Note that a member lives."""
+        """Handle a heartbeat of a member; return the error code."""
         group = self._groups.get(name)
         if group is None:
             return codes.UNKNOWN_MEMBER_ID
@@ -113,7 +113,7 @@ class ClassicGroups:
         unused = [name for name, group in self._groups.items() if group.is_unused]
         for name in unused:
             del self._groups[name]
-        times = [at for group in self._groups.values() if (at := group.next_event()) is not None]
+        times = [due for group in self._groups.values() if (due := group.next_event()) is not None]
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -172,21 +172,21 @@ async def join_group(call: Call) -> Answer:
         session_seconds=body.session_timeout / 1000,
         rebalance_seconds=min(rebalance_ms, _SESSION_MS[1]) / 1000,
         protocol_type=body.protocol_type,
-        protocols=tuple((each.name, each.metadata) for each in body.protocols),
+        protocols=tuple((protocol.name, protocol.metadata) for protocol in body.protocols),
         needs_known_id=call.version >= 4,
     )
     answer = await call.services.groups.join(body.group_id, request)
-    return answer if call.version >= 7 else _named(answer)
+    return answer if call.version >= 7 else _without_null_protocol(answer)
 
 
-def _named(answer: Answer) -> Answer:
+def _without_null_protocol(answer: Answer) -> Answer:
     """Return an answer for versions in which the name of the protocol must not be null."""
     return answer if answer.get("protocol_name") is not None else {**answer, "protocol_name": ""}
 
 
 def _has_native_members(call: Call, group: str) -> bool:
-    known = call.log.parts.core.state.groups.get(internal_name(group))
-    return known is not None and bool(known.owners)
+    native = call.log.parts.core.state.groups.get(internal_name(group))
+    return native is not None and bool(native.owners)
 
 
 async def sync_group(call: Call) -> Answer:
@@ -200,7 +200,7 @@ async def sync_group(call: Call) -> Answer:
         body.member_id,
         getattr(body, "group_instance_id", None),
         body.generation_id,
-        [(each.member_id, each.assignment) for each in body.assignments],
+        [(assignment.member_id, assignment.assignment) for assignment in body.assignments],
     )
 
 
@@ -226,11 +226,11 @@ def leave_group(call: Call) -> Answer:
         return {"error_code": groups.leave(body.group_id, body.member_id, None)}
     left = [
         {
-            "member_id": each.member_id,
-            "group_instance_id": each.group_instance_id,
-            "error_code": groups.leave(body.group_id, each.member_id, each.group_instance_id),
+            "member_id": member.member_id,
+            "group_instance_id": member.group_instance_id,
+            "error_code": groups.leave(body.group_id, member.member_id, member.group_instance_id),
         }
-        for each in body.members
+        for member in body.members
     ]
     return {"members": left}
 
@@ -256,39 +256,39 @@ def _describe(call: Call, name: str) -> Mapping[str, Any]:
             }
         return {
             "group_id": name,
-            "group_state": State.EMPTY.value if is_known else "Dead",
+            "group_state": GroupState.EMPTY.value if is_known else "Dead",
             "protocol_type": "consumer" if is_known else "",
         }
     return {
         "group_id": name,
         "group_state": group.state.value,
         "protocol_type": group.protocol_type,
-        "protocol_data": group.protocol if group.state is State.STABLE else "",
+        "protocol_data": group.protocol if group.state is GroupState.STABLE else "",
         "members": [
             {
-                "member_id": each.id,
-                "group_instance_id": each.instance,
-                "client_id": each.client,
-                "client_host": each.host,
-                "member_metadata": each.metadata(group.protocol),
-                "member_assignment": each.assignment,
+                "member_id": member.id,
+                "group_instance_id": member.instance,
+                "client_id": member.client,
+                "client_host": member.host,
+                "member_metadata": member.metadata(group.protocol),
+                "member_assignment": member.assignment,
             }
-            for each in group.members.values()
+            for member in group.members.values()
         ],
     }
 
 
 def list_groups(call: Call) -> Answer:
     """Answer ListGroups."""
-    states = {each.lower() for each in getattr(call.body, "states_filter", ())}
-    types = {each.lower() for each in getattr(call.body, "types_filter", ())}
+    states = {name.lower() for name in getattr(call.body, "states_filter", ())}
+    types = {name.lower() for name in getattr(call.body, "types_filter", ())}
     listed = []
     stored = {kafka_name(name) for name in list(call.log.parts.core.state.groups)}
     for name in sorted(stored | set(call.services.groups.names())):
         if not call.permits(GROUP, internal_name(name)):
             continue
         group = call.services.groups.find(name)
-        state = State.EMPTY.value if group is None else group.state.value
+        state = GroupState.EMPTY.value if group is None else group.state.value
         if (states and state.lower() not in states) or (types and "classic" not in types):
             continue
         listed.append(

@@ -25,7 +25,11 @@ _XERIAL_HEAD: Final = 16
 
 
 def decompress(codec: int, data: bytes, bytes_max: int) -> bytes:
-    """Return the records of a batch, at most so many bytes, or raise `Refusal`."""
+    """Return the decompressed records of a batch.
+
+    Raises:
+        Refusal: they have more than `bytes_max` bytes, or cannot be decompressed.
+    """
     if codec == 0:
         return data
     try:
@@ -34,30 +38,30 @@ def decompress(codec: int, data: bytes, bytes_max: int) -> bytes:
         if codec not in _STREAMS:
             raise Refusal(UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} is not known")
         with pa.CompressedInputStream(pa.BufferReader(data), _STREAMS[codec]) as stream:
-            found: bytes = stream.read(bytes_max + 1)
+            content: bytes = stream.read(bytes_max + 1)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise Refusal(CORRUPT_MESSAGE, f"the records cannot be decompressed: {error}") from error
-    if len(found) > bytes_max:
+    if len(content) > bytes_max:
         raise _too_large(bytes_max)
-    return found
+    return content
 
 
 def _unsnap(data: bytes, bytes_max: int) -> bytes:
     if not data.startswith(_XERIAL):
         return _unsnap_block(data, bytes_max)
     blocks: list[bytes] = []
-    left, at = bytes_max, _XERIAL_HEAD
-    while at < len(data):
-        if at + 4 > len(data):
+    left, position = bytes_max, _XERIAL_HEAD
+    while position < len(data):
+        if position + 4 > len(data):
             raise Refusal(CORRUPT_MESSAGE, "a snappy block is cut short")
-        (length,) = struct.unpack_from(">i", data, at)
-        at += 4
-        if length < 0 or at + length > len(data):
+        (length,) = struct.unpack_from(">i", data, position)
+        position += 4
+        if length < 0 or position + length > len(data):
             raise Refusal(CORRUPT_MESSAGE, "a snappy block is cut short")
-        block = _unsnap_block(data[at : at + length], left)
+        block = _unsnap_block(data[position : position + length], left)
         blocks.append(block)
         left -= len(block)
-        at += length
+        position += length
     return b"".join(blocks)
 
 
@@ -70,8 +74,8 @@ def _unsnap_block(data: bytes, bytes_max: int) -> bytes:
             break
     if length > bytes_max:
         raise _too_large(bytes_max)
-    found: bytes = pa.Codec("snappy").decompress(data, decompressed_size=length, asbytes=True)
-    return found
+    content: bytes = pa.Codec("snappy").decompress(data, decompressed_size=length, asbytes=True)
+    return content
 
 
 def _too_large(bytes_max: int) -> Refusal:

@@ -1,4 +1,4 @@
-"""Error codes of the Kafka protocol, and which of them stands for an error of the log."""
+"""Error codes of the Kafka protocol, and the code for each error of the log."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _CODES: Final[dict[type[errors.LakebedError], int]] = {
 
 
 def code_of(error: BaseException) -> int:
-    """Return the code that stands for an error."""
+    """Return the code for an error."""
     if isinstance(error, Refusal):
         return error.code
     for kind in type(error).__mro__:

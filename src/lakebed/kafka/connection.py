@@ -1,8 +1,8 @@
 """One connection of a Kafka client: frames in, answers out in the order of the requests.
 
-A request is begun when the one before it has ended, as Kafka does it, except that a Produce has
-ended for that purpose when it was submitted: several of them may be in flight. The connection is
-not read while too much of it is in flight, nor while its client does not read.
+A request begins when the one before it has ended, as in Kafka, except that a Produce counts as
+ended once it is submitted: several of them may be in flight. The connection is not read while too
+many requests are in flight, nor while its client does not read its answers.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from lakebed.kafka.handlers import HANDLERS, OFFERED
 from lakebed.kafka.producing import LARGE_BYTES, Produced
 from lakebed.kafka.sasl import MECHANISMS, token_of
 from lakebed.kafka.schemas import BadRequestError
-from lakebed.kafka.services import Call, Services, advertised_address
-from lakebed.kafka.wire import Request, read_request, write_answer, write_old_produce
+from lakebed.kafka.services import Call, Services, address_for_clients
+from lakebed.kafka.wire import KafkaRequest, read_request, write_answer, write_old_produce
 from lakebed.serve.certificates import certified_name
 from lakebed.serve.http_protocol import end_stalled
 from lakebed.serve.http_stalls import StallWatch
@@ -53,7 +53,7 @@ _HEAD: Final = struct.Struct(">ihh")
 _PRODUCE_LEAST: Final = 3
 
 
-class Slot:
+class AnswerSlot:
     """The answer to one request, in the order of the requests."""
 
     __slots__ = ("data", "is_due", "nbytes", "stack")
@@ -65,16 +65,16 @@ class Slot:
         self.stack: ExitStack | None = None
 
 
-class Connection(asyncio.Protocol):
+class KafkaConnection(asyncio.Protocol):
     """One connection. To be used in the event loop of its server."""
 
-    def __init__(self, services: Services, seat: Seat, connections: set[Connection]) -> None:
+    def __init__(self, services: Services, seat: Seat, connections: set[KafkaConnection]) -> None:
         self._services = services
         self._seat = seat
         self._connections = connections
         self._buffer = bytearray()
         self._frames: deque[bytes] = deque()
-        self._slots: deque[Slot] = deque()
+        self._slots: deque[AnswerSlot] = deque()
         self._task: asyncio.Task[None] | None = None
         self._stack = ExitStack()
         self._token: str | None = None
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
     # The transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Register the connection."""
         self._transport = transport  # type: ignore[assignment]  # that of a stream
         self._connections.add(self)
         self._seat.begin(self._transport.abort)
@@ -103,15 +103,15 @@ class Connection(asyncio.Protocol):
         self._host, self._peer = str(peer[0]), f"{peer[0]}:{peer[1]}"
         tls = info("ssl_object")
         name = None if tls is None else getattr(tls, "requested_name", None)
-        self.address = advertised_address(
+        self.address = address_for_clients(
             self._services.config.kafka_advertised_address, name, local
         )
         self._certificate = certified_name(info("peercert") or {})
         seconds = self._services.config.http_stall_timeout_ms / 1000
-        self._watch = StallWatch(self._transport, seconds, self._stalled)
+        self._watch = StallWatch(self._transport, seconds, self._end_stalled)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came."""
+        """Buffer received bytes, and begin requests that are complete."""
         self._services.meters.received(len(data))
         self._buffer += data
         try:
@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
             self._fail()
 
     def connection_lost(self, _: Exception | None) -> None:
-        """End; what was submitted is written all the same."""
+        """Release the connection's resources; submitted records are written all the same."""
         self._closing = True
         self._connections.discard(self)
         self._seat.release()
@@ -138,13 +138,13 @@ class Connection(asyncio.Protocol):
         self._stack.close()
 
     def pause_writing(self) -> None:
-        """Take nothing more from a client that does not read its answers."""
+        """Stop reading from a client that does not read its answers."""
         self._is_full = True
         self._watch.begin()
         self._regulate()
 
     def resume_writing(self) -> None:
-        """Go on with a client that reads again."""
+        """Continue with a client that reads its answers again."""
         self._is_full = False
         self._watch.end()
         self._services.loop.call_soon(self._continue)  # this may be called by a write
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
         """Close at once, whatever is in flight."""
         self._abort()
 
-    def _stalled(self) -> None:
+    def _end_stalled(self) -> None:
         seconds = self._services.config.http_stall_timeout_ms / 1000
         end_stalled(
             self._transport,
@@ -189,18 +189,18 @@ class Connection(asyncio.Protocol):
     # Frames
 
     def _split(self) -> None:
-        """Take whole requests out of what came."""
-        buffer, at = self._buffer, 0
-        while len(buffer) - at >= _HEAD.size and not self._closing:
-            length, key, _ = _HEAD.unpack_from(buffer, at)
+        """Split the buffer into complete requests."""
+        buffer, position = self._buffer, 0
+        while len(buffer) - position >= _HEAD.size and not self._closing:
+            length, key, _ = _HEAD.unpack_from(buffer, position)
             self._check_length(length, key)
-            end = at + 4 + length
+            end = position + 4 + length
             if len(buffer) < end:
                 break
-            self._frames.append(bytes(memoryview(buffer)[at + 4 : end]))
-            at = end
-        if at:
-            del buffer[:at]
+            self._frames.append(bytes(memoryview(buffer)[position + 4 : end]))
+            position = end
+        if position:
+            del buffer[:position]
 
     def _check_length(self, length: int, key: int) -> None:
         config = self._services.config
@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
         return bool(self._certificate) or self._services.log.access.open
 
     def _advance(self) -> None:
-        """Begin the requests that may begin now, and send the answers that are due."""
+        """Begin the requests that can begin now, and send the answers that are due."""
         while self._frames and self._task is None and not self._is_full and not self._closing:
             if len(self._slots) >= _IN_FLIGHT_MAX:
                 break
@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, data: bytes) -> None:
         request = read_request(data, OFFERED)
-        slot = Slot(len(data))
+        slot = AnswerSlot(len(data))
         self._slots.append(slot)
         self._seat.busy()
         if request.key == apis.API_VERSIONS:
@@ -271,8 +271,8 @@ class Connection(asyncio.Protocol):
         elif self._enter(request):
             self._serve(request, slot)
 
-    def _enter(self, request: Request) -> bool:
-        """Check who the client is; close its connection if that is not known."""
+    def _enter(self, request: KafkaRequest) -> bool:
+        """Authenticate the client; close the connection and return False if that fails."""
         if time.monotonic() - self._checked_at <= _RECHECK_SECONDS:
             return True
         try:
@@ -284,7 +284,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def _authenticate(self) -> None:
-        """Find out who the client is; the first time, count its connection."""
+        """Authenticate the client; the first time, count its connection."""
         services = self._services
         principal = services.guard.authenticate(
             self._token, certificate=self._certificate, peer=self._peer
@@ -301,7 +301,7 @@ class Connection(asyncio.Protocol):
         self._principal = principal
         self._checked_at = time.monotonic()
 
-    def _sasl(self, request: Request) -> bytearray:
+    def _sasl(self, request: KafkaRequest) -> bytearray:
         if request.key == apis.SASL_HANDSHAKE:
             self._mechanism = request.body.mechanism if request.body.mechanism in MECHANISMS else ""
             code = codes.NONE if self._mechanism else codes.UNSUPPORTED_SASL_MECHANISM
@@ -319,8 +319,8 @@ class Connection(asyncio.Protocol):
         except LakebedError as error:
             tell("kafka.sasl_authenticate", error, self._peer)
             self._closing = True
-            known = isinstance(error, UnauthenticatedError)
-            message = "the token is not valid" if known else str(error)
+            is_bad_token = isinstance(error, UnauthenticatedError)
+            message = "the token is not valid" if is_bad_token else str(error)
             answer = {
                 "error_code": codes.SASL_AUTHENTICATION_FAILED,
                 "error_message": message,
@@ -329,7 +329,7 @@ class Connection(asyncio.Protocol):
             return write_answer(request, answer)
         return write_answer(request, {})
 
-    def _serve(self, request: Request, slot: Slot) -> None:
+    def _serve(self, request: KafkaRequest, slot: AnswerSlot) -> None:
         assert self._principal is not None  # noqa: S101  # `_enter` has set it
         call = Call(self._services, request, self._principal, self.address, self._host)
         if self._services.quotas.limits_rates or slot.nbytes >= LARGE_BYTES:
@@ -339,7 +339,7 @@ class Connection(asyncio.Protocol):
         else:
             self._handle(call, slot)
 
-    async def _serve_slowly(self, call: Call, slot: Slot) -> None:
+    async def _serve_slowly(self, call: Call, slot: AnswerSlot) -> None:
         """Serve a request that has to wait for its turn."""
         slot.stack = ExitStack()
         while True:
@@ -356,21 +356,21 @@ class Connection(asyncio.Protocol):
 
     # Produce
 
-    def _produce(self, call: Call, slot: Slot) -> None:
+    def _produce(self, call: Call, slot: AnswerSlot) -> None:
         if call.version < _PRODUCE_LEAST:
             self._finish(slot, write_old_produce(call.request))
         elif must_wait(self._services.log):
             self._run(self._produce_slowly(call, slot))
         else:
-            produced = Produced(call, lambda done: self._produced(call, slot, done))
+            produced = Produced(call, lambda done: self._finish_produce(call, slot, done))
             self._write(produced, produced.decode())
 
-    async def _produce_slowly(self, call: Call, slot: Slot) -> None:
+    async def _produce_slowly(self, call: Call, slot: AnswerSlot) -> None:
         """Decode a large request in a thread, and wait for room in the log."""
         if call.version < _PRODUCE_LEAST:
             self._finish(slot, write_old_produce(call.request))
             return
-        produced = Produced(call, lambda done: self._produced(call, slot, done))
+        produced = Produced(call, lambda done: self._finish_produce(call, slot, done))
         pieces = await call.run(produced.decode)
         if must_wait(self._services.log):
             try:
@@ -383,14 +383,14 @@ class Connection(asyncio.Protocol):
     def _write(self, produced: Produced, pieces: list[Any]) -> None:
         produced.write(pieces)
 
-    def _produced(self, call: Call, slot: Slot, produced: Produced) -> None:
+    def _finish_produce(self, call: Call, slot: AnswerSlot, produced: Produced) -> None:
         seconds = time.monotonic() - produced.started
         failure = produced.failure()
         outcome = "ok" if failure is None else getattr(failure, "code", "refused")
         self._services.meters.request("kafka.produce", str(outcome), seconds, call.principal)
         if call.body.acks == 0:
             if failure is not None:
-                self._abort()  # the only way to tell: there is no answer
+                self._abort()  # the only way to report it: there is no answer
                 return
             slot.is_due = True
         else:
@@ -400,26 +400,26 @@ class Connection(asyncio.Protocol):
 
     # Everything else
 
-    def _handle(self, call: Call, slot: Slot) -> None:
+    def _handle(self, call: Call, slot: AnswerSlot) -> None:
         answer = HANDLERS[call.request.key](call)
         if iscoroutine(answer):
             self._run(self._handle_slowly(call, slot, answer))
         else:
-            self._answered(call, slot, answer, time.monotonic())
+            self._finish_call(call, slot, answer, time.monotonic())
 
-    async def _handle_slowly(self, call: Call, slot: Slot, answer: Any) -> None:
+    async def _handle_slowly(self, call: Call, slot: AnswerSlot, answer: Any) -> None:
         started = time.monotonic()
         if iscoroutine(answer):
             answer = await answer
-        self._answered(call, slot, answer, started)
+        self._finish_call(call, slot, answer, started)
 
-    def _answered(self, call: Call, slot: Slot, answer: Any, started: float) -> None:
+    def _finish_call(self, call: Call, slot: AnswerSlot, answer: Any, started: float) -> None:
         name = f"kafka.{OFFERED[call.request.key].name}"
         seconds = time.monotonic() - started
         self._services.meters.request(name, "ok", seconds, call.principal)
         self._finish(slot, write_answer(call.request, answer))
 
-    def _finish(self, slot: Slot, data: bytes | bytearray) -> None:
+    def _finish(self, slot: AnswerSlot, data: bytes | bytearray) -> None:
         slot.data, slot.is_due = data, True
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -441,12 +441,12 @@ class Connection(asyncio.Protocol):
         self._continue()
 
 
-def _release(slot: Slot) -> None:
+def _release(slot: AnswerSlot) -> None:
     if slot.stack is not None:
         slot.stack.close()
 
 
-def _versions(request: Request) -> Mapping[str, Any]:
+def _versions(request: KafkaRequest) -> Mapping[str, Any]:
     return {
         "error_code": codes.UNSUPPORTED_VERSION if request.body is None else codes.NONE,
         "api_keys": [

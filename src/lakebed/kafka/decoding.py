@@ -57,70 +57,70 @@ def decode(head: BatchHead, data: bytes) -> Columns:
                 return columns
         return _decode_few(head, data)
     except (IndexError, UnicodeDecodeError, OverflowError, ValueError) as error:
-        raise _malformed(str(error)) from error
+        raise _format_error(str(error)) from error
 
 
-def _malformed(why: str) -> Refusal:
+def _format_error(why: str) -> Refusal:
     return Refusal(INVALID_RECORD, f"the records are malformed: {why}")
 
 
 # A loop
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = data[at]
-    at += 1
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = data[position]
+    position += 1
     if value < 0x80:
-        return (value >> 1) ^ -(value & 1), at
+        return (value >> 1) ^ -(value & 1), position
     value &= 0x7F
     shift = 7
     while True:
-        byte = data[at]
-        at += 1
+        byte = data[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
+            return (value >> 1) ^ -(value & 1), position
         shift += 7
         if shift > 63:
             raise ValueError("a varint is too long")
 
 
-def _field(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    length, at = _varint(data, at)
+def _field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = _varint(data, position)
     if length < 0:
-        return None, at
-    if at + length > end:
+        return None, position
+    if position + length > end:
         raise ValueError("a field is longer than its record")
-    return data[at : at + length], at + length
+    return data[position : position + length], position + length
 
 
 def _decode_few(head: BatchHead, data: bytes) -> Columns:
     times, keys, values = [], [], []
     headers: list[dict[str, bytes | None] | None] = []
-    at = 0
+    position = 0
     for row in range(head.records):
-        length, at = _varint(data, at)
-        end = at + length
+        length, position = _varint(data, position)
+        end = position + length
         if length < 0 or end > len(data):
             raise ValueError("a record is longer than its batch")
-        delta, at = _varint(data, at + 1)
-        offset, at = _varint(data, at)
+        delta, position = _varint(data, position + 1)
+        offset, position = _varint(data, position)
         if offset != row:
             raise ValueError("offsets are not consecutive")
-        key, at = _field(data, at, end)
-        value, at = _field(data, at, end)
-        count, at = _varint(data, at)
+        key, position = _field(data, position, end)
+        value, position = _field(data, position, end)
+        count, position = _varint(data, position)
         if count:
-            found, at = _headers(data, at, end, count)
-            headers.append(escape_headers(found))
+            record_headers, position = _headers(data, position, end, count)
+            headers.append(escape_headers(record_headers))
         else:
             headers.append(None)
-        if at != end:
+        if position != end:
             raise ValueError("a record has another length than it says")
         times.append(head.base_time_ms + delta)
         keys.append(key)
         values.append(value)
-    if at != len(data):
+    if position != len(data):
         raise ValueError("bytes follow the last record")
     has_headers = headers.count(None) < len(headers)
     return Columns(
@@ -131,17 +131,17 @@ def _decode_few(head: BatchHead, data: bytes) -> Columns:
     )
 
 
-def _headers(data: bytes, at: int, end: int, count: int) -> tuple[list[Header], int]:
+def _headers(data: bytes, position: int, end: int, count: int) -> tuple[list[Header], int]:
     if not 0 <= count <= _HEADERS_MAX:
         raise ValueError("a record has too many headers")
     headers: list[Header] = []
     for _ in range(count):
-        name, at = _field(data, at, end)
+        name, position = _field(data, position, end)
         if name is None:
             raise ValueError("a header has no name")
-        value, at = _field(data, at, end)
+        value, position = _field(data, position, end)
         headers.append((name.decode(), value))
-    return headers, at
+    return headers, position
 
 
 def _microseconds(times_ms: Any) -> _Ints:
@@ -160,18 +160,18 @@ def _decode_many(head: BatchHead, data: bytes) -> Columns | None:
     starts, ends = _equal_records(head, data) or _records(head, data)
     padded = np.zeros(len(data) + _VARINT_MAX, np.uint8)
     padded[: len(data)] = np.frombuffer(data, np.uint8)
-    deltas, at = _varints(padded, starts + 1)
-    offsets, at = _varints(padded, at)
+    deltas, positions = _varints(padded, starts + 1)
+    offsets, positions = _varints(padded, positions)
     if not np.array_equal(offsets, np.arange(head.records)):
         raise ValueError("offsets are not consecutive")
-    key_lengths, at = _varints(padded, at)
-    keys_at, at = at, _skip(at, key_lengths, ends)
-    value_lengths, at = _varints(padded, at)
-    values_at, at = at, _skip(at, value_lengths, ends)
-    counts, at = _varints(padded, at)
+    key_lengths, positions = _varints(padded, positions)
+    keys_at, positions = positions, _skip(positions, key_lengths, ends)
+    value_lengths, positions = _varints(padded, positions)
+    values_at, positions = positions, _skip(positions, value_lengths, ends)
+    counts, positions = _varints(padded, positions)
     if (counts != 0).any():
         return None
-    if not np.array_equal(at, ends):
+    if not np.array_equal(positions, ends):
         raise ValueError("a record has another length than it says")
     buffer = pa.py_buffer(data)
     return Columns(
@@ -184,15 +184,15 @@ def _decode_many(head: BatchHead, data: bytes) -> Columns | None:
 
 def _records(head: BatchHead, data: bytes) -> tuple[_Ints, _Ints]:
     """Return where the bodies of records begin and end."""
-    starts, ends, at, size = [], [], 0, len(data)
+    starts, ends, position, size = [], [], 0, len(data)
     for _ in range(head.records):
-        length, at = _varint(data, at)
-        starts.append(at)
-        at += length
-        if length < 1 or at > size:
+        length, position = _varint(data, position)
+        starts.append(position)
+        position += length
+        if length < 1 or position > size:
             raise ValueError("a record is longer than its batch")
-        ends.append(at)
-    if at != size:
+        ends.append(position)
+    if position != size:
         raise ValueError("bytes follow the last record")
     return np.array(starts, np.int64), np.array(ends, np.int64)
 
@@ -204,60 +204,60 @@ _STRETCHES: Final = (0, 64, 8192, 1 << 20)
 def _equal_records(head: BatchHead, data: bytes) -> tuple[_Ints, _Ints] | None:
     """Return where records of equal sizes begin and end; None if their sizes differ."""
     starts, ends = [], []
-    at, raw = 0, np.frombuffer(data, np.uint8)
+    position, raw = 0, np.frombuffer(data, np.uint8)
     for first, behind in itertools.pairwise(_STRETCHES):
         rows = min(behind, head.records) - first
         if rows <= 0:
             break
-        length, body = _varint(data, at)
-        size = body - at + length
-        if length < 1 or at + rows * size > len(data):
+        length, body = _varint(data, position)
+        size = body - position + length
+        if length < 1 or position + rows * size > len(data):
             return None
-        matrix = raw[at : at + rows * size].reshape(rows, size)
-        if not (matrix[:, : body - at] == matrix[0, : body - at]).all():
+        matrix = raw[position : position + rows * size].reshape(rows, size)
+        if not (matrix[:, : body - position] == matrix[0, : body - position]).all():
             return None
-        begin = at + np.arange(rows, dtype=np.int64) * size
-        starts.append(begin + (body - at))
+        begin = position + np.arange(rows, dtype=np.int64) * size
+        starts.append(begin + (body - position))
         ends.append(begin + size)
-        at += rows * size
-    if at != len(data) or head.records > _STRETCHES[-1]:
+        position += rows * size
+    if position != len(data) or head.records > _STRETCHES[-1]:
         return None
     return np.concatenate(starts), np.concatenate(ends)
 
 
-def _varints(data: _Bytes, at: _Ints) -> tuple[_Ints, _Ints]:
+def _varints(data: _Bytes, positions: _Ints) -> tuple[_Ints, _Ints]:
     """Read a varint at each position; return the values and where they end."""
-    byte = data[at]
+    byte = data[positions]
     value = (byte & 0x7F).astype(np.uint64)
-    at = at + 1
+    positions = positions + 1
     more = byte >= 0x80
     shift = 7
     while more.any():
         if shift > 63:
             raise ValueError("a varint is too long")
-        byte = np.where(more, data[np.minimum(at, len(data) - 1)], 0).astype(np.uint8)
+        byte = np.where(more, data[np.minimum(positions, len(data) - 1)], 0).astype(np.uint8)
         value |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-        at = at + more
+        positions = positions + more
         more = byte >= 0x80
         shift += 7
     signed = (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64)
-    return signed, at
+    return signed, positions
 
 
-def _skip(at: _Ints, lengths: _Ints, ends: _Ints) -> _Ints:
+def _skip(positions: _Ints, lengths: _Ints, ends: _Ints) -> _Ints:
     """Return where fields of these lengths end, which must be within their records."""
-    following: _Ints = at + np.maximum(lengths, 0)
+    following: _Ints = positions + np.maximum(lengths, 0)
     if (lengths < -1).any() or (lengths > ends).any() or (following > ends).any():
         raise ValueError("a field is longer than its record")
     return following
 
 
-def _gather(buffer: pa.Buffer, at: _Ints, lengths: _Ints) -> pa.Array:
+def _gather(buffer: pa.Buffer, starts: _Ints, lengths: _Ints) -> pa.Array:
     """Return fields of a buffer as one array: Arrow copies those between which there are gaps."""
-    count = len(at)
+    count = len(starts)
     bounds = np.empty(2 * count, np.int32)
-    bounds[::2] = at
-    bounds[1::2] = at + np.maximum(lengths, 0)
+    bounds[::2] = starts
+    bounds[1::2] = starts + np.maximum(lengths, 0)
     both = pa.Array.from_buffers(_BINARY, 2 * count - 1, [None, pa.py_buffer(bounds), buffer])
     taken = both.take(pa.array(np.arange(0, 2 * count, 2)))
     nulls = lengths < 0

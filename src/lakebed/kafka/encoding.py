@@ -25,8 +25,8 @@ _Ints = npt.NDArray[np.int64]
 def encode_rows(batch: pa.RecordBatch, following: int) -> bytes:
     """Return rows of a raw topic, as its readers get them, as one batch.
 
-    `following` is the offset behind what was read: offsets up to it that have no row were removed
-    by a compaction, and the reader goes on behind them.
+    `following` is the offset after what was read: offsets below it that have no row were removed by
+    compaction, and the reader continues after them.
     """
     offsets = np.asarray(batch.column("offset"))
     times = np.asarray(batch.column("timestamp").cast(pa.int64())) // 1000
@@ -135,8 +135,8 @@ def _encode_many(batch: pa.RecordBatch, deltas: _Ints, moments: _Ints) -> memory
 
 
 def _lengths(array: pa.Array) -> _Ints:
-    found: _Ints = np.asarray(pc.binary_length(array).fill_null(-1), np.int64)
-    return found
+    lengths: _Ints = np.asarray(pc.binary_length(array).fill_null(-1), np.int64)
+    return lengths
 
 
 def _varints(values: _Ints) -> tuple[npt.NDArray[np.uint8], _Ints]:

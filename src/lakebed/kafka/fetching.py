@@ -59,11 +59,12 @@ async def fetch(call: Call) -> Answer:
     if getattr(body, "session_id", 0):
         return {"error_code": codes.FETCH_SESSION_ID_NOT_FOUND}
     wanted = [
-        (topic, [_want(call, topic, each) for each in topic.partitions]) for topic in body.topics
+        (topic, [_want(call, topic, partition) for partition in topic.partitions])
+        for topic in body.topics
     ]
-    every = [each for _, found in wanted for each in found]
+    every = [partition for _, partitions in wanted for partition in partitions]
     await _fill(call, every)
-    size = sum(len(each.records) for each in every)
+    size = sum(len(partition.records) for partition in every)
     call.services.quotas.charge(call.principal, size)
     call.services.meters.sent(size)
     return {
@@ -73,9 +74,9 @@ async def fetch(call: Call) -> Answer:
             {
                 "topic": getattr(topic, "topic", ""),
                 "topic_id": getattr(topic, "topic_id", None),
-                "partitions": [_answer(call, each) for each in found],
+                "partitions": [_answer(call, partition) for partition in partitions],
             }
-            for topic, found in wanted
+            for topic, partitions in wanted
         ],
     }
 
@@ -86,20 +87,20 @@ def _want(call: Call, topic: Any, partition: Any) -> Wanted:
     )
     try:
         if call.version >= _BY_ID:
-            found = find_topic_id(call, topic.topic_id)
-            if found is None:
+            known_topic = find_topic_id(call, topic.topic_id)
+            if known_topic is None:
                 raise Refusal(codes.UNKNOWN_TOPIC_ID)
         else:
             call.check("read", _READ, [topic.topic])
-            found = find_topic(call, topic.topic)
-            if found is None:
+            known_topic = find_topic(call, topic.topic)
+            if known_topic is None:
                 raise Refusal(codes.UNKNOWN_TOPIC_OR_PARTITION)
         if call.version >= _BY_ID:
-            call.check("read", _READ, [found.name])
-        if found.schemas:
+            call.check("read", _READ, [known_topic.name])
+        if known_topic.schemas:
             raise Refusal(codes.INVALID_RECORD, "the topic has a schema: read it with Lakebed")
-        wanted.topic = found
-        call.log.parts.reading.key(found, wanted.partition)
+        wanted.topic = known_topic
+        call.log.parts.reading.key(known_topic, wanted.partition)
         wanted.following = wanted.offset
     except (LakebedError, Refusal) as error:
         wanted.error = error
@@ -111,10 +112,10 @@ async def _fill(call: Call, every: list[Wanted]) -> None:
     body, reading = call.body, call.log.parts.reading
     seconds = min(max(0, body.max_wait), _WAIT_MS_MAX) / 1000
     deadline = time.monotonic() + seconds
-    open_ones = [each for each in every if each.error is None]
+    open_ones = [partition for partition in every if partition.error is None]
     enough = max(1, body.min_bytes)
     arrived = AsyncEvent(call.services.loop)
-    stop = reading.watch({each.key: 0 for each in open_ones}, arrived.set)
+    stop = reading.watch({partition.key: 0 for partition in open_ones}, arrived.set)
     try:
         while True:
             left = deadline - time.monotonic()
@@ -122,9 +123,9 @@ async def _fill(call: Call, every: list[Wanted]) -> None:
             arrived.clear()
             if is_last or _ready(call, open_ones):
                 await call.run(_read_all, call, every, is_last=is_last)
-            if is_last or any(each.error is not None for each in every):
+            if is_last or any(partition.error is not None for partition in every):
                 return
-            if sum(len(each.records) for each in every) >= enough:
+            if sum(len(partition.records) for partition in every) >= enough:
                 return
             await arrived.wait(max(0.0, deadline - time.monotonic()))
     finally:
@@ -134,13 +135,13 @@ async def _fill(call: Call, every: list[Wanted]) -> None:
 def _ready(call: Call, wanted: list[Wanted]) -> bool:
     """Return whether a read would find more than the last one, or fail."""
     reading = call.log.parts.reading
-    for each in wanted:
-        if reading.ready({each.key: each.following}):
+    for partition in wanted:
+        if reading.ready({partition.key: partition.following}):
             return True
-        if each.topic is None:
+        if partition.topic is None:
             continue
-        low, end = reading.bounds(each.topic, each.partition)
-        if not low <= each.offset <= end:
+        low, end = reading.bounds(partition.topic, partition.partition)
+        if not low <= partition.offset <= end:
             return True
     return False
 

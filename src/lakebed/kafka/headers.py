@@ -24,9 +24,9 @@ def escape_headers(headers: Sequence[Header]) -> dict[str, bytes | None]:
     for name, value in headers:
         if _MARK in name:
             raise Refusal(INVALID_RECORD, "the name of a header contains a zero byte")
-        number = seen.get(name, 0)
-        seen[name] = number + 1
-        unique[f"{name}{_MARK}{number}" if number else name] = value
+        count = seen.get(name, 0)
+        seen[name] = count + 1
+        unique[f"{name}{_MARK}{count}" if count else name] = value
     return unique
 
 

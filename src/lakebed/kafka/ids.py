@@ -1,7 +1,7 @@
 """Topic ids: UUIDs that follow from the log's identity and the number of a topic.
 
 A topic that was deleted and created again has another number, hence another id, and a client that
-uses the old one is told so.
+uses the old one gets an error.
 """
 
 from __future__ import annotations

@@ -29,19 +29,21 @@ async def list_offsets(call: Call) -> Answer:
 
 
 def _list(call: Call) -> list[dict[str, Any]]:
-    found = []
+    results = []
     for topic in call.body.topics:
         partitions = []
-        for each in topic.partitions:
+        for partition in topic.partitions:
             try:
-                known = readable(call, topic.name)
-                offset, time_ms = _offset(call, known, each.partition_index, each.timestamp)
+                readable_topic = readable(call, topic.name)
+                offset, time_ms = _offset(
+                    call, readable_topic, partition.partition_index, partition.timestamp
+                )
                 fields = {"offset": offset, "timestamp": time_ms, "leader_epoch": 0}
             except (LakebedError, Refusal) as error:
                 fields = {"error_code": codes.code_of(error), "offset": -1, "timestamp": -1}
-            partitions.append({"partition_index": each.partition_index, **fields})
-        found.append({"name": topic.name, "partitions": partitions})
-    return found
+            partitions.append({"partition_index": partition.partition_index, **fields})
+        results.append({"name": topic.name, "partitions": partitions})
+    return results
 
 
 def readable(call: Call, name: str) -> Topic:
@@ -82,11 +84,11 @@ def _offset(call: Call, topic: Topic, partition: int, wanted: int) -> tuple[int,
 
 def _max_time_us(call: Call, topic: Topic, partition: int, low: int, end: int) -> int | None:
     """Return the greatest timestamp of a partition; None if it has no records."""
-    found = call.log.parts.core.partition((topic.id, partition))
-    if found is None:
+    state = call.log.parts.core.partition((topic.id, partition))
+    if state is None:
         return None
-    times = [segment.time_max_us for segment in found.segments]
-    offset = max(low, found.flushed)
+    times = [segment.time_max_us for segment in state.segments]
+    offset = max(low, state.flushed)
     while offset < end:
         table, following = call.log.parts.reading.read(
             topic, partition, offset, _STEP, ["timestamp"]
@@ -101,17 +103,17 @@ def _max_time_us(call: Call, topic: Topic, partition: int, low: int, end: int) -
 
 def describe_epochs(call: Call) -> Answer:
     """Answer OffsetForLeaderEpoch: there is one epoch, and it ends where the partition ends."""
-    found = []
+    results = []
     for topic in call.body.topics:
         partitions = []
-        for each in topic.partitions:
+        for partition in topic.partitions:
             fields: dict[str, Any]
             try:
-                known = readable(call, topic.topic)
-                _, end = call.log.parts.reading.bounds(known, each.partition)
+                readable_topic = readable(call, topic.topic)
+                _, end = call.log.parts.reading.bounds(readable_topic, partition.partition)
                 fields = {"leader_epoch": 0, "end_offset": end}
             except (LakebedError, Refusal) as error:
                 fields = {"error_code": codes.code_of(error), "leader_epoch": -1, "end_offset": -1}
-            partitions.append({"partition": each.partition, **fields})
-        found.append({"topic": topic.topic, "partitions": partitions})
-    return {"topics": found}
+            partitions.append({"partition": partition.partition, **fields})
+        results.append({"topic": topic.topic, "partitions": partitions})
+    return {"topics": results}

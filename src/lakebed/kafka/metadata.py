@@ -22,18 +22,18 @@ async def describe_metadata(call: Call) -> Answer:
     wanted = call.body.topics
     everything = wanted is None or (call.version == 0 and not wanted)
     if everything:
-        found = [_describe(call, topic) for topic in _visible(call)]
+        topics = [_describe(call, topic) for topic in _visible(call)]
     else:
         creates = call.services.config.kafka_auto_create_topics and getattr(
             call.body, "allow_auto_topic_creation", True
         )
-        found = [await _look_up(call, each, creates=creates) for each in wanted]
+        topics = [await _look_up(call, topic, creates=creates) for topic in wanted]
     host, port = call.address
     return {
         "brokers": [{"node_id": NODE, "host": host, "port": port}],
         "cluster_id": call.services.cluster_id,
         "controller_id": NODE,
-        "topics": found,
+        "topics": topics,
     }
 
 
@@ -80,13 +80,13 @@ def _describe(call: Call, topic: Topic) -> dict[str, Any]:
         "name": topic.name,
         "topic_id": topic_id_of(call, topic),
         "is_internal": is_internal(topic.name),
-        "partitions": [_partition(number) for number in range(topic.partitions)],
+        "partitions": [_partition(partition) for partition in range(topic.partitions)],
     }
 
 
-def _partition(number: int) -> dict[str, Any]:
+def _partition(index: int) -> dict[str, Any]:
     return {
-        "partition_index": number,
+        "partition_index": index,
         "leader_id": NODE,
         "leader_epoch": 0,
         "replica_nodes": (NODE,),
@@ -96,7 +96,7 @@ def _partition(number: int) -> dict[str, Any]:
 
 def describe_topic_partitions(call: Call) -> Answer:
     """Answer DescribeTopicPartitions, some partitions at a time."""
-    names = sorted({each.name for each in call.body.topics})
+    names = sorted({topic.name for topic in call.body.topics})
     if not names:
         names = [topic.name for topic in _visible(call)]
     cursor, first = call.body.cursor, 0
@@ -104,23 +104,23 @@ def describe_topic_partitions(call: Call) -> Answer:
         names = [name for name in names if name >= cursor.topic_name]
         first = max(0, cursor.partition_index)
     left = max(1, min(call.body.response_partition_limit, _PARTITIONS_MAX))
-    found: list[dict[str, Any]] = []
+    topics: list[dict[str, Any]] = []
     for name in names:
         topic = find_topic(call, name) if is_visible(call, name) else None
         if topic is None:
-            found.append({"error_code": codes.UNKNOWN_TOPIC_OR_PARTITION, "name": name})
+            topics.append({"error_code": codes.UNKNOWN_TOPIC_OR_PARTITION, "name": name})
             continue
         start = first if cursor is not None and name == cursor.topic_name else 0
         if left <= 0:
-            return {"topics": found, "next_cursor": {"topic_name": name, "partition_index": start}}
+            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": start}}
         described = _describe(call, topic)
         described["partitions"] = described["partitions"][start : start + left]
-        found.append(described)
+        topics.append(described)
         end = start + len(described["partitions"])
         left -= len(described["partitions"])
         if end < topic.partitions:
-            return {"topics": found, "next_cursor": {"topic_name": name, "partition_index": end}}
-    return {"topics": found, "next_cursor": None}
+            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": end}}
+    return {"topics": topics, "next_cursor": None}
 
 
 def describe_cluster(call: Call) -> Answer:

@@ -21,10 +21,10 @@ def internal_name(name: str) -> str:
     if not name or len(name) > _NAME_CHARS_MAX:
         raise Refusal(INVALID_GROUP_ID, f"a group's name has 1 to {_NAME_CHARS_MAX} characters")
     inside = "".join(
-        each
-        if _PLAIN.fullmatch(each)
-        else "".join(f"%{byte:02X}" for byte in each.encode("utf8", "surrogatepass"))
-        for each in name
+        character
+        if _PLAIN.fullmatch(character)
+        else "".join(f"%{byte:02X}" for byte in character.encode("utf8", "surrogatepass"))
+        for character in name
     )
     return inside if inside[0] not in "._-" else f"%{ord(inside[0]):02X}{inside[1:]}"
 

@@ -28,10 +28,10 @@ async def commit_offsets(call: Call) -> Answer:
     accepted: list[dict[str, Any]] = []
     for topic in body.topics:
         partitions = []
-        for each in topic.partitions:
-            result = {"partition_index": each.partition_index, "error_code": code}
+        for partition in topic.partitions:
+            result = {"partition_index": partition.partition_index, "error_code": code}
             if not code:
-                result["error_code"] = _place(call, topic.name, each, places)
+                result["error_code"] = _place(call, topic.name, partition, places)
                 if not result["error_code"]:
                     accepted.append(result)
             partitions.append(result)
@@ -90,9 +90,9 @@ def fetch_offsets(call: Call) -> Answer:
     """Answer OffsetFetch."""
     if call.version >= 8:
         groups = []
-        for each in call.body.groups:
-            code, topics = _fetch(call, each.group_id, each.topics)
-            groups.append({"group_id": each.group_id, "error_code": code, "topics": topics})
+        for group in call.body.groups:
+            code, topics = _fetch(call, group.group_id, group.topics)
+            groups.append({"group_id": group.group_id, "error_code": code, "topics": topics})
         return {"groups": groups}
     code, topics = _fetch(call, call.body.group_id, call.body.topics)
     return {"error_code": code, "topics": topics}
@@ -108,11 +108,13 @@ def _fetch(call: Call, group: str, wanted: Any) -> tuple[int, list[dict[str, Any
         return codes.GROUP_AUTHORIZATION_FAILED, []
     state = call.log.parts.core.state
     if wanted is None:
-        found: dict[int, list[int]] = {}
-        for known, number, partition in list(state.offsets):
-            if known == name:
-                found.setdefault(number, []).append(partition)
-        topics = ((state.topics.get(number), places) for number, places in found.items())
+        partitions_by_topic: dict[int, list[int]] = {}
+        for committed_group, topic_id, partition in list(state.offsets):
+            if committed_group == name:
+                partitions_by_topic.setdefault(topic_id, []).append(partition)
+        topics = (
+            (state.topics.get(topic_id), places) for topic_id, places in partitions_by_topic.items()
+        )
         pairs: Iterable[tuple[str, Topic | None, list[int]]] = [
             (topic.name, topic, sorted(places))
             for topic, places in topics
@@ -120,10 +122,13 @@ def _fetch(call: Call, group: str, wanted: Any) -> tuple[int, list[dict[str, Any
         ]
     else:
         pairs = [
-            (each.name, find_topic(call, each.name), each.partition_indexes) for each in wanted
+            (topic.name, find_topic(call, topic.name), topic.partition_indexes) for topic in wanted
         ]
     return codes.NONE, [
-        {"name": text, "partitions": [_position(call, name, topic, each) for each in places]}
+        {
+            "name": text,
+            "partitions": [_position(call, name, topic, partition) for partition in places],
+        }
         for text, topic, places in pairs
     ]
 

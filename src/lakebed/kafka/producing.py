@@ -41,12 +41,12 @@ _WRITE: Final = STREAMS["put"].need
 class Decoded(NamedTuple):
     """The batch of one partition, decoded."""
 
-    topic: int
-    """Which topic of the request, and which partition of that."""
-    partition: int
+    topic_index: int
+    """The index of the topic in the request, and of the partition in that."""
+    partition_index: int
     target: WriteTarget
-    number: int
-    """The number of the partition in the log."""
+    partition: int
+    """The partition in the log."""
     head: BatchHead
     columns: Columns
     batch: pa.RecordBatch | None
@@ -55,7 +55,7 @@ class Decoded(NamedTuple):
 
 
 class Produced:
-    """A Produce request: what became of each of its batches."""
+    """A Produce request, and the outcome of each of its batches."""
 
     def __init__(self, call: Call, done: Callable[[Produced], None]) -> None:
         self._call = call
@@ -71,20 +71,20 @@ class Produced:
         """Check and decode all batches; those that are refused have their result already."""
         body = self._call.body
         pieces: list[Decoded] = []
-        for number, topic in enumerate(body.topic_data):
+        for topic_index, topic in enumerate(body.topic_data):
             try:
                 if body.acks not in _ACKS:
                     raise Refusal(codes.INVALID_REQUIRED_ACKS)
                 target = self._target(topic.name)
             except (LakebedError, Refusal) as error:
-                for each in range(len(topic.partition_data)):
-                    self.results[(number, each)] = error
+                for partition_index in range(len(topic.partition_data)):
+                    self.results[(topic_index, partition_index)] = error
                 continue
-            for each, data in enumerate(topic.partition_data):
+            for partition_index, data in enumerate(topic.partition_data):
                 try:
-                    pieces.append(self._piece(target, number, each, data))
+                    pieces.append(self._piece(target, topic_index, partition_index, data))
                 except (LakebedError, Refusal) as error:
-                    self.results[(number, each)] = error
+                    self.results[(topic_index, partition_index)] = error
         return pieces
 
     def _target(self, name: str) -> WriteTarget:
@@ -96,7 +96,9 @@ class Produced:
             raise Refusal(codes.INVALID_RECORD, "the topic has a schema: write to it with Lakebed")
         return target
 
-    def _piece(self, target: WriteTarget, topic: int, place: int, data: Any) -> Decoded:
+    def _piece(
+        self, target: WriteTarget, topic_index: int, partition_index: int, data: Any
+    ) -> Decoded:
         check_partition(target.topic, data.index)
         if data.records is None:
             raise Refusal(codes.INVALID_RECORD, "the partition has no records")
@@ -113,7 +115,9 @@ class Produced:
             size_bytes = batch.nbytes
         else:
             size_bytes = _check_sizes(target, columns)
-        return Decoded(topic, place, target, data.index, head, columns, batch, size_bytes)
+        return Decoded(
+            topic_index, partition_index, target, data.index, head, columns, batch, size_bytes
+        )
 
     # Writing
 
@@ -122,7 +126,7 @@ class Produced:
         for piece in pieces:
             self._waiting += 1
             try:
-                self._call.services.gathering.put(self._checked(piece))
+                self._call.services.gathering.put(self._check(piece))
             except (LakebedError, Refusal) as error:
                 self._settle(piece, error)
         self._finish_one()
@@ -130,11 +134,11 @@ class Produced:
     def refuse(self, pieces: list[Decoded], error: LakebedError) -> None:
         """Refuse every batch that was not refused before."""
         for piece in pieces:
-            self.results[(piece.topic, piece.partition)] = error
+            self.results[(piece.topic_index, piece.partition_index)] = error
         self._finish_one()
 
-    def _checked(self, piece: Decoded) -> Piece:
-        """Return a batch for the log: what is wrong with it must not spoil those of others."""
+    def _check(self, piece: Decoded) -> Piece:
+        """Return a batch for the log; raise here, so that a bad batch does not fail others."""
         columns, target, head = piece.columns, piece.target, piece.head
         claim: tuple[int, ...] = ()
         if head.producer >= 0:
@@ -146,7 +150,7 @@ class Produced:
                 raise Refusal(codes.INVALID_RECORD, "the epoch or the sequence is negative")
         return Piece(
             target,
-            piece.number,
+            piece.partition,
             columns.times_us.tolist() if piece.batch is None else (),
             columns.keys,
             columns.headers,
@@ -159,12 +163,12 @@ class Produced:
 
     def _settle(self, piece: Decoded, outcome: int | BaseException) -> None:
         if isinstance(outcome, int):
-            key = (piece.target.topic.id, piece.number)
+            key = (piece.target.topic.id, piece.partition)
             partition = self._call.log.parts.core.state.partitions.get(key)
             low = 0 if partition is None else partition.low
-            self.results[(piece.topic, piece.partition)] = (outcome, low, -1)
+            self.results[(piece.topic_index, piece.partition_index)] = (outcome, low, -1)
         else:
-            self.results[(piece.topic, piece.partition)] = outcome
+            self.results[(piece.topic_index, piece.partition_index)] = outcome
         self._finish_one()
 
     def _finish_one(self) -> None:
@@ -176,7 +180,7 @@ class Produced:
 
     def failure(self) -> BaseException | None:
         """Return an error of one of the batches, if there is one."""
-        errors = [each for each in self.results.values() if isinstance(each, BaseException)]
+        errors = [result for result in self.results.values() if isinstance(result, BaseException)]
         return errors[0] if errors else None
 
     def answer(self) -> Mapping[str, Any]:
@@ -186,11 +190,11 @@ class Produced:
                 {
                     "name": topic.name,
                     "partition_responses": [
-                        self._partition(data.index, self.results[(number, each)])
-                        for each, data in enumerate(topic.partition_data)
+                        self._partition(data.index, self.results[(topic_index, partition_index)])
+                        for partition_index, data in enumerate(topic.partition_data)
                     ],
                 }
-                for number, topic in enumerate(self._call.body.topic_data)
+                for topic_index, topic in enumerate(self._call.body.topic_data)
             ]
         }
 

@@ -22,6 +22,6 @@ def token_of(mechanism: str, message: bytes) -> str:
         parts = message.split(b"\0")
         token = parts[2] if len(parts) == 3 else b""
     else:
-        found = _BEARER.search(message)
-        token = b"" if found is None else found.group(1).strip()
+        match = _BEARER.search(message)
+        token = b"" if match is None else match.group(1).strip()
     return token.decode("utf8", "replace")

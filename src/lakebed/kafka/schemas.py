@@ -35,7 +35,7 @@ class BadRequestError(Exception):
     """A request is not one of the protocol: its connection is closed."""
 
 
-class Frame:
+class KafkaFrame:
     """The bytes of a request, and how many elements it may have yet."""
 
     __slots__ = ("data", "left")
@@ -44,25 +44,25 @@ class Frame:
         self.data = data
         self.left = ELEMENTS_MAX
 
-    def count(self, count: int, at: int) -> int:
+    def count(self, count: int, position: int) -> int:
         """Check the announced length of an array that begins at a position."""
         self.left -= count
-        if count > len(self.data) - at or self.left < 0:
+        if count > len(self.data) - position or self.left < 0:
             raise BadRequestError("an array is longer than the request allows")
         return count
 
 
-Reader = Callable[[Frame, int], tuple[Any, int]]
+Reader = Callable[[KafkaFrame, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
 
 
 # Reading
 
 
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, start: int) -> tuple[int, int]:
     """Read an unsigned varint of at most 32 bits."""
     value = shift = 0
-    for position in range(at, at + _VARINT_BYTES_MAX):
+    for position in range(start, start + _VARINT_BYTES_MAX):
         byte = data[position]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -71,11 +71,11 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     raise BadRequestError("a varint is too long")
 
 
-def _take(frame: Frame, at: int, length: int) -> tuple[bytes, int]:
-    end = at + length
+def _take(frame: KafkaFrame, position: int, length: int) -> tuple[bytes, int]:
+    end = position + length
     if length < 0 or end > len(frame.data):
         raise BadRequestError("a value is longer than its request")
-    return frame.data[at:end], end
+    return frame.data[position:end], end
 
 
 def _text(value: bytes) -> str:
@@ -89,62 +89,62 @@ def _number_reader(form: str) -> Reader:
     layout = struct.Struct(form)
     unpack, size = layout.unpack_from, layout.size
 
-    def read(frame: Frame, at: int) -> tuple[Any, int]:
-        return unpack(frame.data, at)[0], at + size
+    def read(frame: KafkaFrame, position: int) -> tuple[Any, int]:
+        return unpack(frame.data, position)[0], position + size
 
     return read
 
 
-def _sized_reader(form: str, *, compact: bool, text: bool) -> Reader:
+def _length_prefixed_reader(form: str, *, compact: bool, text: bool) -> Reader:
     """Return a reader of text or bytes whose length comes first; a negative one is null."""
     layout = struct.Struct(form)
 
-    def read(frame: Frame, at: int) -> tuple[Any, int]:
+    def read(frame: KafkaFrame, position: int) -> tuple[Any, int]:
         if compact:
-            length, at = read_varint(frame.data, at)
+            length, position = read_varint(frame.data, position)
             length -= 1
         else:
-            length, at = layout.unpack_from(frame.data, at)[0], at + layout.size
+            length, position = layout.unpack_from(frame.data, position)[0], position + layout.size
         if length < 0:
-            return None, at
-        value, at = _take(frame, at, length)
-        return (_text(value) if text else value), at
+            return None, position
+        value, position = _take(frame, position, length)
+        return (_text(value) if text else value), position
 
     return read
 
 
-def _read_uuid(frame: Frame, at: int) -> tuple[bytes, int]:
-    return _take(frame, at, 16)
+def _read_uuid(frame: KafkaFrame, position: int) -> tuple[bytes, int]:
+    return _take(frame, position, 16)
 
 
-def _read_bool(frame: Frame, at: int) -> tuple[bool, int]:
-    return frame.data[at] != 0, at + 1
+def _read_bool(frame: KafkaFrame, position: int) -> tuple[bool, int]:
+    return frame.data[position] != 0, position + 1
 
 
 def _not_null(read: Reader, name: str) -> Reader:
-    def check(frame: Frame, at: int) -> tuple[Any, int]:
-        value, at = read(frame, at)
+    def check(frame: KafkaFrame, position: int) -> tuple[Any, int]:
+        value, position = read(frame, position)
         if value is None:
             raise BadRequestError(f"{name} is null")
-        return value, at
+        return value, position
 
     return check
 
 
 def _array_reader(item: Reader, *, compact: bool) -> Reader:
-    def read(frame: Frame, at: int) -> tuple[Any, int]:
+    def read(frame: KafkaFrame, position: int) -> tuple[Any, int]:
         if compact:
-            count, at = read_varint(frame.data, at)
+            count, position = read_varint(frame.data, position)
             count -= 1
         else:
-            count, at = struct.unpack_from(">i", frame.data, at)[0], at + 4
+            count, position = struct.unpack_from(">i", frame.data, position)[0], position + 4
         if count < 0:
-            return None, at
+            return None, position
         items = []
-        for _ in range(frame.count(count, at)):
-            value, at = item(frame, at)
+        for _ in range(frame.count(count, position)):
+            value, position = item(frame, position)
             items.append(value)
-        return tuple(items), at
+        return tuple(items), position
 
     return read
 
@@ -169,7 +169,7 @@ def _number_writer(form: str) -> Writer:
     return write
 
 
-def _sized_writer(form: str, *, compact: bool) -> Writer:
+def _length_prefixed_writer(form: str, *, compact: bool) -> Writer:
     pack = struct.Struct(form).pack
 
     def write(out: bytearray, value: Any) -> None:
@@ -247,7 +247,9 @@ def _shape(field: Field[Any]) -> _Shape:
     if typing.get_origin(kind) is tuple:
         is_array, kind = True, typing.get_args(kind)[0]
         if isinstance(kind, types.UnionType):
-            kind = next(each for each in typing.get_args(kind) if each is not types.NoneType)
+            kind = next(
+                argument for argument in typing.get_args(kind) if argument is not types.NoneType
+            )
     if not is_dataclass(kind):
         kind = field.metadata["kafka_type"]
     return _Shape(kind, is_array, nullable, field.metadata.get("tag"))
@@ -275,7 +277,7 @@ def _primitive_reader(kind: str, *, flexible: bool) -> Reader:
     if kind in _FORMS:
         return _number_reader(_FORMS[kind])
     if kind in _SIZED:
-        return _sized_reader(_SIZED[kind], compact=flexible, text=kind == "string")
+        return _length_prefixed_reader(_SIZED[kind], compact=flexible, text=kind == "string")
     return {"uuid": _read_uuid, "bool": _read_bool}[kind]
 
 
@@ -283,7 +285,7 @@ def _primitive_writer(kind: str, *, flexible: bool) -> Writer:
     if kind in _FORMS:
         return _number_writer(_FORMS[kind])
     if kind in _SIZED:
-        return _sized_writer(_SIZED[kind], compact=flexible)
+        return _length_prefixed_writer(_SIZED[kind], compact=flexible)
     return {"uuid": _write_uuid, "bool": _write_bool}[kind]
 
 
@@ -304,8 +306,8 @@ def _field_reader(field: Field[Any], shape: _Shape, *, flexible: bool) -> Reader
 
 
 def _nullable_reader(read: Reader) -> Reader:
-    def read_or_null(frame: Frame, at: int) -> tuple[Any, int]:
-        return (None, at + 1) if frame.data[at] == 0xFF else read(frame, at + 1)
+    def read_or_null(frame: KafkaFrame, position: int) -> tuple[Any, int]:
+        return (None, position + 1) if frame.data[position] == 0xFF else read(frame, position + 1)
 
     return read_or_null
 
@@ -339,32 +341,32 @@ def compile_reader(entity: Any) -> Reader:
     plain: list[Reader] = []
     tagged: dict[int, tuple[int, Reader]] = {}
     defaults: list[Any] = []
-    known = fields(entity)
-    made = namedtuple(entity.__name__, [field.name for field in known])  # type: ignore[misc]
-    order = [number for number, field in enumerate(known) if "tag" not in field.metadata]
-    for number, field in enumerate(known):
+    entity_fields = fields(entity)
+    made = namedtuple(entity.__name__, [field.name for field in entity_fields])  # type: ignore[misc]
+    order = [index for index, field in enumerate(entity_fields) if "tag" not in field.metadata]
+    for index, field in enumerate(entity_fields):
         shape = _shape(field)
         read = _field_reader(field, shape, flexible=flexible)
         defaults.append(_default(field, shape))
         if shape.tag is None:
             plain.append(read)
         else:
-            tagged[shape.tag] = (number, read)
+            tagged[shape.tag] = (index, read)
 
-    def read_entity(frame: Frame, at: int) -> tuple[Any, int]:
+    def read_entity(frame: KafkaFrame, position: int) -> tuple[Any, int]:
         values = list(defaults)
-        for number, read in zip(order, plain, strict=True):
-            values[number], at = read(frame, at)
+        for index, read in zip(order, plain, strict=True):
+            values[index], position = read(frame, position)
         if flexible:
-            count, at = read_varint(frame.data, at)
-            for _ in range(frame.count(count, at)):
-                tag, at = read_varint(frame.data, at)
-                size, at = read_varint(frame.data, at)
+            count, position = read_varint(frame.data, position)
+            for _ in range(frame.count(count, position)):
+                tag, position = read_varint(frame.data, position)
+                size, position = read_varint(frame.data, position)
                 if tag in tagged:
-                    number, read = tagged[tag]
-                    values[number], _end = read(frame, at)
-                _, at = _take(frame, at, size)
-        return made(*values), at
+                    index, read = tagged[tag]
+                    values[index], _end = read(frame, position)
+                _, position = _take(frame, position, size)
+        return made(*values), position
 
     return read_entity
 
@@ -383,7 +385,7 @@ def compile_writer(entity: Any) -> Writer:
             plain.append((field.name, write, default))
         else:
             tagged.append((shape.tag, field.name, write, default))
-    tagged.sort(key=lambda each: each[0])
+    tagged.sort(key=lambda tag: tag[0])
 
     def write_entity(out: bytearray, values: Mapping[str, Any]) -> None:
         for name, write, default in plain:
@@ -397,7 +399,7 @@ def compile_writer(entity: Any) -> Writer:
 def _write_tags(
     out: bytearray, values: Mapping[str, Any], tagged: list[tuple[int, str, Writer, Any]]
 ) -> None:
-    present = [each for each in tagged if values.get(each[1], each[3]) != each[3]]
+    present = [tag for tag in tagged if values.get(tag[1], tag[3]) != tag[3]]
     write_varint(out, len(present))
     for tag, name, write, _ in present:
         value = bytearray()

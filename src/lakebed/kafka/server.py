@@ -24,7 +24,7 @@ from lakebed.serve.renewal import LiveContext
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig
     from lakebed.engine.log import EmbeddedLog as Log
-    from lakebed.kafka.connection import Connection
+    from lakebed.kafka.connection import KafkaConnection
     from lakebed.kafka.services import Services
     from lakebed.serve.guard import Guard
     from lakebed.serve.meters import Meters
@@ -67,7 +67,7 @@ class KafkaServer:
             self._tls.replace(context)
 
     def stop(self, timeout: float) -> None:
-        """Take no further requests, answer those in flight, and end."""
+        """Accept no further requests, answer those in flight, and end."""
         if self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._running.loop.call_soon_threadsafe(self._end, timeout)
@@ -84,7 +84,7 @@ class KafkaServer:
 def start_kafka(
     log: Log, guard: Guard, quotas: Quotas, meters: Meters, config: ServeConfig
 ) -> KafkaServer | None:
-    """Serve Kafka clients as the settings say; None if they say, or allow, that there is no port.
+    """Serve Kafka clients by the settings; return None if these have, or allow, no port.
 
     With the automatic port there is one if the extra is installed, the server is for this machine
     alone, and the port is free.
@@ -140,31 +140,31 @@ def _start(
 
     async def run() -> None:
         from lakebed.kafka.classic_groups import ClassicGroups
-        from lakebed.kafka.connection import Connection
+        from lakebed.kafka.connection import KafkaConnection
         from lakebed.kafka.services import Services
 
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(report_loop_error)
         services = Services(log=log, guard=guard, quotas=quotas, meters=meters, config=config)
         services.groups = ClassicGroups(services)
-        seats, connections = HttpConnections(config, meters), set[Connection]()
+        seats, connections = HttpConnections(config, meters), set[KafkaConnection]()
 
         def make(seat: Seat) -> asyncio.Protocol:
-            return Connection(services, seat, connections)
+            return KafkaConnection(services, seat, connections)
 
         accepting = [
             Listener(
-                listener=each,
+                listener=listener,
                 make=make,
                 connections=seats,
                 meters=meters,
                 tls=context,
                 handshake_seconds=config.http_handshake_timeout_ms / 1000,
             )
-            for each in listeners
+            for listener in listeners
         ]
-        for each in accepting:
-            each.start()
+        for server in accepting:
+            server.start()
         stop = asyncio.Event()
         begun.set_result(_Running(loop, services, stop))
         try:
@@ -179,30 +179,30 @@ def _start(
     try:
         return KafkaServer(thread=thread, port=port, running=begun.result(), tls=live)
     except BaseException:
-        for each in listeners:
-            each.close()
+        for listener in listeners:
+            listener.close()
         raise
 
 
 async def _finish(
-    accepting: list[Listener], connections: set[Connection], services: Services
+    accepting: list[Listener], connections: set[KafkaConnection], services: Services
 ) -> None:
     """Close listeners and connections; those with requests in flight when these are answered."""
     for listener in accepting:
         listener.close()
     services.groups.close()
     deadline = services.loop.time() + services.stop_seconds
-    for each in list(connections):
-        each.shutdown()
+    for connection in list(connections):
+        connection.shutdown()
     while connections and services.loop.time() < deadline:
         await asyncio.sleep(_POLL_SECONDS)
-    for each in list(connections):
-        each.abandon()
+    for connection in list(connections):
+        connection.abandon()
     await asyncio.sleep(0)
 
 
 def _run(work: Coroutine[Any, Any, None], begun: Future[_Running]) -> None:
-    """Serve until told to stop; what goes wrong before it listens is for the caller."""
+    """Serve until `stop`; errors before it listens are raised by the caller."""
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(work)
@@ -222,11 +222,11 @@ def _loop_factory() -> Any:
 def _listen(host: str, port: int) -> list[socket.socket]:
     """Listen on an address; on both addresses of `localhost`, as clients try both."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise _cannot_listen(host, port, error) from error
     listeners: list[socket.socket] = []
-    for family, kind, protocol, _, address in found if host == "localhost" else found[:1]:
+    for family, kind, protocol, _, address in addresses if host == "localhost" else addresses[:1]:
         chosen = listeners[0].getsockname()[1] if listeners else port
         listener = socket.socket(family, kind, protocol)
         try:

@@ -12,7 +12,7 @@ from lakebed.bridge.threads import Threads
 from lakebed.engine.gathering import Gathering, Settle
 from lakebed.errors import LakebedError, ServerUnavailableError
 from lakebed.kafka.ids import TopicIds
-from lakebed.kafka.wire import Request
+from lakebed.kafka.wire import KafkaRequest
 from lakebed.operations.table import OPERATIONS
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Call:
     def __init__(
         self,
         services: Services,
-        request: Request,
+        request: KafkaRequest,
         principal: Principal,
         address: tuple[str, int],
         peer: str,
@@ -148,7 +148,7 @@ class Call:
         return result
 
 
-def advertised_address(
+def address_for_clients(
     setting: str, server_name: str | None, local: tuple[Any, ...]
 ) -> tuple[str, int]:
     """Return where a client finds the broker, which is never a wildcard address.

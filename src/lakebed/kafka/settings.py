@@ -35,7 +35,7 @@ class _Mapped(NamedTuple):
 
 
 def _cleanup(text: str) -> str:
-    words = sorted({each.strip() for each in text.split(",")})
+    words = sorted({word.strip() for word in text.split(",")})
     return ",".join(words)
 
 
@@ -92,23 +92,23 @@ ONLY: Final[dict[str, tuple[str, int, frozenset[str]]]] = {
 """Settings of which only one value is honoured, and every other one refused."""
 
 
-def topic_settings(given: Iterable[tuple[str, str | None]]) -> dict[str, Any]:
+def topic_settings(pairs: Iterable[tuple[str, str | None]]) -> dict[str, Any]:
     """Return settings of a topic by the names that the log has for them, or raise `Refusal`."""
-    found: dict[str, Any] = {}
-    for name, value in given:
+    settings: dict[str, Any] = {}
+    for name, value in pairs:
         if name in MAPPED:
             mapped = MAPPED[name]
-            found[mapped.name] = _read(name, mapped, value)
+            settings[mapped.name] = _read(name, mapped, value)
         elif name in ONLY:
             if value is not None and value not in ONLY[name][2]:
                 raise Refusal(INVALID_CONFIG, f"{name}={value} is not supported")
         elif name not in ACCEPTED:
             raise Refusal(INVALID_CONFIG, f"unknown topic config name: {name}")
     try:
-        TopicConfig.of(found)
+        TopicConfig.of(settings)
     except InvalidArgumentError as error:
         raise Refusal(INVALID_CONFIG, str(error)) from error
-    return found
+    return settings
 
 
 def _read(name: str, mapped: _Mapped, value: str | None) -> Any:

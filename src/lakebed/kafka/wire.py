@@ -6,7 +6,7 @@
 Tags are there if the version of the message is a flexible one; the answer to ApiVersions never has
 them, since a client that asks for it does not know the server yet. An ApiVersions request of an
 unknown version is answered in version 0 with UNSUPPORTED_VERSION, and any other one closes the
-connection, as Kafka does it.
+connection, as in Kafka.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lakebed.kafka import apis
 from lakebed.kafka.codes import UNSUPPORTED_VERSION
 from lakebed.kafka.schemas import (
     BadRequestError,
-    Frame,
+    KafkaFrame,
     answer_writer,
     read_varint,
     request_reader,
@@ -31,8 +31,8 @@ _PRODUCE_LEAST: Final = 3
 _NO_TRANSACTION: Final = b"\xff\xff"
 
 
-class Request(NamedTuple):
-    """One request, read."""
+class KafkaRequest(NamedTuple):
+    """One parsed request."""
 
     key: int
     version: int
@@ -42,50 +42,57 @@ class Request(NamedTuple):
     """None if the version is not served; then the answer says so."""
 
 
-def read_request(data: bytes, offered: Mapping[int, apis.Api]) -> Request:
-    """Read a request, or raise `BadRequestError`."""
+def read_request(data: bytes, offered: Mapping[int, apis.Api]) -> KafkaRequest:
+    """Parse a request.
+
+    Raises:
+        BadRequestError: it is malformed, or of an API or version that is not served.
+    """
     try:
         return _read(data, offered)
     except (IndexError, struct.error, ValueError, OverflowError) as error:
         raise BadRequestError("a request ends early") from error
 
 
-def _read(data: bytes, offered: Mapping[int, apis.Api]) -> Request:
+def _read(data: bytes, offered: Mapping[int, apis.Api]) -> KafkaRequest:
     key, version, correlation, length = _HEAD.unpack_from(data)
     api = offered.get(key)
     if api is None:
         raise BadRequestError(f"API {key} is not served")
     if not api.least <= version <= api.most:
         if key == apis.API_VERSIONS:
-            return Request(key, version, correlation, "", None)
+            return KafkaRequest(key, version, correlation, "", None)
         raise BadRequestError(f"{api.name} has no version {version} here")
-    at = _HEAD.size
+    position = _HEAD.size
     client = ""
     if length > 0:
-        client, at = data[at : at + length].decode("utf8", "replace"), at + length
-    frame = Frame(data)
+        client, position = (
+            data[position : position + length].decode("utf8", "replace"),
+            position + length,
+        )
+    frame = KafkaFrame(data)
     if key == apis.PRODUCE and version < _PRODUCE_LEAST:
         # The same as version 3, but for the name of a transaction in front.
-        frame.data = data[:at] + _NO_TRANSACTION + data[at:]
+        frame.data = data[:position] + _NO_TRANSACTION + data[position:]
         read, _ = request_reader(key, _PRODUCE_LEAST)
     else:
         read, flexible = request_reader(key, version)
         if flexible:
-            at = _skip_tags(frame, at)
-    body, _ = read(frame, at)
-    return Request(key, version, correlation, client, body)
+            position = _skip_tags(frame, position)
+    body, _ = read(frame, position)
+    return KafkaRequest(key, version, correlation, client, body)
 
 
-def _skip_tags(frame: Frame, at: int) -> int:
-    count, at = read_varint(frame.data, at)
-    for _ in range(frame.count(count, at)):
-        _, at = read_varint(frame.data, at)
-        size, at = read_varint(frame.data, at)
-        at += size
-    return at
+def _skip_tags(frame: KafkaFrame, position: int) -> int:
+    count, position = read_varint(frame.data, position)
+    for _ in range(frame.count(count, position)):
+        _, position = read_varint(frame.data, position)
+        size, position = read_varint(frame.data, position)
+        position += size
+    return position
 
 
-def write_answer(request: Request, answer: Mapping[str, Any]) -> bytearray:
+def write_answer(request: KafkaRequest, answer: Mapping[str, Any]) -> bytearray:
     """Return the frame of an answer."""
     version = request.version
     if request.key == apis.API_VERSIONS:
@@ -104,7 +111,7 @@ def write_answer(request: Request, answer: Mapping[str, Any]) -> bytearray:
     return out
 
 
-def write_old_produce(request: Request) -> bytearray:
+def write_old_produce(request: KafkaRequest) -> bytearray:
     """Return the answer to a Produce request of version 0 to 2, whose records are not taken."""
     out = bytearray(_LENGTH.size)
     out += _LENGTH.pack(request.correlation)
