@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.documents.pages import ROOT
 
 SOURCE: Final = ROOT / "src" / "lakebed"
 
-CLEAN: Final = ("cli", "config", "demo", "kafka", "reports", "spark")
+CLEAN: Final = ("aio", "bridge", "cli", "config", "demo", "kafka", "reports", "spark")
 """Packages that are held to the rules; those that are missing have not been renamed yet."""
 
 VAGUE: Final = frozenset(["each", "number", "found", "given", "known", "place", "at"])
@@ -31,6 +32,12 @@ PROTOCOL: Final = frozenset(["connection_made", "connection_lost", "data_receive
 """Callbacks that asyncio names."""
 
 PUBLIC: Final = {
+    "aio/_stubs.py:commit": {"number"},
+    "aio/_stubs.py:committed": {"committed"},
+    "aio/_stubs.py:committed_number": {"committed_number"},
+    "aio/consumer.py:given": {"given"},
+    "aio/log.py:commit_together": {"number"},
+    "aio/remote_consumer.py:given": {"given"},
     "config/topic.py:changed": {"changed"},
     "config/topic.py:stored_config": {"stored_config"},
     "spark/tables/appending.py:append": {"number"},
@@ -104,8 +111,7 @@ def test_a_class_of_these_packages_has_a_name_of_no_other_class() -> None:
     for path in SOURCE.rglob("*.py"):
         if path.name == "gateway_models.py":
             continue  # its classes are named as in the HTTP document
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
-            if isinstance(node, ast.ClassDef):
-                files[node.name].add(path.relative_to(SOURCE))
+        for name in re.findall(r"^ *class (\w+)", path.read_text(encoding="utf8"), re.MULTILINE):
+            files[name].add(path.relative_to(SOURCE))
     shared = {name: paths for name, paths in files.items() if len(paths) > 1}
     assert [name for name in shared if any(p.parts[0] in CLEAN for p in shared[name])] == []

@@ -52,7 +52,7 @@ class AsyncConsumer(AsyncClosing):
 
     @property
     def member(self) -> str:
-        """Its id in the group; empty for one with given partitions."""
+        """Its id in the group; empty for a consumer with fixed partitions."""
         return self._consumer.member
 
     @property
@@ -179,7 +179,7 @@ class AsyncConsumer(AsyncClosing):
         await self._run(self._consumer.commit, offsets)
 
     async def given(self) -> dict[TopicPartition, int]:
-        """Return the offsets behind everything that was given out so far."""
+        """Return the offsets after all records that were returned so far."""
         return self._consumer.given()
 
     async def close(self) -> None:

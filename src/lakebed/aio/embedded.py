@@ -213,7 +213,7 @@ class AsyncEmbeddedLog(AsyncLog):
         self._waiting.popleft()
 
     async def _admit(self) -> None:
-        """Let a write pass, or make it wait: as `Budget.admit`, without a thread."""
+        """Admit a write, or wait until it can be: `Budget.admit` without a thread."""
         if self._log.parts.core.broken is not None:
             raise self._log.parts.core.broken
         budget = self._log.parts.budget

@@ -89,9 +89,9 @@ class AsyncProducer(AsyncClosing):
         return self._producer._held_bytes > self._producer._memory_bytes
 
     def _follow(self, sent: Sent, future: asyncio.Future[Ack]) -> None:
-        """Have the future told what became of a record."""
+        """Complete the future with the outcome of a record."""
         # An error that nobody looked at is raised by `flush` and `close`, so it is not lost.
-        future.add_done_callback(_looked_at)
+        future.add_done_callback(_retrieve_error)
         sent.add_done_callback(lambda done: self._completions.settle(future, done.result))
 
     async def _send_waiting(self) -> None:
@@ -105,7 +105,7 @@ class AsyncProducer(AsyncClosing):
                 except Exception as error:
                     if not future.done():
                         future.set_exception(error)
-                        _looked_at(future)
+                        _retrieve_error(future)
                 self._waiting.popleft()
         finally:
             self._pump = None
@@ -134,6 +134,6 @@ class AsyncProducer(AsyncClosing):
         return f"<Async{repr(self._producer)[1:]}"
 
 
-def _looked_at(future: asyncio.Future[Any]) -> None:
+def _retrieve_error(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()

@@ -1,7 +1,7 @@
-"""A served log for asyncio: what would block the loop, because it asks the server, has a thread.
+"""A served log for asyncio: calls that ask the server run in threads, so as not to block the loop.
 
-Single records are handed to one thread, which checks and sends whatever has come together: records
-of thousands of tasks travel in few batches. A `read` or a `poll` that waits has a thread of its own
+Single records are handed to one thread, which checks and sends all that have accumulated: records
+of thousands of tasks travel in few batches. A `read` or a `poll` that waits has a separate thread
 for that time, so that the threads for everything else are never all waiting.
 """
 
@@ -67,7 +67,7 @@ class AsyncRemoteLog(AsyncLog):
         watch_forks(self)
 
     def after_fork(self) -> None:
-        """Have nothing posted by a thread that only the parent has."""
+        """Post nothing in a forked process: the thread that would is the parent's."""
         self._poster = ThreadPoolExecutor(1)
         self._posts.clear()
         self._answers.clear()
@@ -141,17 +141,17 @@ class AsyncRemoteLog(AsyncLog):
         return future
 
     def _post_all(self) -> None:
-        """Check what has come together, and have it sent; in the one thread that does."""
+        """Check the records that have accumulated, and send them; runs in one thread only."""
         self._called = False  # before looking: what comes from here on calls again
         writing = self._log._writing
         lanes = set()
         while self._posts:
-            given, future = self._posts.popleft()
+            arguments, future = self._posts.popleft()
             if future.done():
                 continue  # cancelled, and never written
             reply = FutureReply(self._completions, future)
             try:
-                record = writing.record(*given)
+                record = writing.record(*arguments)
                 lane = writing._own_lane(record.target)
                 gathered = writing._gathering_lanes[writing._own_key(record.target)]
                 if gathered.crowded():
@@ -184,7 +184,7 @@ class AsyncRemoteLog(AsyncLog):
             return await post()
 
     async def _is_changed(self, topic: str) -> bool:
-        """Look at a topic again; return whether a change elsewhere explains the error."""
+        """Fetch a topic again; return whether it has changed, which explains the error."""
         if not isinstance(topic, str):
             return False
         return await self._run(self._log._topics.changed, topic)
@@ -244,7 +244,7 @@ class AsyncRemoteLog(AsyncLog):
             raise
 
     async def _until_closed(self, under_way: Future[Result]) -> Result:
-        """Wait for an answer, or raise `ClosedError` when the log is closed meanwhile."""
+        """Wait for an answer; raise `ClosedError` if the log is closed in the meantime."""
         answer: asyncio.Future[Result] = self._loop.create_future()
         self._answers.add(answer)
         under_way.add_done_callback(lambda done: self._completions.settle(answer, done.result))
@@ -254,7 +254,7 @@ class AsyncRemoteLog(AsyncLog):
             self._answers.discard(answer)
 
     def _in_the_background(self, call: Callable[..., object], *args: Any) -> None:
-        with contextlib.suppress(ClosedError):  # closing wakes everybody
+        with contextlib.suppress(ClosedError):  # closing wakes all of them
             self._threads.waiting(call, *args)
 
     def table(self, name: str) -> AsyncTable:
@@ -320,7 +320,7 @@ class AsyncRemoteLog(AsyncLog):
         return made
 
     async def _admit(self) -> None:
-        """Let every write pass: the server makes those wait that have to."""
+        """Admit every write: the server makes writes wait if necessary."""
 
 
 class _LateTable(RemoteTable):
@@ -333,8 +333,8 @@ class _LateTable(RemoteTable):
 
     @functools.cached_property
     def _id(self) -> int:
-        number: int = self._connection.call("describe_topic", name=self.name).id
-        return number
+        topic_id: int = self._connection.call("describe_topic", name=self.name).id
+        return topic_id
 
 
 class AsyncRemoteProducer(AsyncProducer):
@@ -403,15 +403,15 @@ class AsyncRemoteTransaction(AsyncTransaction):
         timestamp: Any = None,
     ) -> None:
         """Add a record, visible after the commit: see `Transaction.append`."""
-        given = (topic, value, key, headers, partition, timestamp)
-        record = self._checked_at_once(*given)
+        arguments = (topic, value, key, headers, partition, timestamp)
+        record = self._check_locally(*arguments)
         if record is None or not self._transaction._add_at_once(topic, record):
-            await self._run(self._add, *given)
+            await self._run(self._add, *arguments)
 
-    def _checked_at_once(self, topic: str, *given: Any) -> Any:
-        """Check a record if that needs no look at the server; None if it does, or is refused."""
-        return cast(RemoteWriting, self._transaction._writing).record_at_once(topic, *given)
+    def _check_locally(self, topic: str, *arguments: Any) -> Any:
+        """Check a record without asking the server; None if that is not possible, or it is bad."""
+        return cast(RemoteWriting, self._transaction._writing).record_at_once(topic, *arguments)
 
-    def _add(self, topic: str, *given: Any) -> None:
-        record = self._transaction._writing.record(topic, *given)
+    def _add(self, topic: str, *arguments: Any) -> None:
+        record = self._transaction._writing.record(topic, *arguments)
         self._transaction._add_record(topic, record)

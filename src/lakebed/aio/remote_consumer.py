@@ -1,8 +1,8 @@
 """Consumers of a served log for asyncio.
 
-One request at a time fetches, tells the group that the member lives, and waits, in a thread of its
-own. It takes nothing: the position moves in the loop, when a task is given the records. So a `poll`
-that is cancelled loses none; its request is ended before the consumer does anything else.
+One request at a time fetches, is a heartbeat for the group, and waits, in a separate thread. It
+consumes nothing: the position moves in the loop, when a task receives the records. So a cancelled
+`poll` loses none; its request is ended before the consumer does anything else.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
         self._waking: Future[None] | None = None
 
     def ring(self) -> None:
-        """Have a waiting task look again at what it waits for. Any thread."""
+        """Make a waiting task check its condition again. Any thread."""
         self._event.set()
 
     # Reading
@@ -72,11 +72,11 @@ class AsyncRemoteConsumer(AsyncConsumer):
             try:
                 return await self._poll(deadline)
             except FencedError:
-                if not await self._rejoined():
+                if not await self._rejoin():
                     raise
 
-    async def _rejoined(self) -> bool:
-        """Join the group again if it was only lost because the server was started again."""
+    async def _rejoin(self) -> bool:
+        """Join the group again if the membership was lost only because the server restarted."""
         consumer = self._remote
         if not consumer.member or (
             await self._run(consumer._backend.incarnation) == consumer._incarnation
@@ -96,7 +96,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
             fetched = await self._request(0.0 if consumer._stopping else left)
             if fetched.allowed is not None and fetched.allowed != frozenset(consumer._positions):
                 await self.heartbeat()
-                if fetched.table is None:  # it was not looked what others' partitions hold
+                if fetched.table is None:  # partitions of other members were not read
                     fetched = await self._request(0.0)
             table = consumer._give(fetched)
             if table is not None:
@@ -107,7 +107,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
             consumer._check_open()
 
     async def _request(self, left: float | None) -> Fetched:
-        """Ask for the next records, and wait until they are there or somebody wakes this task."""
+        """Ask for the next records, and wait until they arrive or another task wakes this one."""
         self._check_log()
         asked = self._asked = self._threads.waiting(self._remote._fetch, left)
         asked.add_done_callback(lambda _: self._event.set())
@@ -125,7 +125,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
         return asked.result()
 
     async def _settle(self) -> None:
-        """End a request whose task was cancelled or woken: what it says does not count."""
+        """End a request whose task was cancelled or woken; its answer is discarded."""
         asked = self._asked
         while asked is not None and not asked.done():
             self._check_log()
@@ -140,7 +140,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
         self._event.set()
 
     def _wake_request(self) -> None:
-        """Have the request answered now; one call at a time does it."""
+        """Make the server answer the request now; one call at a time does so."""
         if self._waking is None or self._waking.done():
             with contextlib.suppress(ClosedError):  # closing wakes everybody
                 self._waking = self._threads.waiting(self._remote._fetcher.wake)
@@ -169,8 +169,8 @@ class AsyncRemoteConsumer(AsyncConsumer):
 
     async def lag(self) -> dict[TopicPartition, int]:
         """Count the records of each partition that this consumer has not returned yet."""
-        found: dict[TopicPartition, int] = await self._run(self._remote.lag)
-        return found
+        lags: dict[TopicPartition, int] = await self._run(self._remote.lag)
+        return lags
 
     async def commit(self, offsets: Offsets | None = None) -> None:
         """Commit offsets of the group; durable on return.
@@ -183,9 +183,9 @@ class AsyncRemoteConsumer(AsyncConsumer):
         await self._run(self._remote.commit, await self.given() if offsets is None else offsets)
 
     async def given(self) -> dict[TopicPartition, int]:
-        """Return the offsets behind everything that was given out so far."""
-        found: dict[TopicPartition, int] = await self._run(self._remote.given)
-        return found
+        """Return the offsets after all records that were returned so far."""
+        offsets: dict[TopicPartition, int] = await self._run(self._remote.given)
+        return offsets
 
     async def close(self) -> None:
         """Leave the group, so that other members take over at once."""

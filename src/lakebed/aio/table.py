@@ -42,9 +42,9 @@ class AsyncTable(AsyncTableStub):
     ) -> AsyncIterator[pa.RecordBatch]:
         """Read the current records, partition by partition, in the order of offsets.
 
-        `async for batch in table.scan(): ...`. Bad arguments are told there too. For the rest see
-        `Table.scan`. Whoever stops early holds what the scan has opened until it is collected, or
-        until `aclose` is called.
+        `async for batch in table.scan(): ...`. Bad arguments raise there too. For the rest see
+        `Table.scan`. A caller that stops early holds the scan's resources until the iterator is
+        collected, or until `aclose` is called.
 
         Arguments and errors are those of `Table.scan`.
         """

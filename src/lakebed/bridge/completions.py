@@ -96,7 +96,7 @@ class Reply(Future[Any], abc.ABC):
 
     @abc.abstractmethod
     def deliver(self, result: Any, error: BaseException | None) -> None:
-        """Take the outcome, in the loop; the result counts if there is no error."""
+        """Handle the outcome, in the loop; `result` is valid if `error` is None."""
 
     def done(self) -> bool:
         """Return False: the log's threads complete it once."""

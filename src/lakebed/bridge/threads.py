@@ -18,7 +18,7 @@ _QUICK_THREADS: Final = 8
 Result = TypeVar("Result")
 
 
-def _log_is_closed() -> LakebedError:
+def _make_closed_error() -> LakebedError:
     return ClosedError("the log is closed")
 
 
@@ -33,7 +33,7 @@ class Threads:
         name: str,
         *,
         slow_threads: int,
-        closed: Callable[[], LakebedError] = _log_is_closed,
+        closed: Callable[[], LakebedError] = _make_closed_error,
     ) -> None:
         self._name = name
         self._quick = ThreadPoolExecutor(_QUICK_THREADS, name)
@@ -43,7 +43,7 @@ class Threads:
         watch_forks(self)
 
     def after_fork(self) -> None:
-        """Refuse calls in a forked process: the threads are the parent's."""
+        """Make calls in a forked process raise: the threads are the parent's."""
         self._quick, self._slow = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self.close()
 
@@ -76,7 +76,7 @@ class Threads:
             raise
 
     def close(self, *, cancel_queued: bool = False) -> None:
-        """Refuse further calls; running ones finish."""
+        """Make further calls raise; running ones finish."""
         self._closed = True
         self._quick.shutdown(wait=False, cancel_futures=cancel_queued)
         self._slow.shutdown(wait=False, cancel_futures=cancel_queued)
