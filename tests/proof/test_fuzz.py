@@ -157,7 +157,7 @@ def scan(fuzz: Fuzz) -> None:
     disk.put(path, data)
     parent = FILE_HEADER.unpack_from(image.contents[path])[7]
     scanning = FileScan(
-        disk.open(path, Mode.READ), number=int(path.stem), salt=image.salt, parent=parent
+        disk.open(path, Mode.READ), file_number=int(path.stem), salt=image.salt, parent=parent
     )
     end = HEADER_BYTES
     for position, fields in scanning.frames():

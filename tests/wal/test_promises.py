@@ -168,7 +168,7 @@ def test_a_released_file_that_is_gone_before_it_is_opened_was_released(tmp_path:
         for _ in range(30):
             log.append(bytes(500))
         stale = [log.commits.tail]
-        log._entries.drop_files_below = lambda number: None  # type: ignore[method-assign]
+        log._entries.drop_files_below = lambda file_number: None  # type: ignore[method-assign]
         log.release(25)
         now = log._reader._tail
         log._reader._tail = lambda: stale.pop() if stale else now()

@@ -110,7 +110,7 @@ def test_setting_spare_files(tmp_path: Path, count: int) -> None:
 
 def idle_marks(folder: Path, log: Wal) -> int:
     file = OsDisk().open(next(folder.glob("wal/*.wal")), Mode.READ)
-    headers = later_headers(file, number=1, salt=salt_of(log.log_id), start=64)
+    headers = later_headers(file, file_number=1, salt=salt_of(log.log_id), start=64)
     count = sum(header.kind == FrameKind.IDLE for _, header in headers)
     file.close()
     return count

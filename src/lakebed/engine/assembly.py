@@ -50,7 +50,7 @@ from lakebed.state.image import State
 from lakebed.state.snapshot_files import SnapshotFolder
 from lakebed.types import HardState, Progress
 from lakebed.wal import Wal
-from lakebed.wal.folder import RAFT, TOPICS, Layout, declare_kind, is_declared, other_kind
+from lakebed.wal.folder import RAFT, TOPICS, Layout, declare_kind, is_declared, other_kind_error
 
 _FLUSH_THREADS_MAX: Final = 4
 """Segments that a checkpoint writes at a time, at most."""
@@ -421,7 +421,7 @@ def _check_not_raft(disk: Disk, wal: Wal) -> None:
     if is_declared(disk, Layout(wal.folder)) or marked_log(disk, wal.folder) is not None:
         return
     if wal.last_term or wal.hard_state != HardState() or wal.mark.note:
-        raise other_kind(wal.folder, TOPICS, RAFT)
+        raise other_kind_error(wal.folder, TOPICS, RAFT)
 
 
 def _flush_threads() -> int:

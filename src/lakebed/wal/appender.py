@@ -40,7 +40,7 @@ from lakebed.wal.frame import (
     salt_of,
 )
 from lakebed.wal.recovery import Mark
-from lakebed.wal.request import Request, joined
+from lakebed.wal.request import Request, join_small
 from lakebed.wal.spares import Spares
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Appender:
         """Write a group behind `tail`, synced if asked; set each request's index."""
         # A group that is written again keeps its time: a power cut may mix sectors of both writes.
         group[0].time_us = time_us = group[0].time_us or self._clock.time_us()
-        salt, number, synced = self._salt, tail.number, tail.synced
+        salt, file_number, synced = self._salt, tail.number, tail.synced
         link, index, term = tail.link, tail.last_index, tail.last_term
         hard_state, mark = tail.hard_state, tail.mark
         pack_body, pack_prefix, checksum_of = FRAME_BODY.pack, FRAME_PREFIX.pack, crc32c
@@ -138,7 +138,7 @@ class Appender:
                 request.kind,
                 request.flags,
                 0,
-                number,
+                file_number,
                 request.index,
                 request.term,
                 synced,
@@ -152,7 +152,7 @@ class Appender:
             size_bytes += request.span
         buffers.append(END_BLOCK)
         if len(buffers) > _JOIN_ABOVE:
-            buffers = joined(buffers)
+            buffers = join_small(buffers)
         _BEFORE_WRITE.hit()
         write_all(tail.file, buffers, tail.position, size_bytes + len(END_BLOCK))
         _WRITTEN.hit()
@@ -164,7 +164,17 @@ class Appender:
             self._counters.syncs += 1
         idle = request.kind == FrameKind.IDLE
         return Tail(
-            tail.file, number, tail.size, end, synced, link, index, term, hard_state, mark, idle
+            tail.file,
+            file_number,
+            tail.size,
+            end,
+            synced,
+            link,
+            index,
+            term,
+            hard_state,
+            mark,
+            idle,
         )
 
     def sync(self, tail: Tail) -> Tail:
@@ -188,7 +198,7 @@ class Appender:
         tail.file.sync()
         _OLD_SYNCED.hit()
         following = self.start_file(
-            number=tail.number + 1,
+            file_number=tail.number + 1,
             span_bytes=span_bytes,
             link=tail.link,
             last_index=tail.last_index,
@@ -202,7 +212,7 @@ class Appender:
     def start_file(
         self,
         *,
-        number: int,
+        file_number: int,
         span_bytes: int,
         link: int,
         last_index: int,
@@ -210,30 +220,44 @@ class Appender:
         hard_state: HardState,
         mark: Mark,
     ) -> Tail:
-        """Make the file `number` and its carried frames durable under its name."""
-        if number > limits.FILE_NUMBER_MAX:
-            raise NoRoomError(DiskFullError("the log has used every file number", number=number))
-        self._remove_unfinished(number)
-        carried = _carried(hard_state, mark)
-        needed = HEADER_BYTES + sum(each.span for each in carried) + span_bytes + len(END_BLOCK)
+        """Make the file `file_number` and its carried frames durable under its name."""
+        if file_number > limits.FILE_NUMBER_MAX:
+            raise NoRoomError(
+                DiskFullError("the log has used every file number", number=file_number)
+            )
+        self._remove_unfinished(file_number)
+        carried = _frames_to_carry(hard_state, mark)
+        needed = (
+            HEADER_BYTES + sum(request.span for request in carried) + span_bytes + len(END_BLOCK)
+        )
         try:
-            file = self._spares.take(needed) if number > 1 else self._spares.first()
+            file = self._spares.take(needed) if file_number > 1 else self._spares.first()
         except OSError as error:
             self._counters.errors += 1
             cause = from_os_error(error, "making the next WAL file", self._layout.wal)
             raise NoRoomError(cause) from error
         size = file.size()
         time_us = self._clock.time_us()
-        header = FileHeader(number, size, self._log_id, last_index + 1, link, time_us)
+        header = FileHeader(file_number, size, self._log_id, last_index + 1, link, time_us)
         write_all(file, [header.encode(), END_BLOCK], 0, HEADER_BYTES + len(END_BLOCK))
         start = Tail(
-            file, number, size, HEADER_BYTES, 0, link, last_index, last_term, hard_state, mark, True
+            file,
+            file_number,
+            size,
+            HEADER_BYTES,
+            0,
+            link,
+            last_index,
+            last_term,
+            hard_state,
+            mark,
+            True,
         )
         tail = self.write(start, carried, sync=False) if carried else start
         _HEADER_WRITTEN.hit()
         file.sync()
         _HEADER_SYNCED.hit()
-        path = self._layout.file(number)
+        path = self._layout.file(file_number)
         self._disk.rename(file.path, path)
         file.path = path
         _RENAMED.hit()
@@ -241,14 +265,14 @@ class Appender:
         _FOLDER_SYNCED.hit()
         return tail._replace(synced=tail.position, idle=True)
 
-    def _remove_unfinished(self, number: int) -> None:
+    def _remove_unfinished(self, file_number: int) -> None:
         """Remove what a rotation that was cut short (Ctrl-C) left under the next number.
 
         Nothing in it was acknowledged. If it stayed, and the disk were too full for another, the
         file before would grow on behind its back.
         """
         try:
-            self._disk.remove(self._layout.file(number))
+            self._disk.remove(self._layout.file(file_number))
         except FileNotFoundError:
             return
         self._folder.sync()
@@ -272,7 +296,7 @@ def _after(
     return request.index, request.term, hard_state, mark  # truncate, gap
 
 
-def _carried(hard_state: HardState, mark: Mark) -> list[Request]:
+def _frames_to_carry(hard_state: HardState, mark: Mark) -> list[Request]:
     """Return the frames that each file repeats, so that the files before it can go."""
     carried = []
     if hard_state != HardState():

@@ -86,10 +86,10 @@ class Copy:
         self._tail = self._first_file(start or Mark())
 
     def _first_file(self, start: Mark) -> Tail:
-        """Make the first file, of a log that goes on behind what `start` releases."""
+        """Make the first file, of a log that continues after what `start` releases."""
         try:
             return self._appender.start_file(
-                number=1,
+                file_number=1,
                 span_bytes=0,
                 link=0,
                 last_index=start.index,

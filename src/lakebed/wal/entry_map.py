@@ -1,4 +1,4 @@
-"""Where each entry stands: which file, and from which position to walk to it.
+"""Where each entry is stored: which file, and from which position to walk to it.
 
 The live part of the log is a list of extents. An extent is a run of consecutive indexes written one
 after another into one file; a truncation cuts extents and starts a new one, so an index that was
@@ -19,7 +19,7 @@ from lakebed import limits
 class EntryPosition(NamedTuple):
     """A frame to walk from.
 
-    The entry `index` stands at `position` of file `number`; `last` is the extent's last.
+    The entry `index` is at `position` of file `number`; `last` is the extent's last.
     """
 
     number: int
@@ -39,7 +39,7 @@ class EntryExtent:
     positions: array[int] = field(default_factory=lambda: array("Q"))
 
     def remember(self, marks: list[tuple[int, int]]) -> None:
-        """Remember where entries stand, one about every 256 KiB."""
+        """Remember the positions of entries, one about every 256 KiB."""
         due = self.positions[-1] + limits.MARK_EVERY_BYTES if self.positions else 0
         if marks[-1][1] < due:
             return
@@ -67,21 +67,21 @@ class EntryMap:
         """Counts truncations and resets, so that a reader knows its remembered place may be void.
         """
 
-    def add(self, *, number: int, first: int, last: int, marks: list[tuple[int, int]]) -> None:
-        """Add entries `first` to `last`, just written to file `number`.
+    def add(self, *, file_number: int, first: int, last: int, marks: list[tuple[int, int]]) -> None:
+        """Add entries `first` to `last`, just written to file `file_number`.
 
         `marks` are (index, position), the first one included.
         """
         extent = self._extents[-1] if self._extents and self._growing else None
-        if extent is None or extent.number != number or extent.last + 1 != first:
-            extent = EntryExtent(number, first, last)
+        if extent is None or extent.number != file_number or extent.last + 1 != first:
+            extent = EntryExtent(file_number, first, last)
             self._extents.append(extent)
             self._firsts.append(first)
             self._growing = True
         extent.last = last
         extent.remember(marks)
 
-    def grow(self, number: int, first: int, last: int, end: int) -> bool:
+    def grow(self, file_number: int, first: int, last: int, end: int) -> bool:
         """Add entries `first` to `last` that end at `end`, if that is all there is to it.
 
         False, and nothing is changed, if they start an extent or one of them is to be remembered.
@@ -90,7 +90,7 @@ class EntryMap:
             return False
         extent = self._extents[-1]
         due = extent.positions[-1] + limits.MARK_EVERY_BYTES
-        if extent.number != number or extent.last + 1 != first or end > due:
+        if extent.number != file_number or extent.last + 1 != first or end > due:
             return False
         extent.last = last
         return True
@@ -110,17 +110,17 @@ class EntryMap:
         if self._extents and self._extents[-1].last > last:
             self.truncate(last)
 
-    def drop_files_below(self, number: int) -> None:
+    def drop_files_below(self, file_number: int) -> None:
         """Forget the extents of files that are gone."""
-        self._extents = [extent for extent in self._extents if extent.number >= number]
+        self._extents = [extent for extent in self._extents if extent.number >= file_number]
         self._firsts = [extent.first for extent in self._extents]
 
     def find(self, index: int) -> EntryPosition | None:
         """Return the nearest remembered position up to `index`, or None if no extent holds it."""
-        at = bisect_right(self._firsts, index) - 1
-        if at < 0 or self._extents[at].last < index:
+        position = bisect_right(self._firsts, index) - 1
+        if position < 0 or self._extents[position].last < index:
             return None
-        extent = self._extents[at]
+        extent = self._extents[position]
         mark = bisect_right(extent.indexes, index) - 1
         return EntryPosition(
             extent.number, extent.indexes[mark], extent.positions[mark], extent.last
@@ -128,19 +128,19 @@ class EntryMap:
 
     def next_after(self, index: int) -> int | None:
         """Return the first index above `index` that an extent holds."""
-        at = bisect_right(self._firsts, index)
-        return self._firsts[at] if at < len(self._firsts) else None
+        position = bisect_right(self._firsts, index)
+        return self._firsts[position] if position < len(self._firsts) else None
 
     def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
         """Return the ranges from `first` to `last` that no extent holds."""
-        found = []
+        gaps = []
         for extent in self._extents:
             if extent.first > first:
-                found.append((first, extent.first - 1))
+                gaps.append((first, extent.first - 1))
             first = max(first, extent.last + 1)
         if first <= last:
-            found.append((first, last))
-        return found
+            gaps.append((first, last))
+        return gaps
 
     def __len__(self) -> int:
         return len(self._extents)

@@ -1,6 +1,6 @@
 """Reading a log whose files may be damaged: every readable frame, and what lies between them.
 
-Where `recovery.survey` stops at the first bad thing, a `FileWalk` goes on: it looks for the next
+Where `recovery.survey` stops at the first bad thing, a `FileWalk` continues: it looks for the next
 valid frame of the same file and resumes there. Nothing is taken for a frame whose header and
 payload checksums are not right, and nothing is changed. Memory is bounded whatever a file's size.
 """
@@ -69,10 +69,11 @@ class Forgiving:
             view[:length] = bytes(length)
             return length
 
-    def failed(self, start: int, end: int) -> bool:
+    def has_failed(self, start: int, end: int) -> bool:
         """Return whether the device failed to read any of these bytes."""
         return any(
-            start < (at + 1) * _BLOCK_BYTES and at * _BLOCK_BYTES < end for at in self._unreadable
+            start < (block + 1) * _BLOCK_BYTES and block * _BLOCK_BYTES < end
+            for block in self._unreadable
         )
 
 
@@ -112,10 +113,16 @@ class FileWalk:
     """
 
     def __init__(
-        self, file: Forgiving, *, number: int, salt: int, parent: int | None, torn_allowed: bool
+        self,
+        file: Forgiving,
+        *,
+        file_number: int,
+        salt: int,
+        parent: int | None,
+        torn_allowed: bool,
     ) -> None:
         self._file = file
-        self._number = number
+        self._number = file_number
         self._salt = salt
         self._torn_allowed = torn_allowed
         self._durable = 0
@@ -132,14 +139,14 @@ class FileWalk:
         return header.parent if header is not None else 0
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield frames and what is between them, in the order in which they stand."""
+        """Yield frames and what is between them, in the order of the file."""
         start: int | None = HEADER_BYTES
         while start is not None:
             scan = FileScan(
-                self._file, number=self._number, salt=self._salt, parent=self.link, start=start
+                self._file, file_number=self._number, salt=self._salt, parent=self.link, start=start
             )
             for position, fields in scan.frames():
-                self._synced_through(fields[10])
+                self._note_synced(fields[10])
                 if len(self._links) < _LINKS_MAX:
                     self._links.add(fields[1] << 32 | fields[3])
                 yield Frame(position, fields, scan.payload)
@@ -149,7 +156,7 @@ class FileWalk:
                 yield piece
 
     def _after(self, stop: Stop) -> tuple[Piece | None, int | None]:
-        """Return what stands where a scan stopped, and where to go on, if anywhere."""
+        """Return what is where a scan stopped, and where to continue, if anywhere."""
         position, reason = stop.position, _reason(stop)
         if stop.ending is Ending.END and self._has_end_block(position):
             if not any(True for _ in self._headers(position + 1)):
@@ -161,14 +168,14 @@ class FileWalk:
             return Torn(position, reason), None
         header = self._header_at(position) if stop.detail == "payload" else None
         if header is not None and self._is_followed(position, header):
-            self._synced_through(header.durable_through)
+            self._note_synced(header.durable_through)
             self.link, end = header.link, position + header.span
-            return self._damaged(position, end, reason, header), end
-        at, header = self._next_good(position)
+            return self._damage(position, end, reason, header), end
+        resume, header = self._next_good(position)
         if header is None:
-            return self._damaged(position, self._file.size(), reason), None
-        self.link, self._resumed = header.parent, at
-        return self._damaged(position, at, reason), at
+            return self._damage(position, self._file.size(), reason), None
+        self.link, self._resumed = header.parent, resume
+        return self._damage(position, resume, reason), resume
 
     def _has_grown(self, position: int) -> bool:
         """Return whether a living process wrote the next frame here since the scan looked."""
@@ -177,7 +184,7 @@ class FileWalk:
             return False
         return self._plausible(position, header) and self._payload_right(position, header)
 
-    def _synced_through(self, durable: int) -> None:
+    def _note_synced(self, durable: int) -> None:
         """Note how far the file was synced; frames that say less are not looked for any more."""
         if durable != self._durable:
             self._durable = durable
@@ -193,20 +200,20 @@ class FileWalk:
             return False
         return self._torn_allowed and self._proven_through(stop.position) <= stop.position
 
-    def _damaged(
+    def _damage(
         self, start: int, end: int, reason: str, header: FrameHeader | None = None
     ) -> Damaged:
         end = max(start, min(end, self._file.size()))
-        failed = self._file.failed(start, end)
+        failed = self._file.has_failed(start, end)
         return Damaged(start, "the device cannot read it" if failed else reason, end, header)
 
     def _has_end_block(self, position: int) -> bool:
         """Return whether the zeros that end a file are complete, not cut off."""
         whole = position + HEADER_BYTES <= self._file.size()
-        return whole and not self._file.failed(position, position + HEADER_BYTES)
+        return whole and not self._file.has_failed(position, position + HEADER_BYTES)
 
     def _is_followed(self, position: int, header: FrameHeader) -> bool:
-        """Return whether the file goes on, or ends, where a frame of a damaged payload says."""
+        """Return whether the file continues or ends where a frame with a damaged payload says."""
         end = position + header.span
         following = self._header_at(end)
         if following is not None:
@@ -214,7 +221,7 @@ class FileWalk:
         return read_exactly(self._file, end, HEADER_BYTES) == END_BLOCK
 
     def _headers(self, start: int) -> Iterator[tuple[int, FrameHeader]]:
-        return later_headers(self._file, number=self._number, salt=self._salt, start=start)
+        return later_headers(self._file, file_number=self._number, salt=self._salt, start=start)
 
     def _header_at(self, position: int) -> FrameHeader | None:
         header = decode_header(read_exactly(self._file, position, HEADER_BYTES), self._salt)
@@ -240,7 +247,7 @@ class FileWalk:
         """Return whether a frame can have been written here.
 
         How far a file is synced never falls and never goes beyond the frame that says it, and no
-        frame stands twice. So a copy of an older frame, inside a payload whose own header is
+        frame is there twice. So a copy of an older frame, inside a payload whose own header is
         damaged or where a write went astray, is not taken for a frame.
         """
         if header.kind not in KINDS or position + HEADER_BYTES + header.length > self._file.size():
@@ -267,10 +274,10 @@ def _reason(stop: Stop) -> str:
 def payload_chunks(file: Readable, position: int, length: int) -> Iterator[memoryview]:
     """Yield the payload of the frame at `position`, at most a megabyte at a time."""
     view = memoryview(bytearray(min(length, limits.READ_CHUNK_BYTES)))
-    at, end = position + HEADER_BYTES, position + HEADER_BYTES + length
-    while at < end and (have := fill(file, view[: end - at], at)):
+    offset, end = position + HEADER_BYTES, position + HEADER_BYTES + length
+    while offset < end and (have := fill(file, view[: end - offset], offset)):
         yield view[:have]
-        at += have
+        offset += have
 
 
 @dataclass(frozen=True)
@@ -304,22 +311,22 @@ class FoundLog:
 
 def find_files(disk: Disk, layout: Layout) -> FoundLog:
     """Look at every WAL file's header. Raises `OSError`, and `FormatTooNewError` of any of them."""
-    found = []
-    for number in file_numbers(disk, layout):
+    files_found = []
+    for file_number in file_numbers(disk, layout):
         try:
-            found.append(_look_at(disk, layout, number))
+            files_found.append(_examine_file(disk, layout, file_number))
         except FileNotFoundError:
             continue  # a name that leads nowhere is a file that is missing
     identity, kind = _identity(disk, layout)
-    log_id = identity or _most_common_id(found)
+    log_id = identity or _most_common_id(files_found)
     foreign = [
         replace(file, problem=f"belongs to log {file.header.log_id}")
-        for file in found
+        for file in files_found
         if file.header is not None and file.header.log_id != log_id
     ]
-    ours = [file for file in found if file.header is None or file.header.log_id == log_id]
+    ours = [file for file in files_found if file.header is None or file.header.log_id == log_id]
     files: dict[int, FoundFile] = {}
-    for file in sorted(ours, key=lambda each: each.path != layout.file(each.number)):
+    for file in sorted(ours, key=lambda candidate: candidate.path != layout.file(candidate.number)):
         if file.number in files:
             foreign.append(replace(file, problem=f"is a second file of number {file.number}"))
         elif file.path != layout.file(file.number):
@@ -329,15 +336,15 @@ def find_files(disk: Disk, layout: Layout) -> FoundLog:
     return FoundLog(log_id, sorted(files.values(), key=lambda file: file.number), foreign, kind)
 
 
-def _look_at(disk: Disk, layout: Layout, number: int) -> FoundFile:
-    path = layout.file(number)
+def _examine_file(disk: Disk, layout: Layout, file_number: int) -> FoundFile:
+    path = layout.file(file_number)
     file = disk.open(path, Mode.READ)
     try:
         readable = Forgiving(file)
         size = readable.size()
         header = decode_file_header(read_exactly(readable, 0, HEADER_BYTES), path)
     except CorruptionError as error:
-        return FoundFile(number, path, size, None, error.message)
+        return FoundFile(file_number, path, size, None, error.message)
     finally:
         file.close()
     return FoundFile(header.number, path, size, header)
@@ -353,6 +360,6 @@ def _identity(disk: Disk, layout: Layout) -> tuple[uuid.UUID | None, str | None]
         )  # an unreadable identity file is a missing one: the file headers have it too
 
 
-def _most_common_id(found: list[FoundFile]) -> uuid.UUID | None:
-    counted = Counter(file.header.log_id for file in found if file.header is not None)
+def _most_common_id(files: list[FoundFile]) -> uuid.UUID | None:
+    counted = Counter(file.header.log_id for file in files if file.header is not None)
     return counted.most_common(1)[0][0] if counted else None

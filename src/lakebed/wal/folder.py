@@ -69,13 +69,13 @@ class Layout:
         """Return the path of the lock."""
         return self.root / LOCK_NAME
 
-    def file(self, number: int) -> Path:
+    def file(self, file_number: int) -> Path:
         """Return the path of a WAL file."""
-        return self.wal / f"{number:020d}.wal"
+        return self.wal / f"{file_number:020d}.wal"
 
-    def spare(self, number: int) -> Path:
+    def spare(self, file_number: int) -> Path:
         """Return the path of a spare file."""
-        return self.wal / f"{number:020d}.spare"
+        return self.wal / f"{file_number:020d}.spare"
 
 
 def file_numbers(disk: Disk, layout: Layout) -> list[int]:
@@ -113,8 +113,8 @@ def write_identity(disk: Disk, layout: Layout, log_id: uuid.UUID, kind: str | No
 
 def read_identity(disk: Disk, layout: Layout) -> uuid.UUID | None:
     """Return the log's identity, or None if its file is missing or damaged and must be rebuilt."""
-    found = _read_identity(disk, layout)
-    return None if found is None else found[0]
+    identity = _read_identity(disk, layout)
+    return None if identity is None else identity[0]
 
 
 def read_kind(disk: Disk, layout: Layout) -> str | None:
@@ -122,15 +122,15 @@ def read_kind(disk: Disk, layout: Layout) -> str | None:
 
     Folders of version 0.6 and those of a bare WAL do not say it, and a file that is lost cannot.
     """
-    found = _read_identity(disk, layout)
-    return None if found is None else found[1]
+    identity = _read_identity(disk, layout)
+    return None if identity is None else identity[1]
 
 
 def check_kind(disk: Disk, layout: Layout, kind: str) -> None:
     """Refuse a folder that says that it holds a log of another kind."""
-    found = read_kind(disk, layout)
-    if found is not None and found != kind:
-        raise other_kind(layout.root, kind, found)
+    actual = read_kind(disk, layout)
+    if actual is not None and actual != kind:
+        raise other_kind_error(layout.root, kind, actual)
 
 
 def is_declared(disk: Disk, layout: Layout) -> bool:
@@ -145,13 +145,13 @@ def declare_kind(disk: Disk, layout: Layout, log_id: uuid.UUID, kind: str) -> No
         write_identity(disk, layout, log_id, kind)
 
 
-def other_kind(path: Path, kind: str, found: str) -> NotALogError:
+def other_kind_error(path: Path, kind: str, actual: str) -> NotALogError:
     """Build the error for a folder that holds a log of another kind."""
-    holds = "the log of a Raft node" if found == RAFT else f"a log of kind {found!r}"
+    holds = "the log of a Raft node" if actual == RAFT else f"a log of kind {actual!r}"
     return NotALogError(
         f"the folder holds {holds}, not one of kind {kind!r}",
         path=path,
-        kind=found,
+        kind=actual,
         expected=kind,
     )
 

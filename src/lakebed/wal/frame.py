@@ -41,11 +41,11 @@ Kinds, what their index means, and their payload:
     truncate    the last index that stays   none: every entry above it is void
     release     the index released          the caller's note: all up to here is held elsewhere.
                                             With the reset flag, all entries are void and the log
-                                            goes on after this index
+                                            continues after this index
     idle        the last index              none: nothing was being written
     gap         the last index lost         first index lost u64: `salvage` could not save these
 
-A file ends where 64 zero bytes stand in place of a frame header, or where the file ends. Each write
+A file ends where 64 zero bytes are in place of a frame header, or where the file ends. Each write
 ends with such a block, which the next write replaces: a recycled file holds old bytes behind it.
 
 A frame is valid if and only if: its magic and header checksum are right; its payload fits the file;
@@ -115,7 +115,7 @@ KINDS: Final = frozenset(int(kind) for kind in FrameKind)
 
 
 class FrameHeader(NamedTuple):
-    """The fields of a frame header, in the order in which they stand."""
+    """The fields of a frame header, in their order on disk."""
 
     magic: int
     checksum: int
@@ -139,10 +139,10 @@ class FrameHeader(NamedTuple):
     @property
     def span(self) -> int:
         """Return the bytes the frame takes, padding included."""
-        return HEADER_BYTES + padded(self.length)
+        return HEADER_BYTES + round_up(self.length)
 
 
-def padded(length: int) -> int:
+def round_up(length: int) -> int:
     """Round a length up to the next multiple of 64."""
     return (length + 63) & ~63
 
@@ -202,7 +202,7 @@ def decode_file_header(data: bytes, name: object) -> FileHeader:
     """Return the file header in these bytes; raise what is wrong with them, naming the file."""
     if len(data) < HEADER_BYTES:
         raise CorruptionError("the file is shorter than its header", file=name, byte=len(data))
-    magic, version, checksum, number, units, log_id, first_index, parent, time_us = (
+    magic, version, checksum, file_number, units, log_id, first_index, parent, time_us = (
         FILE_HEADER.unpack_from(data)
     )
     if crc32c(data[16:HEADER_BYTES], crc32c(data[:12])) != checksum or magic != FILE_MAGIC:
@@ -211,10 +211,10 @@ def decode_file_header(data: bytes, name: object) -> FileHeader:
         raise FormatTooNewError(
             "the file has a newer format", file=name, version=version, supported=FILE_VERSION
         )
-    if not number or not 0 < first_index <= limits.INDEX_MAX:
+    if not file_number or not 0 < first_index <= limits.INDEX_MAX:
         raise CorruptionError("the file header is not of its format", file=name, byte=0)
     return FileHeader(
-        number, units * CAPACITY_UNIT, uuid.UUID(bytes=log_id), first_index, parent, time_us
+        file_number, units * CAPACITY_UNIT, uuid.UUID(bytes=log_id), first_index, parent, time_us
     )
 
 

@@ -1,9 +1,9 @@
 """Group commit: everything that waits goes to disk with one write and one sync.
 
 Callers put encoded requests into a queue. One thread at a time *leads*: it takes the queue as a
-group, commits it and wakes the waiters; what arrives meanwhile is the next group. A caller that
-finds nobody leading leads its own commit, which saves two thread switches where there is one
-writer. When more is waiting after that, the committer thread takes over. So nobody waits for a
+group, commits it and wakes the waiters; what arrives in the meantime is the next group. A caller
+that finds no leader leads its own commit, which saves two thread switches where there is one
+writer. When more is waiting after that, the committer thread takes over. So no caller waits for a
 timer, and a caller leads at most one group.
 
 The main thread can be struck by an exception at any point (Ctrl-C, a signal handler that raises). A
@@ -35,7 +35,7 @@ _HANDED_OVER: Final = object()
 _THREAD: Final = object()
 
 _GATHER_PAUSE_SECONDS: Final = 0.0003
-"""How long nobody new may come before a leader stops waiting for the callers of the last group."""
+"""How long no new caller may come before a leader stops waiting for those of the last group."""
 
 _GATHER_SECONDS_MAX: Final = 0.005
 """The longest a leader waits for them in all."""
@@ -95,7 +95,7 @@ class GroupCommit:
                 else:
                     request.make_gate()
                     if self._callers == self._crowd:
-                        self._everybody_is_here()
+                        self._end_gathering()
             if lead is not None:
                 self._lead()
             self._join(request)
@@ -108,7 +108,7 @@ class GroupCommit:
         return request.index
 
     def ride(self, rider: Waiter) -> None:
-        """Wait for an entry of somebody else that holds something of this caller too.
+        """Wait for another caller's entry that holds records of this caller too.
 
         The rider has its gate, and was added to the request before that was sealed.
         """
@@ -116,16 +116,16 @@ class GroupCommit:
         with self._mutex:
             self._callers += 1
             if self._callers == self._crowd:
-                self._everybody_is_here()
+                self._end_gathering()
         rider.join()
         if rider.error is not None:
             raise rider.error
 
     def holds(self, request: Request) -> bool:
-        """Return whether a request was taken, for whoever was interrupted while handing it over."""
+        """Return whether a request was queued, for a caller interrupted while queueing it."""
         with self._mutex:
             taken = (*self._queue, *self._group, *self._finished)
-            return request.done or any(each is request for each in taken)
+            return request.done or any(other is request for other in taken)
 
     def post(self, request: Request) -> None:
         """Queue a request for the committer thread and return."""
@@ -188,7 +188,7 @@ class GroupCommit:
             self.refuse(self._writer.poison_error)
 
     def refuse(self, refusal: Callable[[], Exception]) -> None:
-        """Refuse every request from now on; wake whoever waits for entries."""
+        """Refuse every request from now on; wake the threads that wait for entries."""
         with self._mutex:
             self._refusal = refusal
             self._changed.notify_all()
@@ -246,7 +246,7 @@ class GroupCommit:
                 "a future's callback cannot wait for the log; use append_async there"
             )
 
-    def _everybody_is_here(self) -> None:
+    def _end_gathering(self) -> None:
         if self._arrived.locked():
             self._arrived.release()
 
@@ -325,19 +325,19 @@ class GroupCommit:
                 self._committing, self._callers = self._callers, 0
         group = self._group
         if group:
-            group = self._sealed(group)
+            group = self._seal(group)
         if group:
             tail = self._writer.commit(self.tail, group)
             # One step: no signal handler runs between these assignments.
             self.tail, self._group, self._finished = tail, [], group
-            # Those who are about to be woken, and those who came meanwhile.
+            # Those who are about to be woken, and those who came during the commit.
             self._crowd = self._committing + self._callers
         self._finish()
         if self._watchers:
             with self._mutex:
                 self._changed.notify_all()
 
-    def _sealed(self, group: list[Request]) -> list[Request]:
+    def _seal(self, group: list[Request]) -> list[Request]:
         """Encode what was still growing; what cannot be encoded is refused and left out."""
         failed: list[Request] = []
         for request in group:
@@ -350,11 +350,11 @@ class GroupCommit:
         if failed:
             # First: whatever strikes now, they are found to fail again and told again.
             finish(failed)
-            self._group = group = [each for each in group if each not in failed]
+            self._group = group = [request for request in group if request not in failed]
         return group
 
     def _finish(self) -> None:
-        """Apply what is published, then tell everyone."""
+        """Apply what is published, then wake the callers."""
         if self._finished:
             self._refuse_if_poisoned()
             try:

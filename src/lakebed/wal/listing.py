@@ -54,7 +54,7 @@ class FileRow:
             self.first_index, self.first_time_us = index, time_us
         self.last_index, self.last_time_us = index, time_us
 
-    def damaged(self, byte: int, problem: str) -> None:
+    def mark_damaged(self, byte: int, problem: str) -> None:
         """Note the first thing that is wrong with the file."""
         if not self.problem:
             self.state, self.bad_byte, self.problem = "damaged", byte, problem
@@ -62,20 +62,22 @@ class FileRow:
 
 def file_rows(disk: Disk, findings: Findings) -> Iterator[FileRow]:
     """Yield every file in the order of numbers; read again only what verifying did not reach."""
-    found = findings.survey
-    if found is not None and findings.verdict in (Verdict.OPEN, Verdict.TORN_TAIL):
-        for report in found.files:
-            last = report is found.files[-1]
-            yield _reported(report, torn=last and findings.verdict is Verdict.TORN_TAIL, last=last)
+    survey = findings.survey
+    if survey is not None and findings.verdict in (Verdict.OPEN, Verdict.TORN_TAIL):
+        for report in survey.files:
+            last = report is survey.files[-1]
+            yield _row_from_report(
+                report, torn=last and findings.verdict is Verdict.TORN_TAIL, last=last
+            )
         return
     log = find_files(disk, findings.layout)
     for file in log.files:
-        yield _walked(disk, log, file)
+        yield _row_from_walk(disk, log, file)
     for file in log.foreign:
         yield FileRow(file.number, file.path, file.size_bytes, "foreign", problem=file.problem)
 
 
-def _reported(report: FileReport, *, torn: bool, last: bool) -> FileRow:
+def _row_from_report(report: FileReport, *, torn: bool, last: bool) -> FileRow:
     state = "torn tail" if torn else "active" if last else "sealed"
     return FileRow(
         report.number,
@@ -93,41 +95,41 @@ def _reported(report: FileReport, *, torn: bool, last: bool) -> FileRow:
     )
 
 
-def _walked(disk: Disk, log: FoundLog, found: FoundFile) -> FileRow:
-    last = found is log.files[-1]
+def _row_from_walk(disk: Disk, log: FoundLog, file: FoundFile) -> FileRow:
+    last = file is log.files[-1]
     state = "active" if last else "sealed"
-    row = FileRow(found.number, found.path, found.size_bytes, state)
-    if found.problem:
-        row.damaged(0, found.problem)
-    for piece in walk_file(disk, log, found):
+    row = FileRow(file.number, file.path, file.size_bytes, state)
+    if file.problem:
+        row.mark_damaged(0, file.problem)
+    for piece in walk_file(disk, log, file):
         row.used_bytes = piece.end if isinstance(piece, Damaged) else piece.position
         if isinstance(piece, Frame):
             row.count(piece)
             row.used_bytes = (row.used_bytes + 64 + piece.fields[2] + 63) & -64
         elif isinstance(piece, Damaged):
-            row.damaged(piece.position, piece.reason)
+            row.mark_damaged(piece.position, piece.reason)
         else:
             row.state, row.bad_byte = "torn tail", piece.position
-    if found.cut_short:
-        row.damaged(found.size_bytes, "the file was cut short")
+    if file.cut_short:
+        row.mark_damaged(file.size_bytes, "the file was cut short")
     return row
 
 
-def walk_file(disk: Disk, log: FoundLog, found: FoundFile) -> Iterator[Piece]:
+def walk_file(disk: Disk, log: FoundLog, found_file: FoundFile) -> Iterator[Piece]:
     """Yield what is readable of one file, and what lies between."""
     if log.log_id is None:
         return
     try:
-        file = disk.open(found.path, Mode.READ)
+        file = disk.open(found_file.path, Mode.READ)
     except FileNotFoundError:
         return  # released by a living owner since it was found
     try:
         yield from FileWalk(
             Forgiving(file),
-            number=found.number,
+            file_number=found_file.number,
             salt=salt_of(log.log_id),
-            parent=found.header.parent if found.header is not None else None,
-            torn_allowed=found is log.files[-1] and not found.cut_short,
+            parent=found_file.header.parent if found_file.header is not None else None,
+            torn_allowed=found_file is log.files[-1] and not found_file.cut_short,
         ).pieces()
     finally:
         file.close()
@@ -139,10 +141,10 @@ def walk_log(disk: Disk, layout: Layout, start: int | None) -> Iterator[tuple[Fo
     With `start`, files that end before it are not read, and frames of lower indexes are left out.
     """
     log = find_files(disk, layout)
-    for found in log.files[_first_with(log.files, start) :]:
-        for piece in walk_file(disk, log, found):
+    for file in log.files[_first_with(log.files, start) :]:
+        for piece in walk_file(disk, log, file):
             if start is None or not isinstance(piece, Frame) or piece.fields[8] >= start:
-                yield found, piece
+                yield file, piece
 
 
 def _first_with(files: list[FoundFile], start: int | None) -> int:
@@ -150,8 +152,8 @@ def _first_with(files: list[FoundFile], start: int | None) -> int:
     if start is None:
         return 0
     begins = [
-        at
-        for at, file in enumerate(files)
+        position
+        for position, file in enumerate(files)
         if file.header is not None and file.header.first_index <= start
     ]
     return begins[-1] if begins else 0

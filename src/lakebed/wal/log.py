@@ -1,4 +1,4 @@
-"""The write-ahead log as its users see it: append, read, follow, release, close."""
+"""The write-ahead log as its users see it: append, truncate, release, close; `reading.py` reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +16,14 @@ from lakebed import limits
 from lakebed.config import WalConfig
 from lakebed.errors import (
     ClosedError,
-    EntryLostError,
-    EntryNotFoundError,
     InvalidArgumentError,
     LakebedError,
     UnknownOutcomeError,
-    from_os_error,
     translated,
 )
 from lakebed.host import Clock, Disk, OsDisk, SystemClock, failpoints
 from lakebed.reports.wal import WalStats
-from lakebed.types import Closing, Entry, EntryKind, HardState
+from lakebed.types import Closing, EntryKind, HardState
 from lakebed.wal.appender import Tail, hard_state_request, mark_request, release_request
 from lakebed.wal.arguments import check_index, check_number
 from lakebed.wal.folder import owner_text
@@ -34,6 +31,7 @@ from lakebed.wal.frame import FLAG_CONFIGURATION, FrameKind, salt_of
 from lakebed.wal.group_commit import Applied, GroupCommit
 from lakebed.wal.opening import Opened, open_log
 from lakebed.wal.reader import Maps, Reader
+from lakebed.wal.reading import WalReading
 from lakebed.wal.reclaim import Reclaimer
 from lakebed.wal.recovery import Mark, Progress
 from lakebed.wal.request import OpenRequest, Request, entry_request
@@ -49,7 +47,7 @@ _SLOW_SECONDS_MAX: Final = 0.010
 _open_logs: weakref.WeakSet[Wal] = weakref.WeakSet()
 
 
-class Wal(Closing):
+class Wal(WalReading, Closing):
     """A durable, ordered list of entries in a folder that this process owns.
 
     `append` returns when its entry is on disk. Any thread may call any method. Use it as a context
@@ -225,7 +223,7 @@ class Wal(Closing):
     ) -> range:
         """Append several entries with one sync.
 
-        Give their indexes. They are separate entries, but follow each other.
+        Return their indexes. They are separate entries, but follow each other.
         """
         self._check_usable()
         if not isinstance(payloads, (list, tuple)):
@@ -289,7 +287,7 @@ class Wal(Closing):
         """Report that everything up to `index` is held elsewhere, so that whole files can be freed.
 
         `note` (say, where it is held) comes back as `mark.note` after a restart. With `reset` all
-        entries are void and the log goes on after `index`, which may lie beyond its end. The mark
+        entries are void and the log continues after `index`, which may lie beyond its end. The mark
         is durable before a file is freed; a file that cannot be freed is tried again next time.
         """
         self._check_usable()
@@ -315,120 +313,6 @@ class Wal(Closing):
             mark = Mark(index, self.term_at(index) if term is None else term, bytes(note))
             self.commits.call(release_request(mark, reset=reset))
         self._reclaim()
-
-    # Reading
-
-    @property
-    def first_index(self) -> int:
-        """The first index that can be read, if the log is not empty."""
-        return self.commits.tail.mark.index + 1
-
-    @property
-    def last_index(self) -> int:
-        """The last index acknowledged; 0 in a new log."""
-        return self.commits.tail.last_index
-
-    @property
-    def last_term(self) -> int:
-        """The term of the last entry."""
-        return self.commits.tail.last_term
-
-    @property
-    def hard_state(self) -> HardState:
-        """The last hard state set."""
-        return self.commits.tail.hard_state
-
-    @property
-    def mark(self) -> Mark:
-        """The last release."""
-        return self.commits.tail.mark
-
-    def gaps(self) -> list[tuple[int, int]]:
-        """Return first and last index of each hole, if the log was salvaged from a damaged one."""
-        tail = self.commits.tail
-        with self._guard:
-            return self._entries.gaps(tail.mark.index + 1, tail.last_index)
-
-    def entry(self, index: int) -> Entry:
-        """Return one entry."""
-        entries = self.read(index, max_entries=1)
-        if not entries:
-            raise EntryNotFoundError(
-                "the entry does not exist yet", index=index, last_index=self.last_index
-            )
-        return entries[0]
-
-    def read(
-        self, index: int, *, max_entries: int = 1000, max_bytes: int = 16 * limits.MIB
-    ) -> list[Entry]:
-        """Return entries from `index` on, at least one, at most so many.
-
-        An empty list at the end of the log.
-        """
-        self._check_usable()
-        check_index(index)
-        check_number("max_entries", max_entries)
-        check_number("max_bytes", max_bytes)
-        if max_entries < 1 or max_bytes < 1:
-            raise InvalidArgumentError(
-                "max_entries and max_bytes must be 1 or more",
-                max_entries=max_entries,
-                max_bytes=max_bytes,
-            )
-        try:
-            return self._reader.read(index, max_entries=max_entries, max_bytes=max_bytes)
-        except OSError as error:
-            raise from_os_error(error, "reading the log", self.folder) from error
-
-    def entries(
-        self, first: int | None = None, last: int | None = None, *, skip_lost: bool = False
-    ) -> Iterator[Entry]:
-        """Iterate from `first` (default: the first) to `last` (default: the end of the log now).
-
-        A hole in a salvaged log raises `EntryLostError`, or is passed over with `skip_lost`.
-        """
-        index = self.first_index if first is None else check_index(first)
-        end = self.last_index if last is None else min(check_index(last), self.last_index)
-        while index <= end:
-            try:
-                batch = self.read(index, max_entries=min(1000, end - index + 1))
-            except EntryLostError:
-                following = self._next_after(index)
-                if not skip_lost:
-                    raise
-                index = end + 1 if following is None else following
-                continue
-            if not batch:
-                return  # the log was truncated meanwhile
-            yield from batch
-            index += len(batch)
-
-    def _next_after(self, index: int) -> int | None:
-        with self._guard:
-            return self._entries.next_after(index)
-
-    def follow(self, first: int | None = None, *, timeout: float | None = None) -> Iterator[Entry]:
-        """Iterate from `first` and wait for new entries.
-
-        End when the log is closed or none came for `timeout` seconds.
-        """
-        self._check_usable()
-        index = self.first_index if first is None else check_index(first)
-        while self.commits.wait_for(index, timeout):
-            try:
-                batch = self.read(index)
-            except ClosedError:
-                return
-            for entry in batch:
-                yield entry
-                index += 1
-        if self._writer.poison is not None:
-            raise self._writer.poison_error()
-
-    def wait(self, index: int, timeout: float | None = None) -> bool:
-        """Wait until `index` can be read; False if it could not in time or the log was closed."""
-        self._check_usable()
-        return self.commits.wait_for(check_index(index), timeout)
 
     # Life
 
@@ -496,15 +380,6 @@ class Wal(Closing):
             raise InvalidArgumentError("kind must be an EntryKind", got=repr(kind))
         flags = FLAG_CONFIGURATION if kind is EntryKind.CONFIGURATION else 0
         return entry_request(payload, flags=flags, term=term, bytes_max=self.config.entry_bytes_max)
-
-    def term_at(self, index: int) -> int:
-        """Return the term of an entry that exists or was the last one released."""
-        tail = self.commits.tail
-        if index == tail.last_index:
-            return tail.last_term
-        if index == tail.mark.index:
-            return tail.mark.term
-        return self.entry(index).term
 
     def _reclaim(self) -> None:
         remaining = self._reclaimer.free(self.mark.index)

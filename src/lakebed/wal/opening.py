@@ -2,7 +2,7 @@
 
 Order, and why:
 
-1. take the lock: nobody else changes what is about to be read
+1. take the lock: no other process changes what is about to be read
 2. sync the last file, and drop it from the cache: what is read next is what the disk holds, even
    after a sync that failed
 3. read and verify everything (`recovery.survey`); refuse or go on
@@ -149,16 +149,16 @@ class _Opening:
         if not is_log(self.disk, self.layout):
             return self._create(started)
         self._settle_last_file()
-        found = survey(self.disk, self.layout, progress)
-        if found.error is not None:
-            raise found.error
-        return self._resume(found, started)
+        survey_result = survey(self.disk, self.layout, progress)
+        if survey_result.error is not None:
+            raise survey_result.error
+        return self._resume(survey_result, started)
 
     def _create(self, started: float) -> tuple[Opened, Tail]:
         log_id = self.log_id or uuid.uuid4()
         appender = self._appender(log_id)
         tail = appender.start_file(
-            number=1,
+            file_number=1,
             span_bytes=0,
             link=0,
             last_index=0,
@@ -170,10 +170,10 @@ class _Opening:
         write_identity(self.disk, self.layout, log_id, self.kind)
         _IDENTIFIED.hit()
         recovery = RecoveryStats(self.clock.monotonic() - started, 0, 0, 0, 0, None)
-        return self._opened(log_id, appender, EntryMap(), [], recovery), tail
+        return self._result(log_id, appender, EntryMap(), [], recovery), tail
 
     def _settle_last_file(self) -> None:
-        """Let what is read next be what the disk holds.
+        """Sync the last file and drop its cache, so that the disk is read next.
 
         An unsynced write must not be served and then lost.
         """
@@ -187,18 +187,18 @@ class _Opening:
                 file.close()
             self.disk.sync_folder(self.layout.wal)
 
-    def _resume(self, found: Survey, started: float) -> tuple[Opened, Tail]:
-        last, state = found.files[-1], found.state
+    def _resume(self, survey_result: Survey, started: float) -> tuple[Opened, Tail]:
+        last, state = survey_result.files[-1], survey_result.state
         file = self.disk.open(last.path, Mode.WRITE)
         kept = None
-        if found.verdict is Verdict.TORN_TAIL:
+        if survey_result.verdict is Verdict.TORN_TAIL:
             kept = cut_torn_tail(self.disk, self.layout, file, last.number, last.used_bytes)
-        if found.identity_missing:
+        if survey_result.identity_missing:
             _log.warning(
                 "the identity file was missing or damaged and is rebuilt: path=%s",
                 self.layout.identity,
             )
-            write_identity(self.disk, self.layout, found.log_id)
+            write_identity(self.disk, self.layout, survey_result.log_id)
         tail = Tail(
             file,
             last.number,
@@ -210,19 +210,19 @@ class _Opening:
             state.last_term,
             state.hard_state,
             state.mark,
-            state.idle and found.verdict is Verdict.OPEN,
+            state.idle and survey_result.verdict is Verdict.OPEN,
         )
         recovery = RecoveryStats(
             seconds=self.clock.monotonic() - started,
-            files=len(found.files),
-            frames=found.frames,
-            bytes=found.used_bytes,
-            torn_bytes=found.torn_bytes,
+            files=len(survey_result.files),
+            frames=survey_result.frames,
+            bytes=survey_result.used_bytes,
+            torn_bytes=survey_result.torn_bytes,
             torn_kept_in=str(kept) if kept else None,
         )
-        appender = self._appender(found.log_id)
-        sealed = _sealed(found.files)
-        return self._opened(found.log_id, appender, state.entries, sealed, recovery), tail
+        appender = self._appender(survey_result.log_id)
+        sealed = _sealed_files(survey_result.files)
+        return self._result(survey_result.log_id, appender, state.entries, sealed, recovery), tail
 
     def _appender(self, log_id: uuid.UUID) -> Appender:
         return Appender(
@@ -234,7 +234,7 @@ class _Opening:
             clock=self.clock,
         )
 
-    def _opened(
+    def _result(
         self,
         log_id: uuid.UUID,
         appender: Appender,
@@ -255,7 +255,7 @@ class _Opening:
         )
 
 
-def _sealed(files: list[FileReport]) -> list[Sealed]:
+def _sealed_files(files: list[FileReport]) -> list[Sealed]:
     """Return every file but the last: each ended where the next one's first index says."""
     return [
         Sealed(file.number, file.size_bytes, after.header.first_index - 1)

@@ -50,36 +50,38 @@ class Maps:
         self._recent: OrderedDict[int, Mapping] = OrderedDict()
         self._forgotten = 0
 
-    def get(self, number: int) -> Mapping:
+    def get(self, file_number: int) -> Mapping:
         """Return the map of a file; one that goes away is not found any more."""
         with self._guard:
-            if number <= self._forgotten:
+            if file_number <= self._forgotten:
                 # It is about to be recycled: a view of it would change under its reader.
-                raise FileNotFoundError(2, "the file was released", str(self._layout.file(number)))
-            mapping = self._alive.get(number)
+                raise FileNotFoundError(
+                    2, "the file was released", str(self._layout.file(file_number))
+                )
+            mapping = self._alive.get(file_number)
             if mapping is None:
-                mapping = self._open(number)
-                self._alive[number] = mapping
-            self._recent[number] = mapping
-            self._recent.move_to_end(number)
+                mapping = self._open(file_number)
+                self._alive[file_number] = mapping
+            self._recent[file_number] = mapping
+            self._recent.move_to_end(file_number)
             if len(self._recent) > limits.MAPPED_FILES_MAX:
                 self._recent.popitem(last=False)
             return mapping
 
-    def forget(self, number: int) -> bool:
+    def forget(self, file_number: int) -> bool:
         """Unmap a file that goes away; False if views of it are still in use."""
         with self._guard:
-            self._forgotten = max(self._forgotten, number)
-            self._recent.pop(number, None)
-            return number not in self._alive
+            self._forgotten = max(self._forgotten, file_number)
+            self._recent.pop(file_number, None)
+            return file_number not in self._alive
 
     def close(self) -> None:
         """Drop every map; views that callers hold stay valid."""
         with self._guard:
             self._recent.clear()
 
-    def _open(self, number: int) -> Mapping:
-        file = self._disk.open(self._layout.file(number), Mode.READ)
+    def _open(self, file_number: int) -> Mapping:
+        file = self._disk.open(self._layout.file(file_number), Mode.READ)
         try:
             return file.map()
         finally:
@@ -117,14 +119,14 @@ class Reader:
         entries: list[Entry] = []
         taken = 0
         while len(entries) < max_entries and (taken < max_bytes or not entries):
-            at = index + len(entries)
-            if at > tail.last_index:
+            next_index = index + len(entries)
+            if next_index > tail.last_index:
                 break
-            run = self._read_extent(at, tail, max_entries - len(entries), max_bytes - taken)
+            run = self._read_extent(next_index, tail, max_entries - len(entries), max_bytes - taken)
             if not run:
                 if entries:
                     break
-                raise self._lost(at)
+                raise self._lost_error(next_index)
             entries += run
             taken += sum(len(entry.payload) for entry in run)
         return entries
@@ -135,26 +137,26 @@ class Reader:
         Nothing if the log was salvaged without it.
         """
         with self._guard:
-            place = self._entries.find(index)
-            if place is None:
+            start_at = self._entries.find(index)
+            if start_at is None:
                 return []
             try:
-                mapping = self._maps.get(place.number)
+                mapping = self._maps.get(start_at.number)
             except FileNotFoundError:
                 _check_range(index, self._tail())  # it may have been released a moment ago
                 raise
             changes, behind = self._entries.changes, self._behind
         # A place before this extent is behind another one: what follows it there was truncated.
-        if behind[:3] == (index, place.number, changes) and behind.position > place.position:
-            place = place._replace(index=index, position=behind.position)
-        last = min(place.last, tail.last_index, index + max_entries - 1)
+        if behind[:3] == (index, start_at.number, changes) and behind.position > start_at.position:
+            start_at = start_at._replace(index=index, position=behind.position)
+        last = min(start_at.last, tail.last_index, index + max_entries - 1)
         entries, position = read_run(
-            mapping, self._salt, place, first=index, last=last, bytes_max=max_bytes
+            mapping, self._salt, start_at, first=index, last=last, bytes_max=max_bytes
         )
-        self._behind = _Behind(entries[-1].index + 1, place.number, changes, position)
+        self._behind = _Behind(entries[-1].index + 1, start_at.number, changes, position)
         return entries
 
-    def _lost(self, index: int) -> LakebedError:
+    def _lost_error(self, index: int) -> LakebedError:
         _check_range(index, self._tail())  # it may have been released or truncated a moment ago
         with self._guard:
             following = self._entries.next_after(index)
@@ -184,40 +186,40 @@ def _check_range(index: int, tail: Tail) -> None:
 
 
 def read_run(
-    mapping: Mapping, salt: int, place: EntryPosition, *, first: int, last: int, bytes_max: int
+    mapping: Mapping, salt: int, start_at: EntryPosition, *, first: int, last: int, bytes_max: int
 ) -> tuple[list[Entry], int]:
-    """Read entries `first` to `last` of one extent, walking from `place`; stop after `bytes_max`.
+    """Read entries `first` to `last` of an extent, walking from `start_at`; stop after `bytes_max`.
 
-    Give them and the position behind the last one. At least one entry is given, however large.
+    Return them and the position behind the last one. There is at least one, however large.
     """
-    number, position = place.number, place.position
+    file_number, position = start_at.number, start_at.position
     entries: list[Entry] = []
     unpack, checksum_of, size = FRAME_HEADER.unpack_from, crc32c, len(mapping)
     make = tuple.__new__  # half the time of calling `Entry`
-    taken, index = 0, place.index
+    taken, index = 0, start_at.index
     window, start, have = memoryview(b""), position, 0
     while index <= last and (taken < bytes_max or not entries):
-        at = position - start
-        if at + HEADER_BYTES > have:
-            window, start, at = _window(mapping, position, 2 * have, HEADER_BYTES), position, 0
+        offset = position - start
+        if offset + HEADER_BYTES > have:
+            window, start, offset = _window(mapping, position, 2 * have, HEADER_BYTES), position, 0
             have = len(window)
             if have < HEADER_BYTES:
-                raise _damaged(mapping, number, position, index, "the file ends")
-        fields = unpack(window, at)
-        body = at + HEADER_BYTES
-        if fields[0] != FRAME_MAGIC or checksum_of(window[at + 8 : body], salt) != fields[1]:
-            raise _damaged(mapping, number, position, index, "frame header")
+                raise _damage_error(mapping, file_number, position, index, "the file ends")
+        fields = unpack(window, offset)
+        body = offset + HEADER_BYTES
+        if fields[0] != FRAME_MAGIC or checksum_of(window[offset + 8 : body], salt) != fields[1]:
+            raise _damage_error(mapping, file_number, position, index, "frame header")
         end = body + fields[2]
         if fields[4] == ENTRY:
-            if fields[8] != index or fields[7] != number or start + end > size:
-                raise _damaged(mapping, number, position, index, "out of place")
+            if fields[8] != index or fields[7] != file_number or start + end > size:
+                raise _damage_error(mapping, file_number, position, index, "out of place")
             if index >= first:
                 if end > have:
-                    window, start = _window(mapping, position, 2 * have, end - at), position
-                    have, at, body, end = len(window), 0, HEADER_BYTES, end - at
+                    window, start = _window(mapping, position, 2 * have, end - offset), position
+                    have, offset, body, end = len(window), 0, HEADER_BYTES, end - offset
                 payload = window[body:end]
                 if checksum_of(payload) != fields[3]:
-                    raise _damaged(mapping, number, position, index, "payload")
+                    raise _damage_error(mapping, file_number, position, index, "payload")
                 kind = _KINDS[fields[5] & FLAG_CONFIGURATION]
                 entries.append(make(Entry, (index, fields[9], kind, fields[12], payload)))
                 taken += fields[2]
@@ -232,12 +234,12 @@ def _window(mapping: Mapping, position: int, wanted: int, needed: int) -> memory
     return mapping.view(position, min(position + length, len(mapping)))
 
 
-def _damaged(
-    mapping: Mapping, number: int, position: int, index: int, what: str
+def _damage_error(
+    mapping: Mapping, file_number: int, position: int, index: int, what: str
 ) -> CorruptionError:
     return CorruptionError(
         "an entry is damaged",
-        file=number,
+        file=file_number,
         byte=position,
         index=index,
         found=repr(what),

@@ -96,7 +96,7 @@ class Rebuild:
 
     def file_header(self, header: FileHeader) -> None:
         """Take in what a file header says."""
-        self._reached(header.first_index - 1, header.time_us)
+        self._reach(header.first_index - 1, header.time_us)
 
     def frame(self, frame: Frame, file: Readable) -> str:
         """Take in a frame; return what is wrong with it, if it cannot be used."""
@@ -114,21 +114,21 @@ class Rebuild:
                 return self._old_gap(fields, decode_gap(frame.payload))
         except CorruptionError as error:
             return error.message
-        return self._reached(fields[8], fields[12], fields[9])
+        return self._reach(fields[8], fields[12], fields[9])
 
-    def damaged_payload(self, header: FrameHeader) -> None:
+    def take_damaged_payload(self, header: FrameHeader) -> None:
         """Take in a frame of which only the header is right."""
         if header.kind in (ENTRY, FrameKind.GAP):
             if header.kind == ENTRY:
-                self._reached(header.index - 1, header.time_us)
+                self._reach(header.index - 1, header.time_us)
             if header.index > self.last_index:
                 self._gap(header.index, header.term, header.time_us, self.lost)
         elif header.kind == FrameKind.HARD_STATE:
-            self._reached(header.index, header.time_us)
+            self._reach(header.index, header.time_us)
         elif header.flags & FLAG_RESET:
             self.broken = True
 
-    def saved(self) -> int:
+    def count_saved(self) -> int:
         """Count the entries that can be read in the copy, once everything was taken in."""
         self.lost.drop(self.mark.index)
         self.lost_before.drop(self.mark.index)
@@ -137,7 +137,7 @@ class Rebuild:
 
     def _entry(self, position: int, fields: Fields, file: Readable) -> str:
         index, term = fields[8], fields[9]
-        if problem := self._reached(index - 1, fields[12]):
+        if problem := self._reach(index - 1, fields[12]):
             return problem
         if fields[2] > HELD_BYTES_MAX:
             self._copy.put_large(fields, payload_chunks(file, position, fields[2]))
@@ -151,7 +151,7 @@ class Rebuild:
         return ""
 
     def _hard_state(self, fields: Fields, state: HardState) -> str:
-        problem = self._reached(fields[8], fields[12])
+        problem = self._reach(fields[8], fields[12])
         if state != self.hard_state:  # each file repeats it
             self._copy.put(hard_state_request(state), fields[12])
             self.hard_state = state
@@ -184,14 +184,14 @@ class Rebuild:
         return ""
 
     def _old_gap(self, fields: Fields, first: int) -> str:
-        if problem := self._reached(first - 1, fields[12]):
+        if problem := self._reach(first - 1, fields[12]):
             return problem
         if fields[8] < first:
             return f"gap from {first} to {fields[8]}"
         self._gap(fields[8], fields[9], fields[12], self.lost_before)
         return ""
 
-    def _reached(self, index: int, time_us: int, term: int | None = None) -> str:
+    def _reach(self, index: int, time_us: int, term: int | None = None) -> str:
         """Make up for what is damaged, knowing the index that the log had reached here."""
         if index < self.mark.index:
             return f"index {index} where {self.mark.index} was released"
@@ -217,7 +217,7 @@ class Rebuild:
         self._at(index, term)
 
     def _void(self, mark: Mark) -> None:
-        """Forget everything: the log goes on after a reset."""
+        """Forget everything: the log continues after a reset."""
         self.lost.cut(0)
         self.lost_before.cut(0)
         self._terms = [(0, 0)]

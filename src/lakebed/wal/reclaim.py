@@ -55,14 +55,14 @@ class Reclaimer:
         self._sealed = sealed
         self._guard = threading.Lock()
 
-    def sealed(self, number: int, size_bytes: int, last_index: int) -> None:
+    def add_sealed(self, file_number: int, size_bytes: int, last_index: int) -> None:
         """Take note of a file that the writer has left.
 
         A second note of the same file changes nothing.
         """
         with self._guard:
-            if not self._sealed or self._sealed[-1].number < number:
-                self._sealed.append(Sealed(number, size_bytes, last_index))
+            if not self._sealed or self._sealed[-1].number < file_number:
+                self._sealed.append(Sealed(file_number, size_bytes, last_index))
 
     def totals(self) -> tuple[int, int]:
         """Return count and bytes of the sealed files."""
@@ -72,7 +72,7 @@ class Reclaimer:
     def free(self, released: int) -> int | None:
         """Free what is wholly at or below `released`.
 
-        Give the number behind the last one freed, if any was.
+        Return the number of the file after the last one freed, if any was.
         """
         last_freed = 0
         with self._guard:

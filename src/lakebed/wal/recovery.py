@@ -2,7 +2,7 @@
 
 The decision is a pure table (`decide`), the same that docs/ARCHITECTURE.md prints:
 
-    what stands at the first bad place        proven?  last file?  verdict
+    what is at the first bad position         proven?  last file?  verdict
     nothing bad                               -        -           open
     zeros, short, bad checksum, residue       no       yes         torn tail
     zeros, short, bad checksum, residue       yes      any         corruption
@@ -10,8 +10,8 @@ The decision is a pure table (`decide`), the same that docs/ARCHITECTURE.md prin
     a valid frame out of its place            -        any         corruption
     the device cannot read it                 -        any         device error
 
-*Proven* means that a valid frame further on in the file was written when the bad place was already
-synced.
+*Proven* means that a valid frame further on in the file was written when the bad position was
+already synced.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Verdict(enum.Enum):
 def decide(ending: Ending, *, clean: bool, proven: bool, last_file: bool) -> Verdict:
     """Return the verdict for what a file's scan stopped at.
 
-    `clean`: nothing is missing where the scan stopped. In the last file: no frame of it stands
+    `clean`: nothing is missing where the scan stopped. In the last file: no frame of it is
     behind. In another: the next file continues it.
     """
     if ending is Ending.UNREADABLE:
@@ -174,7 +174,9 @@ class _Surveyor:
 
     def run(self) -> Survey:
         identity = read_identity(self.disk, self.layout)
-        reports = [self._header(number) for number in file_numbers(self.disk, self.layout)]
+        reports = [
+            self._header(file_number) for file_number in file_numbers(self.disk, self.layout)
+        ]
         if not reports:
             raise MissingFileError("the log has no WAL file", path=self.layout.wal)
         log_id = self._log_id(identity, reports)
@@ -193,8 +195,8 @@ class _Surveyor:
             _check_start(result, live[0])
         return result
 
-    def _header(self, number: int) -> FileReport:
-        path = self.layout.file(number)
+    def _header(self, file_number: int) -> FileReport:
+        path = self.layout.file(file_number)
         file = self.disk.open(path, Mode.READ)
         try:
             size = file.size()
@@ -203,7 +205,7 @@ class _Surveyor:
             raise from_os_error(error, "reading a file header", path) from error
         finally:
             file.close()
-        if header.number != number:
+        if header.number != file_number:
             raise CorruptionError(
                 "the content of the file does not match its name",
                 file=path,
@@ -214,7 +216,7 @@ class _Surveyor:
             raise CorruptionError(
                 "the file was cut short", file=path, byte=size, made_with=header.capacity_bytes
             )
-        return FileReport(number, path, size, header)
+        return FileReport(file_number, path, size, header)
 
     def _log_id(self, identity: uuid.UUID | None, reports: list[FileReport]) -> uuid.UUID:
         log_id = identity or reports[0].header.log_id
@@ -241,7 +243,7 @@ class _Surveyor:
     ) -> None:
         state, salt = result.state, salt_of(result.log_id)
         state.durable_through = HEADER_BYTES
-        scan = FileScan(file, number=report.number, salt=salt, parent=state.link)
+        scan = FileScan(file, file_number=report.number, salt=salt, parent=state.link)
         stop = self._replay(scan, report, state) or scan.stop
         state.link = scan.link
         report.used_bytes = stop.position
@@ -252,7 +254,9 @@ class _Surveyor:
             return
         proven, behind = False, 0
         if stop.ending not in (Ending.UNREADABLE, Ending.OUT_OF_PLACE):
-            headers = later_headers(file, number=report.number, salt=salt, start=stop.position + 1)
+            headers = later_headers(
+                file, file_number=report.number, salt=salt, start=stop.position + 1
+            )
             for position, header in headers:
                 proven = proven or header.durable_through > stop.position
                 behind = position + header.span - stop.position
@@ -262,7 +266,7 @@ class _Surveyor:
 
     def _replay(self, scan: FileScan, report: FileReport, state: LogState) -> Stop | None:
         """Apply a file's frames to the state; return the stop if one is out of order."""
-        run = _Run(report, state)
+        run = _EntryRun(report, state)
         since = 0
         for position, fields in scan.frames():
             if fields[4] == ENTRY:
@@ -286,7 +290,7 @@ class _Surveyor:
         return None
 
 
-class _Run:
+class _EntryRun:
     """Collects consecutive entries of one file, and hands them to the state in one go."""
 
     def __init__(self, report: FileReport, state: LogState) -> None:
@@ -299,7 +303,7 @@ class _Run:
         self.next_mark = 0
 
     def mark(self, position: int, fields: Fields) -> None:
-        """Remember where the next entry stands."""
+        """Remember the position of the next entry."""
         if self.report.first_time_us is None:
             self.report.first_time_us = fields[12]
         self.marks.append((self.next_index, position))
@@ -327,7 +331,7 @@ class _Run:
         if count:
             state, report, last = self.state, self.report, self.last
             state.entries.add(
-                number=report.number,
+                file_number=report.number,
                 first=self.first_index,
                 last=self.next_index - 1,
                 marks=self.marks,
@@ -388,9 +392,9 @@ def _last_run(reports: list[FileReport]) -> list[FileReport]:
     What is before was released and only half removed.
     """
     start = 0
-    for at in range(1, len(reports)):
-        if reports[at].number != reports[at - 1].number + 1:
-            start = at
+    for position in range(1, len(reports)):
+        if reports[position].number != reports[position - 1].number + 1:
+            start = position
     for report in reports[:start]:
         report.released = True
     return reports[start:]

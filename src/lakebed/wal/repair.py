@@ -23,19 +23,19 @@ _SYNCED = failpoints.define("wal.repair.synced")
 
 
 def cut_torn_tail(
-    disk: Disk, layout: Layout, file: File, number: int, position: int
+    disk: Disk, layout: Layout, file: File, file_number: int, position: int
 ) -> Path | None:
     """Keep the bytes from `position` on aside, replace them with zeros and sync.
 
-    Give where they are kept.
+    Return the path of the copy.
     """
     end = end_of_content(file, position)
-    kept = _keep(disk, layout, file, number, position, end) if end > position else None
+    kept = _keep(disk, layout, file, file_number, position, end) if end > position else None
     _KEPT.hit()
     zeros = bytes(limits.READ_CHUNK_BYTES)
-    for at in range(position, end, len(zeros)):
-        piece = memoryview(zeros)[: end - at]
-        write_all(file, [piece], at, len(piece))
+    for offset in range(position, end, len(zeros)):
+        piece = memoryview(zeros)[: end - offset]
+        write_all(file, [piece], offset, len(piece))
     _CUT.hit()
     # From here on no frame of the torn write can be taken for one that follows a new one.
     file.sync_data()
@@ -46,11 +46,11 @@ def cut_torn_tail(
     return kept
 
 
-def _keep(disk: Disk, layout: Layout, file: File, number: int, start: int, end: int) -> Path:
+def _keep(disk: Disk, layout: Layout, file: File, file_number: int, start: int, end: int) -> Path:
     """Copy bytes to the torn folder, durable before anything is cut."""
     disk.make_folder(layout.torn)
     _make_room(disk, layout)
-    path = _free_name(disk, layout, number, start)
+    path = _free_name(disk, layout, file_number, start)
     with write_atomically(disk, path) as copy:
         view = memoryview(bytearray(limits.READ_CHUNK_BYTES))
         for position in range(start, end, len(view)):
@@ -59,10 +59,10 @@ def _keep(disk: Disk, layout: Layout, file: File, number: int, start: int, end: 
     return path
 
 
-def _free_name(disk: Disk, layout: Layout, number: int, start: int) -> Path:
+def _free_name(disk: Disk, layout: Layout, file_number: int, start: int) -> Path:
     taken = set(disk.names(layout.torn))
     for attempt in range(len(taken) + 1):
-        name = f"{number:020d}-{start:012d}-{attempt}.torn"
+        name = f"{file_number:020d}-{start:012d}-{attempt}.torn"
         if name not in taken:
             break
     return layout.torn / name

@@ -39,9 +39,9 @@ class Waiter:
     """The group is published; set before anyone is woken."""
     next: Waiter | None = None
     gate: _thread.LockType | None = None
-    """Locked until it is finished; None if nobody waits for this one itself."""
+    """Locked until it is finished; None if no thread waits for this one."""
     abandoned = False
-    """Whoever waited at the gate is gone, so waking it means waking the next."""
+    """The thread that waited at the gate is gone, so waking it means waking the next."""
 
     def make_gate(self) -> None:
         """Make it possible to wait for this one."""
@@ -63,13 +63,13 @@ class Waiter:
         _unlock(gate)
 
     def abandon(self) -> None:
-        """Wait no more (Ctrl-C): whoever comes to wake this one must wake the next instead."""
+        """Stop waiting (Ctrl-C): a thread that comes to wake this one wakes the next instead."""
         self.abandoned = True
         if self.done:
             self.pass_on()
 
     def wake(self) -> None:
-        """Wake whoever waits for it; if nobody does, the next one that somebody waits for."""
+        """Wake the thread that waits for it; without one, the next that a thread waits for."""
         waiter: Waiter | None = self
         while waiter is not None:
             if waiter.gate is not None:
@@ -94,12 +94,12 @@ class Waiter:
                     raise self.error
                 answer = self.answer
                 future.set_result(self.value() if answer is None else answer())
-            except Exception as error:  # whatever it is, whoever waits must learn of it
+            except Exception as error:  # the waiting caller must receive any error
                 future.set_exception(error)
         self.future = None
 
     def value(self) -> object:
-        """Return what a future without an answer of its own is told."""
+        """Return the result of a future without a separate answer."""
         return None
 
 
@@ -147,8 +147,8 @@ class Request(Waiter):
 class OpenRequest(Request):
     """An entry that still grows while it waits for its turn, and is encoded when that comes.
 
-    `encode` closes it for further additions and gives its payload. Riders are added by whoever owns
-    it, until then.
+    `encode` closes it for further additions and returns its payload. Until then its owner adds
+    riders.
     """
 
     def __init__(self, encode: Callable[[], Sequence[Buffer]], *, term: int) -> None:
@@ -166,7 +166,7 @@ class OpenRequest(Request):
 
 
 def finish(group: list[Request]) -> None:
-    """Let everyone know that a group is finished. A second call does no harm.
+    """Wake the callers of a finished group. A second call does no harm.
 
     Two waiters are woken here, and each wakes the next but one. Waking all at once would have them
     all wake up only to queue for the interpreter's lock.
@@ -234,10 +234,10 @@ def _parts(payload: Buffer | Sequence[Buffer]) -> tuple[Sequence[Buffer], int]:
     length = 0
     for view in views:
         length += len(view)
-    return joined(views) if len(views) > _JOIN_ABOVE else views, length
+    return join_small(views) if len(views) > _JOIN_ABOVE else views, length
 
 
-def joined(buffers: Sequence[Buffer]) -> list[Buffer]:
+def join_small(buffers: Sequence[Buffer]) -> list[Buffer]:
     """Copy runs of small buffers together; leave large ones as they are."""
     parts: list[Buffer] = []
     small: list[Buffer] = []

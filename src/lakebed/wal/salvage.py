@@ -97,7 +97,7 @@ class SalvageReport:
     lost: list[tuple[int, int]] = field(default_factory=list)
     """First and last index of each run of entries that could not be saved."""
     lost_from: int | None = None
-    """Entries from this index on may be lost, nobody knows how many: the end is damaged."""
+    """Entries from this index on may be lost, an unknown number: the end is damaged."""
     lost_before: list[tuple[int, int]] = field(default_factory=list)
     """What was missing already, because the log had been salvaged before."""
     first_index: int = 1
@@ -142,14 +142,12 @@ def salvage(
         owner = living_owner(disk, original)
         if owner is not None:
             raise LockedError("the log is in use", path=original.root, **owner)
-        found = find_files(disk, original)
-        log_id = _log_id(found, original)
+        log = find_files(disk, original)
+        log_id = _log_id(log, original)
         disk.make_folder(copy.root)
         lock = take_lock(disk, copy)
         try:
-            return _Salvage(
-                disk=disk, found=found, log_id=log_id, layout=copy, progress=progress
-            ).run()
+            return _Salvage(disk=disk, log=log, log_id=log_id, layout=copy, progress=progress).run()
         finally:
             lock.release()
     except OSError as error:
@@ -170,21 +168,21 @@ def _check_empty(disk: Disk, copy: Layout) -> None:
         raise InvalidArgumentError("the folder is not empty", path=copy.root, found=names[0])
 
 
-def _log_id(found: FoundLog, original: Layout) -> uuid.UUID:
-    if not found.files and not found.foreign:
+def _log_id(log: FoundLog, original: Layout) -> uuid.UUID:
+    if not log.files and not log.foreign:
         raise MissingFileError("the log has no WAL file", path=original.wal)
-    if found.log_id is None:
+    if log.log_id is None:
         raise CorruptionError(
             "the log cannot be identified: the identity file and every file header are damaged",
             path=original.root,
         )
-    if not found.files:
+    if not log.files:
         raise ForeignFileError(
             "every WAL file belongs to another log",
-            file=found.foreign[0].path,
-            this_log=found.log_id,
+            file=log.foreign[0].path,
+            this_log=log.log_id,
         )
-    return found.log_id
+    return log.log_id
 
 
 @dataclass(frozen=True)
@@ -201,37 +199,37 @@ class _Salvage:
         self,
         *,
         disk: Disk,
-        found: FoundLog,
+        log: FoundLog,
         log_id: uuid.UUID,
         layout: Layout,
         progress: SalvageProgress | None,
     ) -> None:
         self.disk = disk
-        self.found = found
+        self.log = log
         self.layout = layout
         self.partial = _PartialLayout(layout.root)
         self.report = SalvageReport(log_id, layout.root)
-        self.report.skipped = [(file.path, file.problem) for file in found.foreign]
+        self.report.skipped = [(file.path, file.problem) for file in log.foreign]
         self.progress = progress
         self.done_bytes = 0
-        self.total_bytes = sum(file.size_bytes for file in found.files)
+        self.total_bytes = sum(file.size_bytes for file in log.files)
         self.link: int | None = 0
         self.before: FoundFile | None = None
         self.before_end = HEADER_BYTES
 
     def run(self) -> SalvageReport:
         make_folders(self.disk, self.partial)
-        headers = [file.header for file in self.found.files if file.header is not None]
+        headers = [file.header for file in self.log.files if file.header is not None]
         copy = Copy(
             self.disk,
             self.partial,
             self.report.log_id,
-            file_bytes=_usual_size(self.found.files),
+            file_bytes=_usual_size(self.log.files),
             time_us=headers[0].time_us if headers else 0,
         )
         try:
             rebuild = Rebuild(copy)
-            for file in self.found.files:
+            for file in self.log.files:
                 self._file(rebuild, file)
             copy.finish()
             self._fill_in(rebuild, copy)
@@ -241,91 +239,97 @@ class _Salvage:
         self._publish()
         return self.report
 
-    def _file(self, rebuild: Rebuild, found: FoundFile) -> None:
-        parent = self._begin(rebuild, found)
-        last = found is self.found.files[-1]
-        file = self.disk.open(found.path, Mode.READ)
+    def _file(self, rebuild: Rebuild, found_file: FoundFile) -> None:
+        parent = self._begin(rebuild, found_file)
+        last = found_file is self.log.files[-1]
+        file = self.disk.open(found_file.path, Mode.READ)
         try:
             readable = Forgiving(file)
             walk = FileWalk(
                 readable,
-                number=found.number,
+                file_number=found_file.number,
                 salt=salt_of(self.report.log_id),
                 parent=parent,
-                torn_allowed=last and not found.cut_short,
+                torn_allowed=last and not found_file.cut_short,
             )
-            frames = self._walk(rebuild, found, walk, readable)
+            frames = self._walk(rebuild, found_file, walk, readable)
         finally:
             file.close()
-        if found.header is None and not frames:
+        if found_file.header is None and not frames:
             rebuild.broken = True
-        self.link, self.before, self.before_end = walk.link, found, walk.end
-        self.done_bytes += found.size_bytes
+        self.link, self.before, self.before_end = walk.link, found_file, walk.end
+        self.done_bytes += found_file.size_bytes
         self._tell("copying", self.done_bytes, self.total_bytes)
 
-    def _begin(self, rebuild: Rebuild, found: FoundFile) -> int | None:
+    def _begin(self, rebuild: Rebuild, found_file: FoundFile) -> int | None:
         """Check a file's header and its position among the others; return its frames' parent."""
         before = self.before.number if self.before is not None else 0
-        if found.number != before + 1:
+        if found_file.number != before + 1:
             self.link, rebuild.broken = None, True
             if before:  # whether those before the first were released is known at the end
-                self.report.missing.append((before + 1, found.number - 1))
-        if found.problem:
-            self._damage(found, 0, 0 if found.header else HEADER_BYTES, found.problem)
-        if found.header is None:
+                self.report.missing.append((before + 1, found_file.number - 1))
+        if found_file.problem:
+            self._report_damage(
+                found_file, 0, 0 if found_file.header else HEADER_BYTES, found_file.problem
+            )
+        if found_file.header is None:
             return self.link
-        if found.cut_short:
-            capacity = found.header.capacity_bytes
-            self._damage(found, found.size_bytes, capacity, "the file was cut short")
-        if self.link is not None and self.link != found.header.parent:
+        if found_file.cut_short:
+            capacity = found_file.header.capacity_bytes
+            self._report_damage(
+                found_file, found_file.size_bytes, capacity, "the file was cut short"
+            )
+        if self.link is not None and self.link != found_file.header.parent:
             self._not_continued(rebuild)
-        rebuild.file_header(found.header)
-        return found.header.parent
+        rebuild.file_header(found_file.header)
+        return found_file.header.parent
 
     def _not_continued(self, rebuild: Rebuild) -> None:
         """Note that frames are missing at the end of the file before, unless that is known."""
         damages, before = self.report.damages, self.before
         if before is not None and not (damages and damages[-1].file == before.path):
-            self._damage(
+            self._report_damage(
                 before, self.before_end, self.before_end, "the next file does not continue it"
             )
         rebuild.broken = True
 
-    def _walk(self, rebuild: Rebuild, found: FoundFile, walk: FileWalk, readable: Forgiving) -> int:
+    def _walk(
+        self, rebuild: Rebuild, found_file: FoundFile, walk: FileWalk, readable: Forgiving
+    ) -> int:
         frames = 0
         for piece in walk.pieces():
             if isinstance(piece, Frame):
                 frames += 1
                 problem = rebuild.frame(piece, readable)
                 if problem:
-                    self._damage(found, piece.position, piece.position, problem)
+                    self._report_damage(found_file, piece.position, piece.position, problem)
                 if frames % _PROGRESS_EVERY_FRAMES == 0:
                     self._tell("copying", self.done_bytes + piece.position, self.total_bytes)
             elif isinstance(piece, Torn):
-                self.report.torn = TornTail(found.path, piece.position, rebuild.last_index + 1)
+                self.report.torn = TornTail(found_file.path, piece.position, rebuild.last_index + 1)
             else:
-                self._damaged(rebuild, found, piece)
+                self._take_damage(rebuild, found_file, piece)
         return frames
 
-    def _damaged(self, rebuild: Rebuild, found: FoundFile, piece: Damaged) -> None:
-        self._damage(found, piece.position, piece.end, piece.reason)
+    def _take_damage(self, rebuild: Rebuild, found_file: FoundFile, piece: Damaged) -> None:
+        self._report_damage(found_file, piece.position, piece.end, piece.reason)
         if piece.header is None:
             rebuild.broken = True
         else:
-            rebuild.damaged_payload(piece.header)
+            rebuild.take_damaged_payload(piece.header)
 
-    def _damage(self, found: FoundFile, start: int, end: int, reason: str) -> None:
-        self.report.damages.append(Damage(found.path, start, end, reason))
+    def _report_damage(self, found_file: FoundFile, start: int, end: int, reason: str) -> None:
+        self.report.damages.append(Damage(found_file.path, start, end, reason))
 
     def _fill_in(self, rebuild: Rebuild, copy: Copy) -> None:
         report = self.report
-        report.saved = rebuild.saved()
+        report.saved = rebuild.count_saved()
         report.lost, report.lost_before = list(rebuild.lost), list(rebuild.lost_before)
         report.lost_from = rebuild.last_index + 1 if rebuild.broken else None
         report.first_index, report.last_index = rebuild.mark.index + 1, rebuild.last_index
         report.hard_state, report.mark = rebuild.hard_state, rebuild.mark
         report.files, report.size_bytes = copy.files, copy.size_bytes
-        first = self.found.files[0]
+        first = self.log.files[0]
         if first.header is not None and first.header.first_index - 1 > report.mark.index:
             report.missing.insert(0, (1, first.number - 1))
 
@@ -352,7 +356,7 @@ class _Salvage:
         self.disk.rename(self.partial.wal, self.layout.wal)
         # From here on the folder is a log; before, it held one that was not whole.
         self.disk.sync_folder(self.layout.root)
-        write_identity(self.disk, self.layout, self.report.log_id, self.found.kind)
+        write_identity(self.disk, self.layout, self.report.log_id, self.log.kind)
 
     def _tell(self, doing: str, done: int, total: int) -> None:
         if self.progress is not None:

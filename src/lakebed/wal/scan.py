@@ -75,7 +75,7 @@ class FileScan:
         self,
         file: Readable,
         *,
-        number: int,
+        file_number: int,
         salt: int,
         parent: int,
         start: int = HEADER_BYTES,
@@ -87,7 +87,7 @@ class FileScan:
         """The payload of the frame just yielded, if it is not an entry."""
         self._file = file
         self._size = file.size()
-        self._number = number
+        self._number = file_number
         self._salt = salt
         self._buffer = memoryview(bytearray(chunk_bytes))
         self._base = start
@@ -101,33 +101,37 @@ class FileScan:
             self.stop = Stop(Ending.UNREADABLE, self._base, str(error), error)
 
     def _frames(self) -> Iterator[tuple[int, Fields]]:
-        buffer, number, salt = self._buffer, self._number, self._salt
+        buffer, file_number, salt = self._buffer, self._number, self._salt
         unpack, checksum_of = FRAME_HEADER.unpack_from, crc32c
-        at = 0
+        offset = 0
         while True:
-            if self._have - at < HEADER_BYTES:
-                self._refill(self._base + at)
-                at = 0
+            if self._have - offset < HEADER_BYTES:
+                self._refill(self._base + offset)
+                offset = 0
                 if self._have < HEADER_BYTES:
-                    return self._end(at, Ending.SHORT if any(buffer[: self._have]) else Ending.END)
-            fields: Fields = unpack(buffer, at)
+                    return self._end(
+                        offset, Ending.SHORT if any(buffer[: self._have]) else Ending.END
+                    )
+            fields: Fields = unpack(buffer, offset)
             checksum, length, payload_checksum = fields[1], fields[2], fields[3]
-            body = at + HEADER_BYTES
-            if fields[0] != FRAME_MAGIC or checksum_of(buffer[at + 8 : body], salt) != checksum:
-                return self._end(at, self._not_a_frame(at), "frame header")
-            if fields[7] != number or fields[11] != self.link or fields[4] not in KINDS:
-                return self._misplaced(at, fields)
+            body = offset + HEADER_BYTES
+            if fields[0] != FRAME_MAGIC or checksum_of(buffer[offset + 8 : body], salt) != checksum:
+                return self._end(offset, self._not_a_frame(offset), "frame header")
+            if fields[7] != file_number or fields[11] != self.link or fields[4] not in KINDS:
+                return self._end_misplaced(offset, fields)
             if fields[4] != ENTRY and length > limits.MARK_BYTES_MAX:
-                return self._end(at, Ending.OUT_OF_PLACE, f"payload of {length} bytes in a mark")
+                return self._end(
+                    offset, Ending.OUT_OF_PLACE, f"payload of {length} bytes in a mark"
+                )
             if self._base + body + length > self._size:
-                return self._end(at, Ending.SHORT, "payload goes beyond the file")
-            position, end = self._base + at, body + length
+                return self._end(offset, Ending.SHORT, "payload goes beyond the file")
+            position, end = self._base + offset, body + length
             if end <= self._have:
                 right = checksum_of(buffer[body:end]) == payload_checksum
                 after = (end + 63) & -64
             elif fields[4] != ENTRY:
                 self._refill(position)
-                at, body, end = 0, HEADER_BYTES, HEADER_BYTES + length
+                offset, body, end = 0, HEADER_BYTES, HEADER_BYTES + length
                 right = checksum_of(buffer[body:end]) == payload_checksum
                 after = (end + 63) & -64
             else:
@@ -139,16 +143,16 @@ class FileScan:
                 self.payload = buffer[body:end]
             self.link = checksum << 32 | payload_checksum
             yield position, fields
-            at = after
+            offset = after
 
     def _refill(self, position: int) -> None:
         self._base = position
         self._have = fill(self._file, self._buffer, position)
 
     def _across_chunks(self, body: int, length: int, payload_checksum: int) -> tuple[bool, int]:
-        """Verify a payload that goes on beyond the buffer.
+        """Verify a payload that continues beyond the buffer.
 
-        Give also where the next frame is in it.
+        Return also where the next frame is in it.
         """
         checksum = crc32c(self._buffer[body : self._have])
         rest = length - (self._have - body)
@@ -160,25 +164,25 @@ class FileScan:
             if rest == 0 or taken == 0:
                 return rest == 0 and checksum == payload_checksum, (taken + 63) & -64
 
-    def _not_a_frame(self, at: int) -> Ending:
-        zero = self._buffer[at : at + ALIGN] == END_BLOCK
+    def _not_a_frame(self, offset: int) -> Ending:
+        zero = self._buffer[offset : offset + ALIGN] == END_BLOCK
         return Ending.END if zero else Ending.BAD_CHECKSUM
 
-    def _misplaced(self, at: int, fields: Fields) -> None:
+    def _end_misplaced(self, offset: int, fields: Fields) -> None:
         if fields[7] < self._number:
-            return self._end(at, Ending.RESIDUE, f"frame of file {fields[7]}")
+            return self._end(offset, Ending.RESIDUE, f"frame of file {fields[7]}")
         if fields[7] > self._number:
-            return self._end(at, Ending.OUT_OF_PLACE, f"frame of file {fields[7]}")
+            return self._end(offset, Ending.OUT_OF_PLACE, f"frame of file {fields[7]}")
         if fields[11] != self.link:
-            return self._end(at, Ending.OUT_OF_PLACE, "parent is not the frame before")
-        return self._end(at, Ending.OUT_OF_PLACE, f"unknown kind {fields[4]}")
+            return self._end(offset, Ending.OUT_OF_PLACE, "parent is not the frame before")
+        return self._end(offset, Ending.OUT_OF_PLACE, f"unknown kind {fields[4]}")
 
-    def _end(self, at: int, ending: Ending, detail: str = "") -> None:
-        self.stop = Stop(ending, self._base + at, detail)
+    def _end(self, offset: int, ending: Ending, detail: str = "") -> None:
+        self.stop = Stop(ending, self._base + offset, detail)
 
 
 def later_headers(
-    file: Readable, *, number: int, salt: int, start: int
+    file: Readable, *, file_number: int, salt: int, start: int
 ) -> Iterator[tuple[int, FrameHeader]]:
     """Find valid frame headers of this file from `start` on, at any multiple of 64."""
     buffer = bytearray(limits.READ_CHUNK_BYTES)
@@ -186,10 +190,10 @@ def later_headers(
     position = (start + 63) & -64
     while (have := fill(file, view, position)) >= HEADER_BYTES:
         if not all_zero(buffer, have):
-            for at in _aligned(buffer, have):
-                header = decode_header(view[at : at + HEADER_BYTES], salt)
-                if header is not None and header.file_number == number:
-                    yield position + at, header
+            for offset in _find_aligned(buffer, have):
+                header = decode_header(view[offset : offset + HEADER_BYTES], salt)
+                if header is not None and header.file_number == file_number:
+                    yield position + offset, header
         position += have & -64
 
 
@@ -214,10 +218,10 @@ def end_of_content(file: Readable, start: int) -> int:
     return end
 
 
-def _aligned(buffer: bytearray, have: int) -> Iterator[int]:
+def _find_aligned(buffer: bytearray, have: int) -> Iterator[int]:
     """Find the frame magic at multiples of 64."""
-    at = buffer.find(FRAME_MAGIC_BYTES, 0, have)
-    while at >= 0:
-        if at % ALIGN == 0 and at + HEADER_BYTES <= have:
-            yield at
-        at = buffer.find(FRAME_MAGIC_BYTES, at + 1, have)
+    offset = buffer.find(FRAME_MAGIC_BYTES, 0, have)
+    while offset >= 0:
+        if offset % ALIGN == 0 and offset + HEADER_BYTES <= have:
+            yield offset
+        offset = buffer.find(FRAME_MAGIC_BYTES, offset + 1, have)

@@ -1,8 +1,8 @@
 """Verifying a log without owning it: what opening it would find, told as exactly as possible.
 
-`recovery.survey` is the judge. Here is added what only matters to somebody who looks from outside:
-the index at which a damaged file header or a missing file begins to hurt, and the end of a log that
-a living process is writing meanwhile.
+`recovery.survey` is the judge. This adds what matters to an observer:
+the first index that a damaged file header or a missing file affects, and the end of a log that a
+living process is writing at the same time.
 """
 
 from __future__ import annotations
@@ -69,45 +69,49 @@ def _verify(
     disk: Disk, layout: Layout, progress: Progress | None, owner: dict[str, object] | None
 ) -> Findings:
     try:
-        found = survey(disk, layout, progress)
+        survey_result = survey(disk, layout, progress)
     except StopError as stopped:
-        return _unsurveyed(disk, layout, stopped, owner)
-    verdict, error = found.verdict, found.error
-    if owner is not None and _end_moved(disk, found):
+        return _report_unreadable(disk, layout, stopped, owner)
+    verdict, error = survey_result.verdict, survey_result.error
+    if owner is not None and _end_moved(disk, survey_result):
         verdict, error = Verdict.OPEN, None
     if isinstance(error, MissingFileError):
-        error = _missing(disk, found, error)
-    return Findings(layout, verdict, found.log_id, found, error, owner)
+        error = _with_missing_files(disk, survey_result, error)
+    return Findings(layout, verdict, survey_result.log_id, survey_result, error, owner)
 
 
-def _unsurveyed(
+def _report_unreadable(
     disk: Disk, layout: Layout, error: StopError, owner: dict[str, object] | None
 ) -> Findings:
-    """Report a log of which a file header is bad, with the index where that begins to hurt."""
-    found = find_files(disk, layout)
+    """Report a log with a bad file header, with the first index that it affects."""
+    log = find_files(disk, layout)
     verdict = Verdict.DEVICE_ERROR if isinstance(error, DeviceError) else Verdict.CORRUPTION
-    index = _index_of(disk, found, error)
+    index = _index_of(disk, log, error)
     shown = error if index is None else type(error)(error.message, **error.facts, index=index)
-    return Findings(layout, verdict, found.log_id, None, shown, owner)
+    return Findings(layout, verdict, log.log_id, None, shown, owner)
 
 
-def _index_of(disk: Disk, found: FoundLog, error: StopError) -> int | None:
+def _index_of(disk: Disk, log: FoundLog, error: StopError) -> int | None:
     """Return the first index at risk from what is wrong at a file and byte, if it can be known."""
     path, byte = error.facts.get("file"), error.facts.get("byte", 0)
-    if not isinstance(path, Path) or not isinstance(byte, int) or found.log_id is None:
+    if not isinstance(path, Path) or not isinstance(byte, int) or log.log_id is None:
         return None
     match = _FILE_NAME.fullmatch(path.name)
-    if match is None or path not in {file.path for file in found.files}:
+    if match is None or path not in {file.path for file in log.files}:
         return None
-    return _index_at(disk, path, int(match.group(1)), found.log_id, byte)
+    return _index_at(disk, path, int(match.group(1)), log.log_id, byte)
 
 
-def _index_at(disk: Disk, path: Path, number: int, log_id: uuid.UUID, byte: int) -> int | None:
+def _index_at(disk: Disk, path: Path, file_number: int, log_id: uuid.UUID, byte: int) -> int | None:
     """Return the index of the first entry at or behind a byte, or the one after the last entry."""
     file = disk.open(path, Mode.READ)
     try:
         walk = FileWalk(
-            Forgiving(file), number=number, salt=salt_of(log_id), parent=None, torn_allowed=False
+            Forgiving(file),
+            file_number=file_number,
+            salt=salt_of(log_id),
+            parent=None,
+            torn_allowed=False,
         )
         following = None
         for piece in walk.pieces():
@@ -125,15 +129,17 @@ def _index_at(disk: Disk, path: Path, number: int, log_id: uuid.UUID, byte: int)
         file.close()
 
 
-def _missing(disk: Disk, found: Survey, error: MissingFileError) -> MissingFileError:
+def _with_missing_files(
+    disk: Disk, survey_result: Survey, error: MissingFileError
+) -> MissingFileError:
     """Return which files are missing, and from which index on, if there are files before them."""
-    before = [file for file in found.files if file.released]
-    first = next(file for file in found.files if not file.released)
+    before = [file for file in survey_result.files if file.released]
+    first = next(file for file in survey_result.files if not file.released)
     numbers = (before[-1].number if before else 0) + 1, first.number - 1
     facts = {**error.facts, "missing_files": _range(*numbers)}
     if before:
-        lost = _index_at(disk, before[-1].path, before[-1].number, found.log_id, 2**63)
-        facts["first_index_lost"] = max(lost or 1, found.state.mark.index + 1)
+        lost = _index_at(disk, before[-1].path, before[-1].number, survey_result.log_id, 2**63)
+        facts["first_index_lost"] = max(lost or 1, survey_result.state.mark.index + 1)
     return MissingFileError(error.message, **facts)
 
 
@@ -141,20 +147,20 @@ def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _end_moved(disk: Disk, found: Survey) -> bool:
+def _end_moved(disk: Disk, survey_result: Survey) -> bool:
     """Return whether a frame was written since, where the survey saw the log's end."""
-    last = found.files[-1]
-    in_last_file = found.error is None or found.error.facts.get("file") == last.path
-    if found.stop is None or not in_last_file:
+    last = survey_result.files[-1]
+    in_last_file = survey_result.error is None or survey_result.error.facts.get("file") == last.path
+    if survey_result.stop is None or not in_last_file:
         return False
     file = disk.open(last.path, Mode.READ)
     try:
         scan = FileScan(
             file,
-            number=last.number,
-            salt=salt_of(found.log_id),
-            parent=found.state.link,
-            start=found.stop.position,
+            file_number=last.number,
+            salt=salt_of(survey_result.log_id),
+            parent=survey_result.state.link,
+            start=survey_result.stop.position,
         )
         return next(scan.frames(), None) is not None
     finally:

@@ -5,7 +5,7 @@
 The first failed write or sync poisons the log. Nothing is retried, because after a failed sync the
 kernel may have dropped what it could not write and report success the next time. Every request of
 that group has an unknown outcome; everything after it is refused, and did not happen. Reading what
-was durable goes on. Only making the *next file* may fail without poison: nothing of the log was
+was durable continues. Only making the *next file* may fail without poison: nothing of the log was
 touched, so a full disk is an answer and not the end.
 """
 
@@ -124,10 +124,10 @@ class Writer:
         return following
 
     def _note_sealed(self, tail: Tail) -> None:
-        """Let the file that was left be freed, once the log goes on in the next one for good."""
+        """Allow the previous file to be freed, once the log is sure to continue in the next one."""
         left = self._left
         if left is not None and left[0] < tail.number:
-            self._reclaimer.sealed(*left)
+            self._reclaimer.add_sealed(*left)
             self._left = None
 
     def _sync(self, tail: Tail) -> Tail:
@@ -139,10 +139,10 @@ class Writer:
         self, before: Tail, written: Tail, group: list[Request], *, only_entries: bool
     ) -> None:
         """Enter a group's entries into the map; doing it twice gives the same map."""
-        number, position, last = before.number, before.position, before.last_index
+        file_number, position, last = before.number, before.position, before.last_index
         with self._guard:
             if only_entries and self._entries.grow(
-                number, last + 1, written.last_index, written.position
+                file_number, last + 1, written.last_index, written.position
             ):
                 return
             self._entries.truncate_above(last)
@@ -151,15 +151,15 @@ class Writer:
                 if request.kind == ENTRY:
                     run.append((request.index, position))
                 else:
-                    self._enter(number, run)
+                    self._enter(file_number, run)
                     run = []
                     self._publish_mark(request)
                 position += request.span
-            self._enter(number, run)
+            self._enter(file_number, run)
 
-    def _enter(self, number: int, run: list[tuple[int, int]]) -> None:
+    def _enter(self, file_number: int, run: list[tuple[int, int]]) -> None:
         if run:
-            self._entries.add(number=number, first=run[0][0], last=run[-1][0], marks=run)
+            self._entries.add(file_number=file_number, first=run[0][0], last=run[-1][0], marks=run)
 
     def _publish_mark(self, request: Request) -> None:
         if request.kind == FrameKind.TRUNCATE:
@@ -204,11 +204,11 @@ class Writer:
         """Poison the log for the group that failed; refuse every later one."""
         if self._told:
             return self._refuse(tail, group)
-        tail = self._poisoned(tail, group, error)
+        tail = self._poison(tail, group, error)
         self._told = True
         return tail
 
-    def _poisoned(self, tail: Tail, group: list[Request], error: OSError | LakebedError) -> Tail:
+    def _poison(self, tail: Tail, group: list[Request], error: OSError | LakebedError) -> Tail:
         self._counters.errors += 1
         if isinstance(error, OSError):
             self.poison = from_os_error(error, "writing the log", tail.file.path)

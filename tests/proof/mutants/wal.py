@@ -138,7 +138,7 @@ except OSError:
     Mutant(
         name="poison-not-set",
         breaks="after a failed write nothing more is acknowledged",
-        at="lakebed.wal.writer:Writer._poisoned",
+        at="lakebed.wal.writer:Writer._poison",
         changes=(instead("_log.error(...)", "self.poison = self._failure = None"),),
         tests=(f"{FAILING}::test_a_failed_sync_is_never_made_good_by_a_later_one",),
         seconds=5,
@@ -295,7 +295,7 @@ except OSError:
     Mutant(
         name="hard-state-not-carried",
         breaks="a node never forgets its vote",
-        at="lakebed.wal.appender:_carried",
+        at="lakebed.wal.appender:_frames_to_carry",
         changes=(never("$X != HardState()"),),
         tests=(f"{LOG}::test_the_latest_hard_state_wins_and_outlives_its_file",),
         seconds=5,
@@ -303,7 +303,7 @@ except OSError:
     Mutant(
         name="mark-not-carried",
         breaks="a release is never forgotten",
-        at="lakebed.wal.appender:_carried",
+        at="lakebed.wal.appender:_frames_to_carry",
         changes=(never("$X != Mark()"),),
         tests=(f"{PROMISES}::test_a_release_outlives_the_file_it_was_written_to",),
         seconds=5,
@@ -386,7 +386,7 @@ except OSError:
     Mutant(
         name="released-taken-for-lost",
         breaks="errors say what happened",
-        at="lakebed.wal.reader:Reader._lost",
+        at="lakebed.wal.reader:Reader._lost_error",
         changes=(drop("_check_range(...)"),),
         tests=(
             f"{PROMISES}::test_a_read_that_meets_a_change_says_so_and_not_that_the_log_is_damaged",
