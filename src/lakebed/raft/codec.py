@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgpack  # it ships no types
+from msgspec import msgpack
 
 from lakebed import limits
 from lakebed.errors import CorruptionError, FormatTooNewError, InvalidArgumentError
@@ -72,8 +72,7 @@ def decode_note(data: Buffer) -> Note:
 
 
 def _pack(fields: list[object]) -> bytes:
-    packed: bytes = msgpack.packb(fields)
-    return packed
+    return msgpack.encode(fields)
 
 
 def _unpack(data: Buffer, what: str, count: int) -> list[object]:
@@ -83,18 +82,11 @@ def _unpack(data: Buffer, what: str, count: int) -> list[object]:
         raise CorruptionError(f"{what} is too long", bytes=view.nbytes, bytes_max=_BYTES_MAX)
     raw = bytes(view)
     try:
-        fields = msgpack.unpackb(
-            raw,
-            max_array_len=MEMBERS_MAX,
-            max_str_len=0,
-            max_bin_len=0,
-            max_map_len=0,
-            max_ext_len=0,
-        )
+        fields = msgpack.decode(raw, type=list[object])
         canonical = _pack(fields) == raw
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptionError(f"{what} is not of its format", reason=repr(str(error))) from error
-    if not isinstance(fields, list) or not fields or type(fields[0]) is not int:
+    if not fields or type(fields[0]) is not int:
         raise CorruptionError(f"{what} is not of its format", reason="'no version'")
     if fields[0] > VERSION:
         raise FormatTooNewError(f"{what} has a newer format", version=fields[0], supported=VERSION)
