@@ -81,7 +81,11 @@ class Popen(subprocess.Popen[Any]):
 
 
 def run(
-    command: Sequence[str], *, capture_output: bool = False, check: bool = False, **options: Any
+    command: Sequence[str | os.PathLike[str]],
+    *,
+    capture_output: bool = False,
+    check: bool = False,
+    **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
     """Run a command to its end, as `subprocess.run` does."""
     text, timeout = options.pop("input", None), options.pop("timeout", None)

@@ -46,7 +46,7 @@ def run(code: str, *arguments: str) -> str:
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return str(done.stdout)
 
 
 def test_what_two_processes_wrote_is_committed_by_a_third_also_after_the_server_was_killed(
