@@ -41,7 +41,14 @@ def piece(log: lakebed.Log, *, start: int = 0) -> ScanPiece:
     """Return the whole topic as one piece."""
     plan = log.table("in").plan(start=start)
     ((_, end),) = log.offsets("in").values()
-    return ScanPiece("in", log.describe_topic("in").id, 0, start, end, plan.files)
+    return ScanPiece(
+        topic="in",
+        topic_id=log.describe_topic("in").id,
+        partition=0,
+        start=start,
+        until=end,
+        files=plan.files,
+    )
 
 
 def numbers(batches: Iterator[pa.RecordBatch]) -> list[int]:

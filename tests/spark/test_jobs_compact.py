@@ -254,7 +254,7 @@ def test_bits_are_packed_for_the_range_that_a_call_is_about() -> None:
     offsets = np.array([13, 14, 29, 37])
     flags = np.zeros(64, dtype=np.uint8)
     flags[offsets] = 1
-    packed = job._pack(np.packbits(flags, bitorder="little"), 0, 13, 38)
+    packed = job._pack(np.packbits(flags, bitorder="little"), first=0, base=13, end=38)
     survivors = Survivors.unpack(packed, base=13, end=38)
     assert survivors.count() == 4
     assert survivors.chosen(offsets).all()

@@ -65,7 +65,7 @@ def test_a_segment_that_was_merged_before_its_turn_is_no_damage(
         log.lake.gc(now=True)
         return check(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(job, "_checked", late)
+    monkeypatch.setattr(job, "_check_segments", late)
     report = lakebed.spark.verify(spark, log)
     assert report.fine
     assert (report.segments, report.gone) == (0, 1)

@@ -92,7 +92,10 @@ def test_a_large_hot_tail_is_read_by_tasks_of_its_own(monkeypatch: pytest.Monkey
 
 def spans(records: int, count: int) -> list[ScanPiece]:
     """Return as many pieces as there are partitions, each of so many records in memory."""
-    return [ScanPiece("t", 7, number, 0, records, ()) for number in range(count)]
+    return [
+        ScanPiece(topic="t", topic_id=7, partition=number, start=0, until=records, files=())
+        for number in range(count)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ class AsyncEmbeddedLog(AsyncLog):
         try:
             self._log.parts.writing.post(record, FutureReply(self._completions, future))
         except BaseException:
-            future.cancel()  # it is told by the exception, and by nothing else
+            future.cancel()  # the exception alone reports it
             raise
         return future
 
@@ -110,7 +110,7 @@ class AsyncEmbeddedLog(AsyncLog):
         """
         self._log._check_open()
         await self._admit()
-        # A thread checks and encodes; nobody holds one while the disk works.
+        # A thread checks and encodes; none is held while the disk works.
         posted = await self._run(self._log.parts.writing.append_batch_async, topic, rows, partition)
         return await asyncio.wrap_future(posted)
 
@@ -184,7 +184,7 @@ class AsyncEmbeddedLog(AsyncLog):
                 error: Exception | None = None
                 try:
                     await self._admit()
-                    count = len(self._waiting)  # whoever came meanwhile has waited enough
+                    count = len(self._waiting)  # those that came in the meantime have waited enough
                 except Exception as refusal:
                     error = refusal
                 for _ in range(count):

@@ -90,7 +90,7 @@ class AsyncProducer(AsyncClosing):
 
     def _follow(self, sent: Sent, future: asyncio.Future[Ack]) -> None:
         """Complete the future with the outcome of a record."""
-        # An error that nobody looked at is raised by `flush` and `close`, so it is not lost.
+        # An error that was not retrieved is raised by `flush` and `close`, so it is not lost.
         future.add_done_callback(_retrieve_error)
         sent.add_done_callback(lambda done: self._completions.settle(future, done.result))
 

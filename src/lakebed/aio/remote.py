@@ -286,7 +286,7 @@ class AsyncRemoteLog(AsyncLog):
             self._threads.close()
 
     def _end(self) -> None:
-        self._poster.shutdown()  # what was appended is on its way then
+        self._poster.shutdown()  # what was appended is in flight then
         self._log.close()
 
     # Inside
@@ -374,7 +374,7 @@ class AsyncRemoteProducer(AsyncProducer):
                         self._follow(outcome, future)
                     elif not future.done():
                         future.set_exception(outcome)
-                        future.exception()  # `flush` and `close` tell what nobody looked at
+                        future.exception()  # `flush` and `close` raise what was not retrieved
         finally:
             self._pump = None
 
@@ -384,7 +384,7 @@ def _send_all(sends: list[Callable[[], Sent]]) -> list[Sent | Exception]:
     for send in sends:
         try:
             outcomes.append(send())
-        except Exception as error:  # told to whoever sent it
+        except Exception as error:  # reported to the sender
             outcomes.append(error)
     return outcomes
 

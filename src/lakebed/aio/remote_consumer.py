@@ -142,7 +142,7 @@ class AsyncRemoteConsumer(AsyncConsumer):
     def _wake_request(self) -> None:
         """Make the server answer the request now; one call at a time does so."""
         if self._waking is None or self._waking.done():
-            with contextlib.suppress(ClosedError):  # closing wakes everybody
+            with contextlib.suppress(ClosedError):  # closing wakes all of them
                 self._waking = self._threads.waiting(self._remote._fetcher.wake)
 
     # The group

@@ -340,7 +340,7 @@ class ClassicGroup:
     def check_commit(self, member: str, instance: str | None, generation: int) -> int:
         """Return why a commit of offsets is refused; 0 if it is not.
 
-        Whoever is no member may commit while the group has none.
+        A client that is not a member may commit while the group has no members.
         """
         if generation < 0 and not member and not self.members:
             return codes.NONE

@@ -110,13 +110,17 @@ class Fetch:
                 yield batch
             low = log.offsets(piece.topic)[partition][0]
         except TopicNotFoundError as error:
-            lost = data_loss(piece.topic, piece.partition, start, until, reason=str(error))
+            lost = data_loss(
+                piece.topic, piece.partition, start=start, until=until, reason=str(error)
+            )
             if self._fail_on_data_loss:
                 raise lost from error
             _log.warning("records are left out: %s", lost)
             return
         if low > start and seen < until - start:
-            lost = data_loss(piece.topic, piece.partition, start, min(low, until), low=low)
+            lost = data_loss(
+                piece.topic, piece.partition, start=start, until=min(low, until), low=low
+            )
             if self._fail_on_data_loss:
                 raise lost
             _log.warning("records are left out: %s", lost)
@@ -127,8 +131,10 @@ def _after(batch: pa.RecordBatch, offset: int) -> int:
     return batch.column(_OFFSET)[-1].as_py() + 1 if batch.num_rows else offset
 
 
-def data_loss(topic: str, partition: int, start: int, until: int, **facts: object) -> DataLossError:
-    """Return the error that says which records are gone."""
+def data_loss(
+    topic: str, partition: int, *, start: int, until: int, **facts: object
+) -> DataLossError:
+    """Return the error for the offsets from `start` to `until`, which are gone."""
     return DataLossError(
         "records were removed before they were read",
         topic=topic,

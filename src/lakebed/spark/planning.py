@@ -28,7 +28,7 @@ WORTH_RECORDS: Final = 100_000
 """This many records are worth a separate task, as long as there are cores."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScanPiece:
     """A range of a partition that one task reads."""
 
@@ -57,7 +57,15 @@ def pieces(plan: ScanPlan, topic_id: int, ranges: Mapping[int, tuple[int, int]])
     for partition, (start, until) in sorted(ranges.items()):
         files = [file for file in plan.files if file.partition == partition]
         hot = [hot_range for hot_range in plan.hot if hot_range.partition == partition]
-        result += _of_partition(plan.topic, topic_id, partition, (start, until), files, hot)
+        whole = ScanPiece(
+            topic=plan.topic,
+            topic_id=topic_id,
+            partition=partition,
+            start=start,
+            until=until,
+            files=(),
+        )
+        result += _of_partition(whole, files, hot)
     return result
 
 
@@ -97,34 +105,29 @@ def _share_bytes(file: SealedFile) -> int:
 
 
 def _of_partition(
-    topic: str,
-    topic_id: int,
-    partition: int,
-    span: tuple[int, int],
-    files: Iterable[SealedFile],
-    hot: Iterable[HotRange],
+    whole: ScanPiece, files: Iterable[SealedFile], hot: Iterable[HotRange]
 ) -> list[ScanPiece]:
-    """Group consecutive files, and the offsets that no file holds, into pieces."""
-    start, until = span
+    """Group consecutive files, and the offsets that no file holds, into pieces of `whole`."""
+    until = whole.until
     pieces: list[ScanPiece] = []
     taken: list[SealedFile] = []
     size = records = 0
-    begin = start
+    begin = whole.start
     for file in sorted(files, key=lambda sealed: sealed.start):
         share = _share_bytes(file)
         count = file.until - file.start
         if taken and (size + share > PIECE_BYTES or records + count > PIECE_RECORDS):
-            pieces.append(ScanPiece(topic, topic_id, partition, begin, file.start, tuple(taken)))
+            pieces.append(replace(whole, start=begin, until=file.start, files=tuple(taken)))
             begin, taken, size, records = file.start, [], 0, 0
         taken.append(file)
         size, records = size + share, records + count
     end = max([begin, *(file.until for file in taken)])
     rest = max(0, until - min([until, *(hot_range.start for hot_range in hot)]))
     if taken and rest > PIECE_RECORDS // 4:
-        pieces.append(ScanPiece(topic, topic_id, partition, begin, end, tuple(taken)))
+        pieces.append(replace(whole, start=begin, until=end, files=tuple(taken)))
         begin, taken = end, []
     if begin < until:
-        last = ScanPiece(topic, topic_id, partition, begin, until, tuple(taken))
+        last = replace(whole, start=begin, files=tuple(taken))
         pieces += _split(last, math.ceil(last.records / PIECE_RECORDS)) if not taken else [last]
     return pieces
 

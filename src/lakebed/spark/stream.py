@@ -231,7 +231,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 next_offset = offsets.get(topic.name, {}).get(partition, 0)
                 if next_offset <= end:
                     continue
-                lost = data_loss(topic.name, partition, end, next_offset, end=end)
+                lost = data_loss(topic.name, partition, start=end, until=next_offset, end=end)
                 if self._options.fail_on_data_loss:
                     raise lost
                 _log.warning("the log has less than was read from it: %s", lost)

@@ -183,10 +183,10 @@ def existing_ranges(
     for partition, (low, end) in topic.bounds.items():
         start, until = starts[partition], min(ends[partition], end)
         if ends[partition] > end and fail_on_data_loss:
-            raise data_loss(topic.name, partition, end, ends[partition], end=end)
+            raise data_loss(topic.name, partition, start=end, until=ends[partition], end=end)
         if start < low and start < until:
             if fail_on_data_loss:
-                raise data_loss(topic.name, partition, start, min(low, until), low=low)
+                raise data_loss(topic.name, partition, start=start, until=min(low, until), low=low)
             start = low
         if start < until:
             ranges[partition] = (start, until)

@@ -138,7 +138,7 @@ class _Compaction:
     def _rewrite(self, part: PartitionCompaction, bits: Bits) -> None:
         begun = time.monotonic()
         for segments, base, end in _calls(part):
-            packed = _pack(bits, first_block(part) << BLOCK, base, end)
+            packed = _pack(bits, first=first_block(part) << BLOCK, base=base, end=end)
             self._done.append(
                 self._owner.rewrite_segments(self._topic, part.partition, segments, packed)
             )
@@ -189,7 +189,7 @@ def _calls(part: PartitionCompaction) -> Iterator[tuple[list[int], int, int]]:
     yield run, base, part.end
 
 
-def _pack(bits: Bits, first: int, base: int, end: int) -> bytes:
+def _pack(bits: Bits, *, first: int, base: int, end: int) -> bytes:
     """Return the bits from `base` to `end`, compressed; the first bit is of offset `first`."""
     around = bits[(base - first) >> 3 : (end - first + 7) >> 3]
     flags = np.unpackbits(around, bitorder="little")

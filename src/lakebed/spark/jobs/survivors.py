@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -111,7 +112,12 @@ def _pieces(info: TopicInfo, parts: Iterable[PartitionCompaction]) -> Iterator[S
 
 def _piece(info: TopicInfo, part: PartitionCompaction, files: Sequence[SealedFile]) -> ScanPiece:
     return ScanPiece(
-        info.name, info.id, part.partition, files[0].start, files[-1].until, tuple(files)
+        topic=info.name,
+        topic_id=info.id,
+        partition=part.partition,
+        start=files[0].start,
+        until=files[-1].until,
+        files=tuple(files),
     )
 
 
@@ -172,7 +178,7 @@ class _LastRecords:
         except UNREADABLE as error:
             _log.info("a file is read through the log's owner: file=%s %s", file.location, error)
         owner = Fetch(self.target, self.columns, fail_on_data_loss=True)
-        rest = ScanPiece(piece.topic, piece.topic_id, piece.partition, file.start, file.until, ())
+        rest = replace(piece, start=file.start, until=file.until, files=())
         for batch in owner.batches(rest):
             yield with_tombstones(batch)
 
