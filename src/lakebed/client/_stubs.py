@@ -25,7 +25,7 @@ from lakebed.reports.maintenance import (
 from lakebed.reports.stats import LogStats
 from lakebed.reports.topics import SegmentInfo, TopicInfo
 from lakebed.state.permissions import EVERYTHING
-from lakebed.topic.survivors import checked_survivors
+from lakebed.topic.survivors import check_survivors
 from lakebed.types import Secret, TableName
 
 
@@ -352,7 +352,7 @@ class RemoteLogStub:
             topic=topic_name(topic),
             partition=partition,
             segments=checked_segments(segments),
-            survivors=checked_survivors(survivors),
+            survivors=check_survivors(survivors),
         )
         return result
 

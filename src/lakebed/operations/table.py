@@ -81,7 +81,7 @@ from lakebed.reports.maintenance import (
 from lakebed.reports.stats import LogStats
 from lakebed.reports.topics import ScanPlan, SegmentInfo, TopicInfo
 from lakebed.state.permissions import Action
-from lakebed.topic.survivors import checked_survivors
+from lakebed.topic.survivors import check_survivors
 from lakebed.types import Secret, TopicPartition
 
 LOG, LAKE, DERIVED, ACCESS = Owner.LOG, Owner.LAKE, Owner.DERIVED, Owner.ACCESS
@@ -347,7 +347,7 @@ _ROWS: Final = (
         {
             **SEGMENT,
             "segments": Parameter((tuple,), checked_segments),
-            "survivors": Parameter((bytes,), checked_survivors),
+            "survivors": Parameter((bytes,), check_survivors),
         },
         RewriteReport,
         names=IN_TOPIC,
