@@ -240,12 +240,12 @@ def test_the_columns_of_a_segment_have_the_field_ids_of_the_page() -> None:
     listed = {
         name.strip("`"): int(number) for name, number, _ in rows("Segments", 3) if number.isdigit()
     }
-    numbered = schema.numbered_schema([pa.binary()])
+    numbered = schema.schema_with_ids([pa.binary()])
     assert listed == {each.name: int(each.metadata[schema.FIELD_ID]) for each in numbered}
     inside = numbered.field("headers").type
     ids = [int(each.metadata[schema.FIELD_ID]) for each in (inside.key_field, inside.item_field)]
     assert ids == [7, 8]
-    typed = schema.numbered_schema([pa.struct([("id", pa.int64())])]).field("value").type
+    typed = schema.schema_with_ids([pa.struct([("id", pa.int64())])]).field("value").type
     assert typed.field(0).metadata[schema.FIELD_ID] == b"9"
 
 

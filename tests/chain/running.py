@@ -10,7 +10,7 @@ from crc32c import crc32c
 from lakebed.chain.calls import Procedure
 from lakebed.chain.checkpoint import read_snapshot
 from lakebed.chain.driver import Driver
-from lakebed.chain.owner import Owner, found, take_over
+from lakebed.chain.owner import Owner, create_base, take_over
 from lakebed.chain.records import Base
 from lakebed.chain.slot import Encoded, Slot, SlotEntry, payloads
 from lakebed.chain.walk import Walker
@@ -44,7 +44,7 @@ class Bench:
     def __init__(self) -> None:
         self.store = SimulatedStore(random.Random(1), NO_FAULTS)
         self.driver = Driver(self.store)
-        self.run(found(LOG, Base()))
+        self.run(create_base(LOG, Base()))
 
     def run(self, procedure: Procedure[T]) -> T:
         """Run a procedure to its end."""

@@ -252,6 +252,6 @@ def test_fences_stay(bench: Bench) -> None:
 
 
 def test_a_log_is_created_once(bench: Bench) -> None:
-    from lakebed.chain.owner import found
+    from lakebed.chain.owner import create_base
 
-    assert bench.run(found(LOG, Base(index=7, snapshot="other"))) == Base()
+    assert bench.run(create_base(LOG, Base(index=7, snapshot="other"))) == Base()

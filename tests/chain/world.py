@@ -23,7 +23,7 @@ from crc32c import crc32c
 
 from lakebed.chain.calls import Call, Delete, Get, Pause, Procedure, Put, PutAll, PutIf, PutNew
 from lakebed.chain.checkpoint import read_snapshot, write_checkpoint
-from lakebed.chain.owner import Owner, found, removable, take_over
+from lakebed.chain.owner import Owner, create_base, removable, take_over
 from lakebed.chain.records import BASE, Base, decode_base
 from lakebed.chain.slot import Slot, SlotEntry, decode_slot, payloads, slot_name
 from lakebed.chain.walk import Walker
@@ -188,7 +188,7 @@ class Process:
 
     def _live(self) -> Generator[Call, Any, None]:
         world, random_ = self.world, self.world.generator
-        yield from found(LOG, Base())
+        yield from create_base(LOG, Base())
         walker = Walker(LOG, self)
         yield from walker.load()
         nonce = bytes([self.number, *self.incarnation.to_bytes(15, "big")])

@@ -25,7 +25,7 @@ from lakebed.lake import (
     write_segment,
 )
 from lakebed.lake.folder import LakeFolder
-from lakebed.lake.schema import numbered_schema
+from lakebed.lake.schema import schema_with_ids
 from lakebed.state.values import Segment
 from tests.lake.support import (
     ID,
@@ -242,7 +242,7 @@ def test_field_ids_follow_the_documented_order(tmp_path: Path) -> None:
 
 
 def test_field_ids_are_those_that_a_catalog_gives_a_new_table() -> None:
-    schema = pyarrow_to_schema(numbered_schema([TYPED.field("value").type]))
+    schema = pyarrow_to_schema(schema_with_ids([TYPED.field("value").type]))
     assert assign_fresh_schema_ids(schema) == schema
 
 
@@ -251,7 +251,7 @@ def test_a_field_added_anywhere_gets_the_next_id_and_leaves_the_others() -> None
     after = pa.struct({"a": pa.struct({"x": pa.int64(), "y": pa.int64()}), "b": pa.string()})
     ids = [
         {
-            name: pyarrow_to_schema(numbered_schema(values)).find_field(name).field_id
+            name: pyarrow_to_schema(schema_with_ids(values)).find_field(name).field_id
             for name in names
         }
         for values, names in (

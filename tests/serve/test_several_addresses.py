@@ -16,7 +16,7 @@ import pytest
 import lakebed
 import lakebed.aio
 from lakebed import ClientConfig, Log, ServeConfig
-from lakebed.client.address import meant_url, parse_addresses
+from lakebed.client.address import parse_addresses, url_of
 from lakebed.client.route import Route
 from lakebed.errors import (
     InvalidArgumentError,
@@ -100,9 +100,9 @@ def test_a_url_with_a_mistake_is_refused_before_a_connection_is_made(url: str) -
 
 
 def test_a_folder_that_looks_like_several_addresses_is_taken_for_a_mistake() -> None:
-    assert meant_url("a:4747,b:4747") == "lakebed://a:4747,b:4747"
-    assert meant_url("lakebed+tls:/a:1,[::1]:2") == "lakebed+tls://a:1,[::1]:2"
-    assert meant_url("a,b") == ""
+    assert url_of("a:4747,b:4747") == "lakebed://a:4747,b:4747"
+    assert url_of("lakebed+tls:/a:1,[::1]:2") == "lakebed+tls://a:1,[::1]:2"
+    assert url_of("a,b") == ""
 
 
 # The route

@@ -257,4 +257,4 @@ def test_bits_are_packed_for_the_range_that_a_call_is_about() -> None:
     packed = job._pack(np.packbits(flags, bitorder="little"), first=0, base=13, end=38)
     survivors = Survivors.unpack(packed, base=13, end=38)
     assert survivors.count() == 4
-    assert survivors.chosen(offsets).all()
+    assert survivors.contain(offsets).all()

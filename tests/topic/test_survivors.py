@@ -30,7 +30,7 @@ def test_what_was_packed_is_unpacked(base: int, count: int, chosen: set[int], at
     packed = pack_survivors(numbers(*wanted), base=base, end=end)
     survivors = Survivors.unpack(packed, base=base, end=end)
     every = np.arange(base, end, dtype=np.int64)
-    assert every[survivors.chosen(every)].tolist() == wanted
+    assert every[survivors.contain(every)].tolist() == wanted
     assert survivors.count() == len(wanted)
     assert survivors.between(base, at) == sum(each < at for each in wanted)
     assert survivors.between(at, end) == sum(each >= at for each in wanted)
@@ -39,7 +39,7 @@ def test_what_was_packed_is_unpacked(base: int, count: int, chosen: set[int], at
 def test_the_lowest_bit_of_the_first_byte_is_the_first_offset() -> None:
     survivors = Survivors.unpack(zstd(b"\x01\x02"), base=100, end=110)
     every = np.arange(100, 110, dtype=np.int64)
-    assert every[survivors.chosen(every)].tolist() == [100, 109]
+    assert every[survivors.contain(every)].tolist() == [100, 109]
 
 
 def test_more_bits_than_are_counted_at_a_time_are_counted() -> None:

@@ -108,9 +108,9 @@ class Driver:
     def _conditional(self, answer: Answer) -> Any:
         self.puts += 1
         if answer.cause is None:
-            self._succeeded()
+            self._note_success()
         else:
-            self._failed(answer.cause)
+            self._note_failure(answer.cause)
         return answer.outcome
 
     def _put(self, name: str, data: bytes, until: float | None) -> None:
@@ -132,20 +132,20 @@ class Driver:
             return self._pool
 
     def _repeat(self, attempt: Callable[[], T], until: float | None) -> T:
-        number = 0
+        attempts = 0
         while True:
             try:
                 result = attempt()
             except (StoreUnavailableError, StoreDeniedError, StoreNotFoundError) as error:
-                self._failed(error)
+                self._note_failure(error)
             else:
-                self._succeeded()
+                self._note_success()
                 return result
-            number += 1
-            self._pause(number, until)
+            attempts += 1
+            self._pause(attempts, until)
 
-    def _pause(self, number: int, until: float | None) -> None:
-        longest = min(PAUSE_SECONDS * 2 ** min(number - 1, 10), PAUSE_SECONDS_MAX)
+    def _pause(self, attempts: int, until: float | None) -> None:
+        longest = min(PAUSE_SECONDS * 2 ** min(attempts - 1, 10), PAUSE_SECONDS_MAX)
         if self._stopped.wait(longest * random.uniform(0.5, 1.0)):
             raise ClosedError("the object store is closed", uri=self.location)
         if until is not None and time.monotonic() > until:
@@ -153,10 +153,10 @@ class Driver:
                 "the object store does not answer", uri=self.location
             )
 
-    def _failed(self, error: LakebedError) -> None:
+    def _note_failure(self, error: LakebedError) -> None:
         self.failure = error
         if self.failing_since is None:
             self.failing_since = time.monotonic()
 
-    def _succeeded(self) -> None:
+    def _note_success(self) -> None:
         self.failure = self.failing_since = None

@@ -45,7 +45,7 @@ _BASE = failpoints.define("chain.base_moved")
 _REMOVED = failpoints.define("chain.slot_removed")
 
 
-def found(log_id: uuid.UUID, base: Base) -> Procedure[Base]:
+def create_base(log_id: uuid.UUID, base: Base) -> Procedure[Base]:
     """Create the first base of a log; return the one that it has, if it exists already."""
     other = yield from create(BASE, encode_base(base, log_id.bytes))
     return base if other is None else decode_base(other)
@@ -58,17 +58,17 @@ def take_over(walker: Walker, nonce: bytes, *, give_way: bool = False) -> Proced
     """
     while True:
         yield from walker.to_end()
-        number = walker.next_slot
+        slot_number = walker.next_slot
         fence = encode_fence(
             walker.log_id,
-            number,
+            slot_number,
             nonce=nonce,
             next_index=walker.next_index,
             previous=walker.digest,
         )
-        other = yield from create(slot_name(number), fence.data)
+        other = yield from create(slot_name(slot_number), fence.data)
         if other is not None:
-            if give_way and decode_slot(other, walker.log_id, number).kind is SlotKind.FENCE:
+            if give_way and decode_slot(other, walker.log_id, slot_number).kind is SlotKind.FENCE:
                 return None
             continue
         _FENCED.hit()
@@ -77,8 +77,8 @@ def take_over(walker: Walker, nonce: bytes, *, give_way: bool = False) -> Proced
             yield from walker.load()
             continue
         _VERIFIED.hit()
-        walker.accept(number, fence.digest, walker.next_index)
-        return Owner(walker.log_id, number, nonce, walker)
+        walker.accept(slot_number, fence.digest, walker.next_index)
+        return Owner(walker.log_id, slot_number, nonce, walker)
 
 
 class _Position(NamedTuple):
@@ -152,7 +152,7 @@ class Owner:
             _PARTS.hit()
         other = yield from create(slot_name(slot.number), encoded.data)
         if other is not None:
-            self.fenced = _lost(other, self.log_id, slot.number)
+            self.fenced = _lost_error(other, self.log_id, slot.number)
             raise self.fenced
         _SLOT.hit()
         if encoded.parts:
@@ -166,7 +166,7 @@ class Owner:
         """Return a base for a snapshot of everything up to `index`, which is in the chain."""
         if index >= self.next_index:
             raise AssertionError(f"entry {index} is not in the chain, which ends before")
-        last = max(place for place, end in enumerate(self._ends) if end[0] <= index)
+        last = max(position for position, end in enumerate(self._ends) if end[0] <= index)
         _, slot, digest = self._ends[last]
         del self._ends[:last]
         terms = tuple(item for item in self._terms if item[1] <= index)
@@ -195,19 +195,19 @@ class Owner:
 
     def remove(self, last: int) -> Procedure[None]:
         """Remove the slots up to `last`, which the base in reserve includes. Fences stay."""
-        for number in range(self.removed + 1, last + 1):
-            parts = self._parts.pop(number, [])
-            if number <= self.term:  # another owner's: a fence, a void one, or data
-                stored: Versioned | None = yield Get(slot_name(number))
+        for slot_number in range(self.removed + 1, last + 1):
+            parts = self._parts.pop(slot_number, [])
+            if slot_number <= self.term:  # another owner's: a fence, a void one, or data
+                stored: Versioned | None = yield Get(slot_name(slot_number))
                 if stored is None:
                     continue
-                slot = decode_slot(stored.data, self.log_id, number)
+                slot = decode_slot(stored.data, self.log_id, slot_number)
                 if not removable(slot):
                     continue
                 parts = [part_name(slot, position) for position in range(len(slot.parts))]
             for name in parts:
                 yield Delete(name)
-            yield Delete(slot_name(number))
+            yield Delete(slot_name(slot_number))
             _REMOVED.hit()
         self.removed = max(self.removed, last)
 
@@ -221,7 +221,7 @@ def removable(slot: Slot) -> bool:
     return slot.kind is not SlotKind.FENCE
 
 
-def _lost(other: bytes, log_id: uuid.UUID, number: int) -> NotOwnerError:
+def _lost_error(other: bytes, log_id: uuid.UUID, slot_number: int) -> NotOwnerError:
     """Build the error of an owner that found another's slot in its place."""
-    slot = decode_slot(other, log_id, number)
-    return NotOwnerError("another process has taken over the log", term=slot.term, slot=number)
+    slot = decode_slot(other, log_id, slot_number)
+    return NotOwnerError("another process has taken over the log", term=slot.term, slot=slot_number)

@@ -35,17 +35,17 @@ class ReadAhead:
         if match is None:
             return self._store.get(name)
         waiting = self._waiting.pop(name, None)
-        found = waiting.result() if waiting is not None else None
-        if found is None:
-            found = self._store.get(name)
-        if found is None:
+        stored = waiting.result() if waiting is not None else None
+        if stored is None:
+            stored = self._store.get(name)
+        if stored is None:
             self._waiting.clear()
         else:
             self._read_ahead(match[1], int(match[2], 16))
-        return found
+        return stored
 
-    def _read_ahead(self, prefix: str, number: int) -> None:
-        for following in range(number + 1, number + 1 + self._slots):
+    def _read_ahead(self, prefix: str, slot_number: int) -> None:
+        for following in range(slot_number + 1, slot_number + 1 + self._slots):
             name = prefix + slot_name(following)
             if name not in self._waiting:
                 self._waiting[name] = self._pool.submit(self._store.get, name)

@@ -71,7 +71,7 @@ class SlotEntry(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A piece of a body that is an object of its own."""
+    """A piece of a body that is a separate object."""
 
     length: int
     checksum: int
@@ -100,9 +100,9 @@ class Slot:
         return self.first_index + len(self.entries) - 1
 
 
-def slot_name(number: int) -> str:
+def slot_name(slot_number: int) -> str:
     """Return the name of a slot's object."""
-    return f"wal/{number:016x}"
+    return f"wal/{slot_number:016x}"
 
 
 def part_name(slot: Slot, position: int) -> str:
@@ -121,17 +121,19 @@ class Encoded(NamedTuple):
 
 
 def encode_fence(
-    log_id: uuid.UUID, number: int, *, nonce: bytes, next_index: int, previous: bytes
+    log_id: uuid.UUID, slot_number: int, *, nonce: bytes, next_index: int, previous: bytes
 ) -> Encoded:
     """Build the fence of an owner, whose term is the fence's number."""
     kind = SlotKind.FENCE
-    slot = Slot(number, number, kind, nonce, next_index, previous, (), (), 0, b"", memoryview(b""))
+    slot = Slot(
+        slot_number, slot_number, kind, nonce, next_index, previous, (), (), 0, b"", memoryview(b"")
+    )
     return _encode(log_id, slot, [])
 
 
 def encode_data(
     log_id: uuid.UUID,
-    number: int,
+    slot_number: int,
     *,
     term: int,
     nonce: bytes,
@@ -154,7 +156,7 @@ def encode_data(
         cuts = list(_cut(pieces, part_bytes))
         parts = tuple(Part(len(cut), crc32c(cut)) for cut in cuts)
     slot = Slot(
-        number=number,
+        number=slot_number,
         term=term,
         kind=SlotKind.DATA,
         nonce=nonce,
@@ -224,9 +226,9 @@ def _head(log_id: uuid.UUID, slot: Slot, checksum: int) -> bytes:
     )
 
 
-def decode_slot(data: bytes, log_id: uuid.UUID, number: int) -> Slot:
+def decode_slot(data: bytes, log_id: uuid.UUID, slot_number: int) -> Slot:
     """Read a slot and verify all but its payloads; raise an error that names it."""
-    facts = {"slot": number, "name": slot_name(number)}
+    facts = {"slot": slot_number, "name": slot_name(slot_number)}
     if len(data) < _HEAD.size or data[:4] != MAGIC:
         raise CorruptionError("an object is not a slot of a log", **facts)
     (_, version, kind, log, slot, term, nonce, first, previous, count, parts, body, checksum) = (
@@ -245,7 +247,7 @@ def decode_slot(data: bytes, log_id: uuid.UUID, number: int) -> Slot:
         raise ForeignFileError(
             "a slot belongs to another log", log=uuid.UUID(bytes=log), expected=log_id, **facts
         )
-    if slot != number:
+    if slot != slot_number:
         raise CorruptionError("a slot has the number of another", number=slot, **facts)
     table_end = count * _ENTRY.size
     start = end + (-end % _ALIGNMENT)
@@ -273,13 +275,13 @@ def decode_slot(data: bytes, log_id: uuid.UUID, number: int) -> Slot:
 def payloads(slot: Slot, body: memoryview) -> Iterator[tuple[int, SlotEntry, memoryview]]:
     """Return index, entry and payload of each entry, each payload verified."""
     position = 0
-    for number, entry in enumerate(slot.entries):
+    for index, entry in enumerate(slot.entries):
         payload = body[position : position + entry.length]
         if len(payload) != entry.length or crc32c(payload) != entry.checksum:
             raise CorruptionError(
                 "an entry of a slot does not have its checksum",
                 slot=slot.number,
-                index=slot.first_index + number,
+                index=slot.first_index + index,
             )
-        yield slot.first_index + number, entry, payload
+        yield slot.first_index + index, entry, payload
         position += entry.length + (-entry.length % _ALIGNMENT)

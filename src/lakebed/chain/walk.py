@@ -115,12 +115,12 @@ class Walker:
             return False
         return base.slot <= self.base.slot or self.seen.get(base.slot) == base.digest
 
-    def accept(self, number: int, digest: bytes, next_index: int) -> None:
+    def accept(self, slot_number: int, digest: bytes, next_index: int) -> None:
         """Move behind a slot."""
-        if number == self.base.slot and digest != self.base.digest:
-            raise CorruptionError("the chain does not lead to its base", slot=number)
-        self.digest = self.seen[number] = digest
-        self.next_slot = number + 1
+        if slot_number == self.base.slot and digest != self.base.digest:
+            raise CorruptionError("the chain does not lead to its base", slot=slot_number)
+        self.digest = self.seen[slot_number] = digest
+        self.next_slot = slot_number + 1
         # A snapshot may include the first entries of the slot behind its base.
         self.next_index = max(self.next_index, next_index)
 

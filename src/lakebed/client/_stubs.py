@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakebed.api.arguments import checked_segments
+from lakebed.api.arguments import check_segments
 from lakebed.api.reads import microseconds
 from lakebed.operations.requests import as_list, topic_name, topic_name_or_none
 from lakebed.reports.access import EXPIRES_MS, DenialInfo, GrantInfo, RuleInfo, TokenInfo
@@ -25,7 +25,7 @@ from lakebed.reports.maintenance import (
 from lakebed.reports.stats import LogStats
 from lakebed.reports.topics import SegmentInfo, TopicInfo
 from lakebed.state.permissions import EVERYTHING
-from lakebed.topic.survivors import checked_survivors
+from lakebed.topic.survivors import check_survivors
 from lakebed.types import Secret, TableName
 
 
@@ -351,8 +351,8 @@ class RemoteLogStub:
             "rewrite_segments",
             topic=topic_name(topic),
             partition=partition,
-            segments=checked_segments(segments),
-            survivors=checked_survivors(survivors),
+            segments=check_segments(segments),
+            survivors=check_survivors(survivors),
         )
         return result
 

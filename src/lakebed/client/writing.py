@@ -146,8 +146,8 @@ class RemoteWriting(LogWriter):
     def doubt(self, topic: str | int, error: LakebedError | None) -> None:
         """Look at a topic again before the next record, if a refusal may come from a change."""
         if isinstance(error, STALE_TOPIC_ERRORS):
-            known = self._topics.topic(topic) if isinstance(topic, int) else None
-            self._topics.forget(str(topic) if known is None else known.name)
+            topic_state = self._topics.topic(topic) if isinstance(topic, int) else None
+            self._topics.forget(str(topic) if topic_state is None else topic_state.name)
 
     def _doubting(self, topic: str | int, item: Item) -> Item:
         """Have a topic doubted before whoever waits for a batch is told that it was refused."""

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.api.arguments import checked_segments
+from lakebed.api.arguments import check_segments
 from lakebed.config import TopicConfig
 from lakebed.engine.checkpoint import Checkpointer
 from lakebed.engine.compaction import checked_compaction, holds_of
@@ -43,7 +43,7 @@ from lakebed.lake.segment_reader import SegmentReader
 from lakebed.reports.maintenance import RewriteReport
 from lakebed.state.commands import ReplaceSegments
 from lakebed.state.values import Partition, Segment, Topic
-from lakebed.topic.compaction import repeated_keys
+from lakebed.topic.compaction import count_repeated_keys
 from lakebed.topic.retention import compactable, plan_merge
 from lakebed.topic.survivors import Offsets, Survivors
 
@@ -79,7 +79,7 @@ class CompactionRewrite:
             topic = self._core.topic(key[0])
             if topic is None:
                 raise _stale(key, "the topic is gone")
-            return self._rewrite(topic, key, checked_segments(segments), survivors)
+            return self._rewrite(topic, key, check_segments(segments), survivors)
 
     def _rewrite(
         self, topic: Topic, key: Key, segments: tuple[int, ...], packed: bytes
@@ -128,7 +128,7 @@ class CompactionRewrite:
         for segment in old:
             for batch in self._reader.scan(*key, segment, columns=columns):
                 offsets = column_numbers(batch, "offset")
-                chosen = survivors.chosen(offsets)
+                chosen = survivors.contain(offsets)
                 kept = int(np.count_nonzero(chosen))
                 look.kept += kept
                 look.dropped += len(offsets) - kept
@@ -202,7 +202,7 @@ class CompactionRewrite:
         self, topic: Topic, key: Key, old: Sequence[Segment], survivors: Survivors
     ) -> Iterator[pa.RecordBatch]:
         for batch in self._rewriting.scan(topic, key, old):
-            chosen = survivors.chosen(column_numbers(batch, "offset"))
+            chosen = survivors.contain(column_numbers(batch, "offset"))
             yield batch if chosen.all() else batch.filter(pa.array(chosen))
 
     def _verify(self, key: Key, new: Sequence[Segment], survivors: Survivors) -> None:
@@ -231,9 +231,9 @@ class CompactionRewrite:
         found = 0
         keys: list[Any] = []
         for batch in self._reader.scan(*key, segment, columns=["offset", "key"]):
-            found += int(np.count_nonzero(survivors.chosen(column_numbers(batch, "offset"))))
+            found += int(np.count_nonzero(survivors.contain(column_numbers(batch, "offset"))))
             keys.append(batch.column("key"))
-        return found, repeated_keys(keys)
+        return found, count_repeated_keys(keys)
 
     def _swap(
         self, key: Key, old: Sequence[Segment], new: Sequence[Segment], compacted_to: int

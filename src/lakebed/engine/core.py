@@ -23,7 +23,7 @@ from lakebed.engine.ledger import Ledger
 from lakebed.engine.staging import Staging
 from lakebed.errors import LakebedError, PoisonedError, RejectedError
 from lakebed.host import Clock
-from lakebed.lake.schema import numbered_schema
+from lakebed.lake.schema import schema_with_ids
 from lakebed.state import commands
 from lakebed.state.commands import Command
 from lakebed.state.decision import GONE, Change, Decision, Dropped, Written
@@ -259,7 +259,7 @@ class Core:
         if columns is None:
             versions = range(1, key[1] + 1) or (0,)
             values = [self.schema(topic, version).field("value").type for version in versions]
-            columns = self._columns[key] = numbered_schema(values)
+            columns = self._columns[key] = schema_with_ids(values)
         return columns
 
     def staged(self, pending: Pending, schema: pa.Schema) -> Body:

@@ -27,7 +27,7 @@ from crc32c import crc32c
 from lakebed.chain.calls import Get, Procedure, Put
 from lakebed.chain.driver import Driver
 from lakebed.chain.lease import Hold, Watch, read
-from lakebed.chain.owner import Owner, found, take_over
+from lakebed.chain.owner import Owner, create_base, take_over
 from lakebed.chain.read_ahead import reading_ahead
 from lakebed.chain.records import BASE, Base, new_nonce
 from lakebed.chain.settle import create
@@ -254,7 +254,7 @@ def _found(
         base = driver.run(
             _first_base(wal, snapshots, uploads, staging), patience_seconds=_PATIENCE_SECONDS
         )
-        driver.run(found(wal.log_id, base), patience_seconds=_PATIENCE_SECONDS)
+        driver.run(create_base(wal.log_id, base), patience_seconds=_PATIENCE_SECONDS)
 
 
 def _first_base(

@@ -31,7 +31,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until a test moves it."""
+    """A clock that does not move until a test moves it."""
 
     def __init__(self, time_us: int = 1_700_000_000_000_000) -> None:
         self._time_us = time_us
@@ -46,7 +46,7 @@ class ManualClock:
         return self._time_us / 1_000_000
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self._time_us += int(seconds * 1_000_000)
 
     def jump(self, seconds: float) -> None:

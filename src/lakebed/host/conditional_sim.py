@@ -76,7 +76,7 @@ class SimulatedStore:
         self.objects.pop(name, None)
 
     def deliver_all(self) -> None:
-        """Let every delayed write arrive."""
+        """Deliver every delayed write."""
         while self._late:
             self._apply(self._late.pop(0))
 

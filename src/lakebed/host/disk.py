@@ -38,7 +38,7 @@ class Mapping(Protocol):
         ...
 
     def release(self, start: int, stop: int) -> None:
-        """Let go of the memory behind some bytes; who looks at them again gets them again."""
+        """Release the memory behind some bytes; they are read again when they are needed."""
         ...
 
     def __len__(self) -> int: ...
@@ -170,7 +170,7 @@ class Disk(Protocol):
         ...
 
     def lock_owner(self, path: Path) -> str | None:
-        """Return what the owner of a lock wrote about itself, or None if nobody holds it.
+        """Return what the owner of a lock wrote about itself, or None if no process holds it.
 
         Of a lock whose file was removed, the text is empty. Writes nothing.
         """
@@ -199,9 +199,9 @@ def _write_some(file: File, buffers: Sequence[Buffer], position: int) -> int:
 
 
 def _after(buffers: list[memoryview], written: int) -> list[memoryview]:
-    for number, view in enumerate(buffers):
+    for index, view in enumerate(buffers):
         if written < len(view):
-            return [view[written:], *buffers[number + 1 :]]
+            return [view[written:], *buffers[index + 1 :]]
         written -= len(view)
     return []
 

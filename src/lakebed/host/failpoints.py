@@ -86,7 +86,7 @@ def names() -> list[str]:
 
 def arm(text: str) -> None:
     """Arm points from the syntax above; an unknown name or action is refused."""
-    for item in filter(None, (each.strip() for each in text.split(";"))):
+    for item in filter(None, (part.strip() for part in text.split(";"))):
         match = _ITEM.fullmatch(item)
         if match is None:
             raise InvalidArgumentError(

@@ -38,11 +38,11 @@ class OpenDescriptors:
 
     def list(self) -> list[int]:
         """Return the open descriptors, that of the listing included."""
-        found: list[int] = []
+        descriptors: list[int] = []
         self._check(self._c.lseek(self._folder, 0, os.SEEK_SET))
         while size := self._check(self._c.getdents64(self._folder, self._buffer, _BUFFER_BYTES)):
-            found.extend(_numbers(self._buffer.raw[:size]))
-        return found
+            descriptors.extend(_numbers(self._buffer.raw[:size]))
+        return descriptors
 
     @contextlib.contextmanager
     def copy(self, fd: int) -> Iterator[int]:
@@ -64,19 +64,19 @@ class OpenDescriptors:
 
     def _check(self, result: int) -> int:
         if result < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), _FOLDER)
+            errno = ctypes.get_errno()
+            raise OSError(errno, os.strerror(errno), _FOLDER)
         return result
 
 
 def _numbers(entries: bytes) -> list[int]:
     """Return the names of directory entries that are numbers: all but `.` and `..`."""
-    found = []
+    numbers = []
     start = 0
     while start < len(entries):
         end = start + _LENGTH.unpack_from(entries, start + _LENGTH_AT)[0]
         name = entries[start + _ENTRY.size : end].partition(b"\0")[0]
         if name.isdigit():
-            found.append(int(name))
+            numbers.append(int(name))
         start = end
-    return found
+    return numbers

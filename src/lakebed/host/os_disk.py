@@ -226,7 +226,7 @@ class OsDisk:
         return descriptor
 
     def lock_owner(self, path: Path) -> str | None:
-        """Try a shared flock, which is given up at once: it fails only while somebody owns it."""
+        """Try a shared flock, which is given up at once: it fails only while it is owned."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:

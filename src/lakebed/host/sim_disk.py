@@ -170,7 +170,7 @@ class SimFile:
         """Write all buffers as one pending write."""
         data = b"".join(bytes(buffer) for buffer in buffers)
         self._inode.apply(_Write(position, data))
-        self._disk.called("write")
+        self._disk.note_call("write")
         return len(data)
 
     def map(self) -> SimMapping:
@@ -180,12 +180,12 @@ class SimFile:
     def sync_data(self) -> None:
         """Make contents and length durable."""
         self._inode.sync()
-        self._disk.called("sync_data")
+        self._disk.note_call("sync_data")
 
     def sync(self) -> None:
         """Make contents and length durable."""
         self._inode.sync()
-        self._disk.called("sync")
+        self._disk.note_call("sync")
 
     def drop_cache(self) -> None:
         """Nothing is cached."""
@@ -193,12 +193,12 @@ class SimFile:
     def truncate(self, length: int) -> None:
         """Resize, pending until synced."""
         self._inode.apply(_Resize(length))
-        self._disk.called("truncate")
+        self._disk.note_call("truncate")
 
     def preallocate(self, length: int) -> None:
         """Extend with zeros, pending until synced."""
         self._inode.apply(_Resize(max(length, self.size())))
-        self._disk.called("preallocate")
+        self._disk.note_call("preallocate")
 
     def close(self) -> None:
         """Nothing is held."""
@@ -247,7 +247,7 @@ class SimDisk:
         self._durable: dict[Path, _Inode] = {}
         self._pending: list[_NameChange] = []
 
-    def called(self, kind: str) -> None:
+    def note_call(self, kind: str) -> None:
         """Count a call that changed something and let the test look."""
         self.calls += 1
         if self.on_call is not None:
@@ -261,7 +261,7 @@ class SimDisk:
                 raise FileExistsError(17, "exists", str(path))
             inode = _Inode()
             self._change(_NameChange(path.parent, added=(path, inode)))
-            self.called("create")
+            self.note_call("create")
         if inode is None:
             raise FileNotFoundError(2, "no such file", str(path))
         return SimFile(self, path, inode)
@@ -276,14 +276,14 @@ class SimDisk:
         if inode is None:
             raise FileNotFoundError(2, "no such file", str(old))
         self._change(_NameChange(new.parent, added=(new, inode), removed=old))
-        self.called("rename")
+        self.note_call("rename")
 
     def remove(self, path: Path) -> None:
         """Remove, pending until the folder is synced."""
         if path not in self._seen:
             raise FileNotFoundError(2, "no such file", str(path))
         self._change(_NameChange(path.parent, removed=path))
-        self.called("remove")
+        self.note_call("remove")
 
     def _change(self, change: _NameChange) -> None:
         change.apply(self._seen)
@@ -299,14 +299,14 @@ class SimDisk:
             if change.folder == path:
                 change.apply(self._durable)
         self._pending = [change for change in self._pending if change.folder != path]
-        self.called("sync_folder")
+        self.note_call("sync_folder")
 
     def names(self, path: Path) -> list[str]:
         """List files and folders directly below `path`."""
         if path in self._seen:
             raise NotADirectoryError(20, "not a folder", str(path))
         below = [*self._seen, *self._folders]
-        return sorted({each.name for each in below if each.parent == path and each != path})
+        return sorted({child.name for child in below if child.parent == path and child != path})
 
     def lock(self, path: Path, owner: str, *, folder: bool = False) -> SimLock:  # noqa: ARG002
         """Lock in memory, where removing a file unlocks nothing."""

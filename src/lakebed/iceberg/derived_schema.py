@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from lakebed.errors import InvalidArgumentError, SchemaMismatchError, TableExistsError
-from lakebed.lake.schema import FIELD_ID, numbered_fields
+from lakebed.lake.schema import FIELD_ID, fields_with_ids
 from lakebed.reports.derived import (
     BUCKET,
     IS_CURRENT,
@@ -51,7 +51,7 @@ def table_schema(given: pa.Schema, kind: str, key: Sequence[str], buckets: int) 
         fields += [pa.field(*each) for each in _HISTORY]
     if kind != "append":
         fields.append(pa.field(BUCKET, pa.int32()))
-    schema = numbered_fields(fields)
+    schema = fields_with_ids(fields)
     _check_key(schema, key)
     return schema
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakebed.iceberg.parts import LakeParts
 from lakebed.iceberg.table_metadata import Registered
-from lakebed.lake.schema import numbered_schema
+from lakebed.lake.schema import schema_with_ids
 from lakebed.state.values import LOCAL, Partition, Segment, Topic
 
 
@@ -54,7 +54,7 @@ def contents_of(parts: LakeParts, topic: Topic) -> TableContents:
     columns = log.columns(topic)
     first = columns
     if len(topic.schemas) > 1:
-        first = numbered_schema([log.schema(topic, 1).field("value").type])
+        first = schema_with_ids([log.schema(topic, 1).field("value").type])
     return TableContents(topic.id, topic.name, columns, first, files, position, offsets)
 
 

@@ -126,10 +126,12 @@ class LakeFolder:
             if names is None:
                 yield folder
                 continue
-            number = int(topic)
+            topic_id = int(topic)
             for name in names:
                 match = _SEGMENT.fullmatch(name)
-                yield SegmentName(number, int(match[1]), int(match[2])) if match else folder / name
+                yield (
+                    SegmentName(topic_id, int(match[1]), int(match[2])) if match else folder / name
+                )
 
     def unfinished(self, path: Path) -> SegmentName | None:
         """Return the segment that a path from `listing` is an unfinished file of, if it is one."""

@@ -1,7 +1,7 @@
 """Key filters: which row groups cannot hold a key, without decoding their keys.
 
 Each row group's `key` column has a bloom filter in Parquet's format, made by the Parquet library.
-It stands in the segment's tail, under the tail's checksum. The footer does not name it, the
+It is in the segment's tail, under the tail's checksum. The footer does not name it, the
 segment's index does: other readers shall not use it, because DuckDB up to 1.5 hashes a key of bytes
 as it would print them, and then does not find it. A filter has two parts.
 
@@ -96,7 +96,7 @@ def probe(key: bytes) -> Probe:
 
 
 def blocks_of(stored: bytes) -> bytes | None:
-    """Return the blocks of a filter as it stands in the file, or None if it is not understood."""
+    """Return the blocks of a filter as it is in the file, or None if it is not understood."""
     match = _HEADER.match(stored)
     if match is None:
         return None
@@ -113,10 +113,10 @@ def may_hold(blocks: bytes, wanted: Probe) -> bool:
 
 
 def _zigzag(varint: bytes) -> int:
-    number = 0
-    for place, byte in enumerate(varint):
-        number |= (byte & 0x7F) << (7 * place)
-    return (number >> 1) ^ -(number & 1)
+    value = 0
+    for position, byte in enumerate(varint):
+        value |= (byte & 0x7F) << (7 * position)
+    return (value >> 1) ^ -(value & 1)
 
 
 # XXH64, seed 0. A single key is hashed for a lookup, so that plain Python is quick enough.
@@ -132,34 +132,34 @@ _LANES: Final = (_PRIME_1 + _PRIME_2 & _MASK, _PRIME_2, 0, -_PRIME_1 & _MASK)
 
 def xxh64(data: bytes) -> int:
     """Return the XXH64 hash of some bytes, with seed 0."""
-    length, place = len(data), 0
+    length, position = len(data), 0
     hashed = _PRIME_5
     if length >= 32:
         lanes = list(_LANES)
-        for place in range(0, length - 31, 32):
-            words = struct.unpack_from("<4Q", data, place)
+        for position in range(0, length - 31, 32):
+            words = struct.unpack_from("<4Q", data, position)
             lanes = [_round(lane, word) for lane, word in zip(lanes, words, strict=True)]
-        place += 32
+        position += 32
         turned = zip(lanes, (1, 7, 12, 18), strict=True)
-        hashed = sum(_rotated(lane, by) for lane, by in turned) & _MASK
+        hashed = sum(_rotate_left(lane, by) for lane, by in turned) & _MASK
         for lane in lanes:
             hashed = ((hashed ^ _round(0, lane)) * _PRIME_1 + _PRIME_4) & _MASK
-    return _avalanche(_rest(hashed + length & _MASK, data, place))
+    return _avalanche(_rest(hashed + length & _MASK, data, position))
 
 
-def _rest(hashed: int, data: bytes, place: int) -> int:
+def _rest(hashed: int, data: bytes, position: int) -> int:
     """Take in the bytes behind the last stripe of 32."""
-    while place + 8 <= len(data):
-        hashed ^= _round(0, int.from_bytes(data[place : place + 8], "little"))
-        hashed = (_rotated(hashed, 27) * _PRIME_1 + _PRIME_4) & _MASK
-        place += 8
-    if place + 4 <= len(data):
-        hashed ^= int.from_bytes(data[place : place + 4], "little") * _PRIME_1 & _MASK
-        hashed = (_rotated(hashed, 23) * _PRIME_2 + _PRIME_3) & _MASK
-        place += 4
-    for byte in data[place:]:
+    while position + 8 <= len(data):
+        hashed ^= _round(0, int.from_bytes(data[position : position + 8], "little"))
+        hashed = (_rotate_left(hashed, 27) * _PRIME_1 + _PRIME_4) & _MASK
+        position += 8
+    if position + 4 <= len(data):
+        hashed ^= int.from_bytes(data[position : position + 4], "little") * _PRIME_1 & _MASK
+        hashed = (_rotate_left(hashed, 23) * _PRIME_2 + _PRIME_3) & _MASK
+        position += 4
+    for byte in data[position:]:
         hashed ^= byte * _PRIME_5 & _MASK
-        hashed = _rotated(hashed, 11) * _PRIME_1 & _MASK
+        hashed = _rotate_left(hashed, 11) * _PRIME_1 & _MASK
     return hashed
 
 
@@ -170,8 +170,8 @@ def _avalanche(hashed: int) -> int:
 
 
 def _round(lane: int, word: int) -> int:
-    return _rotated((lane + word * _PRIME_2) & _MASK, 31) * _PRIME_1 & _MASK
+    return _rotate_left((lane + word * _PRIME_2) & _MASK, 31) * _PRIME_1 & _MASK
 
 
-def _rotated(number: int, by: int) -> int:
-    return (number << by | number >> (64 - by)) & _MASK
+def _rotate_left(value: int, by: int) -> int:
+    return (value << by | value >> (64 - by)) & _MASK

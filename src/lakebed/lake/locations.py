@@ -72,13 +72,13 @@ class Locations:
 
     def objects(self, state: State, topic: int) -> set[str]:
         """Return the location in the store of every segment that a topic has."""
-        found = state.topics.get(topic)
-        if found is None or not self.has_store:
+        topic_state = state.topics.get(topic)
+        if topic_state is None or not self.has_store:
             return set()
         return {
-            self.segment(topic, number, segment)
-            for number in range(found.partitions)
-            for segment in state.partitions.get((topic, number), Partition()).segments
+            self.segment(topic, partition, segment)
+            for partition in range(topic_state.partitions)
+            for segment in state.partitions.get((topic, partition), Partition()).segments
         }
 
     def is_segment(self, location: str, topic: int) -> bool:

@@ -38,8 +38,8 @@ class OpenSegment:
         """What the Parquet library made of the footer."""
         self.index = _index(path, segment, self.metadata)
         self.leaves: Final = [
-            self.metadata.schema.column(number).path.partition(".")[0]
-            for number in range(self.metadata.num_columns)
+            self.metadata.schema.column(column).path.partition(".")[0]
+            for column in range(self.metadata.num_columns)
         ]
         """The column that each chunk of a row group belongs to."""
         check_layout(path, self.index, tail, len(self.leaves))
@@ -60,52 +60,54 @@ class OpenSegment:
         """Return what is known of the keys of each row group without decoding them."""
         leaf = self.leaves.index("key")
         groups = range(len(self.index.row_groups))
-        keys = SegmentKeys(self._row_group_keys(number, leaf) for number in groups)
+        keys = SegmentKeys(self._row_group_keys(row_group, leaf) for row_group in groups)
         self._mapping.release(*self._tail)
         return keys
 
-    def chunk(self, number: int, leaf: int) -> Any:
+    def chunk(self, row_group: int, leaf: int) -> Any:
         """Return what the footer says of a column chunk: its statistics, its size."""
-        return self.metadata.row_group(number).column(leaf)
+        return self.metadata.row_group(row_group).column(leaf)
 
-    def decoded_bytes(self, number: int, names: Sequence[str]) -> int:
+    def count_decoded_bytes(self, row_group: int, names: Sequence[str]) -> int:
         """Estimate the size of a row group's columns once they are decoded."""
         return sum(
-            self.chunk(number, leaf).total_uncompressed_size
+            self.chunk(row_group, leaf).total_uncompressed_size
             for leaf, name in enumerate(self.leaves)
             if name in names
         )
 
-    def release(self, number: int) -> None:
-        """Let go of the memory behind a row group, which will not be decoded again soon."""
-        chunks = self.index.row_groups[number].chunks
+    def release(self, row_group: int) -> None:
+        """Release the memory behind a row group, which will not be decoded again soon."""
+        chunks = self.index.row_groups[row_group].chunks
         self._mapping.release(chunks[0].start, chunks[-1].start + chunks[-1].length)
 
     def columns(
-        self, number: int, names: Sequence[str], *, threads: bool = True
+        self, row_group: int, names: Sequence[str], *, threads: bool = True
     ) -> dict[str, pa.Array]:
         """Check and decode columns of a row group, each in a thread of the library if wanted."""
-        self._check(number, names)
+        self._check(row_group, names)
         try:
-            table = self._source().read_row_group(number, columns=list(names), use_threads=threads)
+            table = self._source().read_row_group(
+                row_group, columns=list(names), use_threads=threads
+            )
         except MemoryError:
             raise
         except (pa.ArrowException, OSError) as error:
-            raise self._undecodable(number) from error
-        if table.num_rows != self.index.row_groups[number].rows:
-            raise self._undecodable(number)
+            raise self._undecodable(row_group) from error
+        if table.num_rows != self.index.row_groups[row_group].rows:
+            raise self._undecodable(row_group)
         return {name: _whole(table.column(name)) for name in names}
 
-    def slices(self, number: int, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+    def slices(self, row_group: int, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """Check columns of a row group, and decode them so many rows at a time."""
-        self._check(number, names, sparing=True)
-        left = self.index.row_groups[number].rows
+        self._check(row_group, names, sparing=True)
+        left = self.index.row_groups[row_group].rows
         pieces: list[pa.RecordBatch] = []  # the library may give fewer rows than asked for
         try:
             for batch in self._source().iter_batches(
-                batch_size=rows, row_groups=[number], columns=list(names), use_threads=False
+                batch_size=rows, row_groups=[row_group], columns=list(names), use_threads=False
             ):
-                self.release(number)
+                self.release(row_group)
                 pieces.append(self.batch({name: batch.column(name) for name in names}))
                 if sum(piece.num_rows for piece in pieces) < min(rows, left):
                     continue
@@ -116,9 +118,9 @@ class OpenSegment:
         except MemoryError:
             raise
         except (pa.ArrowException, OSError) as error:
-            raise self._undecodable(number) from error
+            raise self._undecodable(row_group) from error
         if left:
-            raise self._undecodable(number)
+            raise self._undecodable(row_group)
 
     def _source(self) -> pq.ParquetFile:
         """Return a reader of the library, for one call: each is for one thread at a time."""
@@ -135,42 +137,42 @@ class OpenSegment:
             self._schemas[names] = schema
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
 
-    def _check(self, number: int, names: Sequence[str], *, sparing: bool = False) -> None:
+    def _check(self, row_group: int, names: Sequence[str], *, sparing: bool = False) -> None:
         """Check column chunks; `sparing` keeps little of the map in memory."""
-        chunks = self.index.row_groups[number].chunks
+        chunks = self.index.row_groups[row_group].chunks
         for leaf, name in enumerate(self.leaves):
-            if name not in names or (number, leaf) in self._checked:
+            if name not in names or (row_group, leaf) in self._checked:
                 continue
             start, length, checksum = chunks[leaf]
             step = limits.READ_CHUNK_BYTES if sparing else max(1, length)
-            found = 0
-            for place in range(start, start + length, step):
-                stop = min(place + step, start + length)
-                found = crc32c(self._data[place:stop], found)
+            actual = 0
+            for position in range(start, start + length, step):
+                stop = min(position + step, start + length)
+                actual = crc32c(self._data[position:stop], actual)
                 if sparing:
-                    self._mapping.release(place, stop)
-            if found != checksum:
-                raise damaged_chunk(self.path, start, length, name, number)
-            self._checked.add((number, leaf))
+                    self._mapping.release(position, stop)
+            if actual != checksum:
+                raise chunk_damage_error(self.path, start, length, name, row_group)
+            self._checked.add((row_group, leaf))
 
-    def _row_group_keys(self, number: int, leaf: int) -> RowGroupKeys:
-        chunk = self.chunk(number, leaf)
-        found, least, greatest, some = None, None, None, True
+    def _row_group_keys(self, row_group: int, leaf: int) -> RowGroupKeys:
+        chunk = self.chunk(row_group, leaf)
+        key_filter, least, greatest, some = None, None, None, True
         statistics = chunk.statistics
         if statistics is not None:
             if statistics.has_min_max:
                 least, greatest = statistics.min_raw, statistics.max_raw
-            rows = self.index.row_groups[number].rows
+            rows = self.index.row_groups[row_group].rows
             some = not (statistics.has_null_count and statistics.null_count == rows)
-        start, length = self.index.row_groups[number].key_filter
+        start, length = self.index.row_groups[row_group].key_filter
         if some and length:
-            found = blocks_of(bytes(self._data[start : start + length]))
-        return RowGroupKeys(found, least, greatest, some)
+            key_filter = blocks_of(bytes(self._data[start : start + length]))
+        return RowGroupKeys(key_filter, least, greatest, some)
 
-    def _undecodable(self, number: int) -> CorruptionError:
-        start = self.index.row_groups[number].chunks[0].start
+    def _undecodable(self, row_group: int) -> CorruptionError:
+        start = self.index.row_groups[row_group].chunks[0].start
         return CorruptionError(
-            "a row group cannot be decoded", path=self.path, byte=start, row_group=number
+            "a row group cannot be decoded", path=self.path, byte=start, row_group=row_group
         )
 
 
@@ -242,7 +244,9 @@ def check_layout(path: Path, index: SegmentIndex, tail: int, leaves: int) -> Non
         raise _disagrees(path, position)
 
 
-def damaged_chunk(path: Path, start: int, length: int, name: str, number: int) -> CorruptionError:
+def chunk_damage_error(
+    path: Path, start: int, length: int, name: str, row_group: int
+) -> CorruptionError:
     """Build the error for a column chunk that does not have its checksum."""
     return CorruptionError(
         "a column chunk is damaged",
@@ -250,7 +254,7 @@ def damaged_chunk(path: Path, start: int, length: int, name: str, number: int) -
         byte=start,
         length=length,
         column=name,
-        row_group=number,
+        row_group=row_group,
     )
 
 
@@ -263,7 +267,7 @@ def _metadata(path: Path, buffer: pa.Buffer) -> Any:
 
 def _index(path: Path, segment: Segment, metadata: Any) -> SegmentIndex:
     index = decode((metadata.metadata or {}).get(KEY.encode(), b""), path)
-    rows = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    rows = [metadata.row_group(row_group).num_rows for row_group in range(metadata.num_row_groups)]
     stated = (index.segment, index.base, index.end, [group.rows for group in index.row_groups])
     if stated != (segment.id, segment.base, segment.end, rows) or sum(rows) != segment.records:
         raise _disagrees(path, segment.file_bytes - segment.tail_bytes)

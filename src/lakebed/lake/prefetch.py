@@ -85,10 +85,10 @@ class Decoders:
                 return self._pool.submit(decode)
             except RuntimeError:
                 pass  # the interpreter is ending, and no thread can be given work any more
-        return _decoded(decode)
+        return _decode_now(decode)
 
 
-def _decoded(decode: Callable[[], pa.RecordBatch]) -> Future[pa.RecordBatch]:
+def _decode_now(decode: Callable[[], pa.RecordBatch]) -> Future[pa.RecordBatch]:
     """Decode in the calling thread."""
     future: Future[pa.RecordBatch] = Future()
     try:

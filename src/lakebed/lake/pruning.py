@@ -40,28 +40,28 @@ def may_match(
     `schema` is that of the reader, over which the predicate is bound; `names` are the columns in
     it.
     """
-    known = [known_of(opened, number, schema, names) for number in numbers]
-    may = _satisfiable(known, predicate, schema)
-    return [number for number, each in zip(numbers, may, strict=True) if each]
+    facts = [facts_of(opened, row_group, schema, names) for row_group in numbers]
+    may = _satisfiable(facts, predicate, schema)
+    return [row_group for row_group, possible in zip(numbers, may, strict=True) if possible]
 
 
-def known_of(
-    opened: OpenSegment, number: int, schema: pa.Schema, names: Sequence[str]
+def facts_of(
+    opened: OpenSegment, row_group: int, schema: pa.Schema, names: Sequence[str]
 ) -> pc.Expression:
     """Return an expression that is true of every record of a row group."""
-    known = _bounds(opened.index.row_groups[number])
+    facts = _bounds(opened.index.row_groups[row_group])
     if "key" in names:
         leaf = opened.leaves.index("key")
-        known += _of_leaf(opened, number, leaf, ("key",), pa.binary())
+        facts += _of_leaf(opened, row_group, leaf, ("key",), pa.binary())
     if "value" in names:
         value = schema.field("value").type
         leaf = opened.leaves.index("value")
         for path, kind, offset in _leaves(opened.value_type, value, ("value",), 0):
             if offset is None:
-                known.append(pc.field(*path).is_null())
+                facts.append(pc.field(*path).is_null())
             else:
-                known += _of_leaf(opened, number, leaf + offset, path, kind)
-    return functools.reduce(lambda all_known, each: all_known & each, known)
+                facts += _of_leaf(opened, row_group, leaf + offset, path, kind)
+    return functools.reduce(lambda all_known, fact: all_known & fact, facts)
 
 
 def _bounds(group: RowGroup) -> list[pc.Expression]:
@@ -77,14 +77,14 @@ def _between(field: pc.Expression, least: pa.Scalar, greatest: pa.Scalar) -> lis
 
 
 def _of_leaf(
-    opened: OpenSegment, number: int, leaf: int, path: Path, kind: pa.DataType
+    opened: OpenSegment, row_group: int, leaf: int, path: Path, kind: pa.DataType
 ) -> list[pc.Expression]:
     """Return what the statistics of a column chunk say."""
-    statistics = opened.chunk(number, leaf).statistics
+    statistics = opened.chunk(row_group, leaf).statistics
     if statistics is None or types.is_floating(kind):
         return []
     field = pc.field(*path)
-    rows = opened.index.row_groups[number].rows
+    rows = opened.index.row_groups[row_group].rows
     if statistics.has_null_count and statistics.null_count == rows:
         return [field.is_null()]
     if not statistics.has_min_max:
@@ -114,10 +114,10 @@ def _leaves(
         if not types.is_nested(wanted):
             yield path, wanted, offset
         return
-    for number, field in enumerate(wanted):
+    for index, field in enumerate(wanted):
         inner = (*path, field.name)
-        if number < stored.num_fields:
-            child = stored.field(number).type
+        if index < stored.num_fields:
+            child = stored.field(index).type
             yield from _leaves(child, field.type, inner, offset)
             offset += _width(child)
         else:
@@ -134,12 +134,12 @@ def _lacking(kind: pa.DataType, path: Path) -> Iterator[tuple[Path, pa.DataType,
 def _width(kind: pa.DataType) -> int:
     """Count the leaves of a type."""
     if types.is_nested(kind):
-        return sum(_width(kind.field(number).type) for number in range(kind.num_fields))
+        return sum(_width(kind.field(index).type) for index in range(kind.num_fields))
     return 1
 
 
 def _satisfiable(
-    known: Sequence[pc.Expression], predicate: pc.Expression, schema: pa.Schema
+    facts: Sequence[pc.Expression], predicate: pc.Expression, schema: pa.Schema
 ) -> Iterator[bool]:
     """Return of each expression whether a record can satisfy it and the predicate."""
     # Loaded late: most logs are never asked with a predicate, and importing lakebed stays quick.
@@ -148,13 +148,13 @@ def _satisfiable(
     nowhere = fs.LocalFileSystem()
     kind = dataset.ParquetFileFormat()
     pieces = [
-        kind.make_fragment(str(number), filesystem=nowhere, partition_expression=each)
-        for number, each in enumerate(known)
+        kind.make_fragment(str(index), filesystem=nowhere, partition_expression=fact)
+        for index, fact in enumerate(facts)
     ]
     files = dataset.FileSystemDataset(pieces, schema, kind, filesystem=nowhere)
     try:
         left = {piece.path for piece in files.get_fragments(filter=predicate)}
     except pa.ArrowException:
         # It has a part that cannot be worked out, such as a division by 0; the records will tell.
-        return (True for _ in known)
-    return (str(number) in left for number in range(len(known)))
+        return (True for _ in facts)
+    return (str(index) in left for index in range(len(facts)))

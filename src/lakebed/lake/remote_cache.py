@@ -30,7 +30,7 @@ from lakebed.errors import (
 from lakebed.host import Disk, File, Mode, failpoints, write_all
 from lakebed.host.store import ObjectStore
 from lakebed.lake.folder import UNFINISHED
-from lakebed.lake.open_segment import check_size, damaged_chunk, open_segment
+from lakebed.lake.open_segment import check_size, chunk_damage_error, open_segment
 from lakebed.state.values import Segment
 
 _RENAMED = failpoints.define("lake.fetched.renamed")
@@ -218,12 +218,12 @@ class RemoteCache:
 
     def _fetch_checked(self, name: str, unfinished: Path, segment: Segment) -> None:
         uri = self._store.uri(name)
-        for number in range(1, _TRIES + 1):
+        for attempt in range(1, _TRIES + 1):
             try:
                 self._download(name, unfinished, segment)
                 _check(self._disk, unfinished, segment)
             except CorruptionError as error:
-                if isinstance(error, MissingFileError) or number == _TRIES:
+                if isinstance(error, MissingFileError) or attempt == _TRIES:
                     raise _in_store(error, uri) from error
             else:
                 return
@@ -249,8 +249,8 @@ class RemoteCache:
 
     def _evict(self, kept: str | None) -> None:
         """Remove what was used least recently until the rest is within the bound."""
-        while (found := self._take_oldest(kept)) is not None:
-            name, entry = found
+        while (oldest := self._take_oldest(kept)) is not None:
+            name, entry = oldest
             try:
                 self._drop(name, entry)
             finally:
@@ -261,11 +261,11 @@ class RemoteCache:
     def _take_oldest(self, kept: str | None) -> tuple[str, _Entry] | None:
         """Return the next entry to evict, its guard held: later readers fetch it again."""
         with self._guard:
-            found = self._oldest(kept)
-            if found is not None:
-                found[1].guard.acquire()  # as in _leave
-                found[1].users += 1
-            return found
+            oldest = self._oldest(kept)
+            if oldest is not None:
+                oldest[1].guard.acquire()  # as in _leave
+                oldest[1].users += 1
+            return oldest
 
     def _oldest(self, kept: str | None) -> tuple[str, _Entry] | None:
         if self._counts["cached_bytes"] <= self._bytes_max:
@@ -282,8 +282,8 @@ class RemoteCache:
 
     def _count(self, **more: int) -> None:
         with self._guard:
-            for name, number in more.items():
-                self._counts[name] += number
+            for name, count in more.items():
+                self._counts[name] += count
 
 
 class _Target:
@@ -339,10 +339,10 @@ def _check(disk: Disk, path: Path, segment: Segment) -> None:
         contextlib.closing(disk.open(path, Mode.READ)) as file,
     ):
         data = file.map()
-    for number, group in enumerate(opened.index.row_groups):
+    for row_group, group in enumerate(opened.index.row_groups):
         for leaf, (start, length, checksum) in enumerate(group.chunks):
             if crc32c(data.view(start, start + length)) != checksum:
-                raise damaged_chunk(path, start, length, opened.leaves[leaf], number)
+                raise chunk_damage_error(path, start, length, opened.leaves[leaf], row_group)
 
 
 def _in_store(error: CorruptionError, uri: str) -> CorruptionError:

@@ -62,12 +62,12 @@ class RowGroupCache:
                 if missing:
                     group.columns.update(decode(missing))
                     group.decoded_bytes = _size(group.columns)
-                found = {name: group.columns[name] for name in names}
+                columns = {name: group.columns[name] for name in names}
         except BaseException:
             self._drop_empty(key, group)
             raise
         self._account(key, group, hit=not missing)
-        return found
+        return columns
 
     def forget(self, segment: int) -> None:
         """Drop the row groups of a segment."""

@@ -30,7 +30,7 @@ def row_groups(
     """
     pieces: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in _joined(batches, schema):
+    for batch in _join(batches, schema):
         row_bytes = _row_bytes(batch)
         position = 0
         while position < batch.num_rows:
@@ -78,13 +78,13 @@ def _table(pieces: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches(pieces, schema)
 
 
-def _joined(
+def _join(
     batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Return batches that have records; many small ones in a row become one."""
     small: list[pa.RecordBatch] = []
     size = 0
-    for batch in _checked(batches, schema):
+    for batch in _check_schemas(batches, schema):
         is_small = batch.num_rows < _SMALL_RECORDS
         if small and (not is_small or len(small) == _GATHER_BATCHES or size > ROW_GROUP_BYTES):
             yield from _table(small, schema).combine_chunks().to_batches()
@@ -98,19 +98,19 @@ def _joined(
         yield from _table(small, schema).combine_chunks().to_batches()
 
 
-def _checked(
+def _check_schemas(
     batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    known: pa.Schema | None = None
+    checked: pa.Schema | None = None
     for batch in batches:
-        if known is None or not batch.schema.equals(known):
+        if checked is None or not batch.schema.equals(checked):
             if batch.schema.names != schema.names or batch.schema.types != schema.types:
                 raise SchemaMismatchError(
                     "a batch does not have the columns of its segment",
                     expected=repr(str(schema.remove_metadata())),
                     found=repr(str(batch.schema.remove_metadata())),
                 )
-            known = batch.schema
+            checked = batch.schema
         for part in batch.to_batches() if isinstance(batch, pa.Table) else (batch,):
             if part.num_rows:
                 yield part

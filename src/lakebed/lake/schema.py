@@ -67,22 +67,22 @@ def file_schema(schema: pa.Schema) -> pa.Schema:
             )
     if all(FIELD_ID in (field.metadata or {}) for field in schema):
         return schema.remove_metadata()
-    return numbered_schema([schema.field("value").type])
+    return schema_with_ids([schema.field("value").type])
 
 
-def numbered_schema(values: Sequence[pa.DataType]) -> pa.Schema:
+def schema_with_ids(values: Sequence[pa.DataType]) -> pa.Schema:
     """Return the columns with field ids, of a topic whose value had these types in turn."""
     ids: dict[tuple[str, ...], int] = {}
     for value in values:
         _number(ids, (), list(segment_schema(value)))
-    return pa.schema([_numbered(field, ids, ()) for field in segment_schema(values[-1])])
+    return pa.schema([_add_ids(field, ids, ()) for field in segment_schema(values[-1])])
 
 
-def numbered_fields(fields: Sequence[pa.Field]) -> pa.Schema:
+def fields_with_ids(fields: Sequence[pa.Field]) -> pa.Schema:
     """Return columns with the field ids that a catalog gives to a new table."""
     ids: dict[tuple[str, ...], int] = {}
     _number(ids, (), list(fields))
-    return pa.schema([_numbered(field, ids, ()) for field in fields])
+    return pa.schema([_add_ids(field, ids, ()) for field in fields])
 
 
 def _number(ids: dict[tuple[str, ...], int], path: tuple[str, ...], fields: list[pa.Field]) -> None:
@@ -96,13 +96,13 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
     """Return the fields directly within a type."""
     if pa.types.is_map(kind):
         return [kind.key_field, kind.item_field]
-    return [kind.field(number) for number in range(kind.num_fields)]
+    return [kind.field(index) for index in range(kind.num_fields)]
 
 
-def _numbered(field: pa.Field, ids: dict[tuple[str, ...], int], path: tuple[str, ...]) -> pa.Field:
+def _add_ids(field: pa.Field, ids: dict[tuple[str, ...], int], path: tuple[str, ...]) -> pa.Field:
     path = (*path, field.name)
     field = _with_id(field, ids[path])
-    return _with_inside(field, [_numbered(each, ids, path) for each in _inside(field.type)])
+    return _with_inside(field, [_add_ids(child, ids, path) for child in _inside(field.type)])
 
 
 def without_ids(field: pa.Field) -> pa.Field:
@@ -110,7 +110,7 @@ def without_ids(field: pa.Field) -> pa.Field:
     return _rebuilt(field, _without_id)
 
 
-def chosen(columns: Iterable[str] | None) -> tuple[str, ...]:
+def choose_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
     """Return the columns asked for, in their fixed order; all if none are named."""
     if columns is None:
         return COLUMNS
@@ -144,13 +144,13 @@ def _leaves(schema: pa.Schema) -> list[Any]:
         pq.ParquetWriter(sink, schema).close()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatchError("a Parquet file cannot hold this type", reason=error) from error
-    found = pq.ParquetFile(pa.BufferReader(sink.getvalue())).metadata.schema
-    return [found.column(number) for number in range(len(found))]
+    columns = pq.ParquetFile(pa.BufferReader(sink.getvalue())).metadata.schema
+    return [columns.column(index) for index in range(len(columns))]
 
 
-def _with_id(field: pa.Field, number: int) -> pa.Field:
+def _with_id(field: pa.Field, field_id: int) -> pa.Field:
     kept = dict(field.metadata or {})
-    return field.with_metadata({**kept, FIELD_ID: str(number).encode()})
+    return field.with_metadata({**kept, FIELD_ID: str(field_id).encode()})
 
 
 def _without_id(field: pa.Field) -> pa.Field:
@@ -160,7 +160,7 @@ def _without_id(field: pa.Field) -> pa.Field:
 
 def _rebuilt(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field:
     """Apply `change` to a field, and to every field within it."""
-    return _with_inside(change(field), [_rebuilt(each, change) for each in _inside(field.type)])
+    return _with_inside(change(field), [_rebuilt(child, change) for child in _inside(field.type)])
 
 
 def _with_inside(field: pa.Field, inside: list[pa.Field]) -> pa.Field:

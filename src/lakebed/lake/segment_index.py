@@ -83,8 +83,8 @@ class SegmentIndex:
 def decode(document: bytes, path: Path) -> SegmentIndex:
     """Read a document back; `path` is for errors."""
     try:
-        found = json.loads(document)
-        version = int(found["format"])
+        fields = json.loads(document)
+        version = int(fields["format"])
         if version > FORMAT_VERSION:
             raise FormatTooNewError(
                 "the segment has a newer format",
@@ -92,29 +92,29 @@ def decode(document: bytes, path: Path) -> SegmentIndex:
                 version=version,
                 supported=FORMAT_VERSION,
             )
-        groups = tuple(_row_group(each) for each in found["row_groups"])
-        return SegmentIndex(found["segment"], found["base"], found["end"], groups)
+        groups = tuple(_row_group(group) for group in fields["row_groups"])
+        return SegmentIndex(fields["segment"], fields["base"], fields["end"], groups)
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptionError("a segment's index cannot be read", path=path) from error
 
 
-def _row_group(found: dict[str, object]) -> RowGroup:
-    chunks = found.pop("chunks")
+def _row_group(fields: dict[str, object]) -> RowGroup:
+    chunks = fields.pop("chunks")
     if not isinstance(chunks, list):
         raise TypeError("chunks is not a list")
-    start, length = _place(found.pop("key_filter", [0, 0]))
-    numbers = {str(name): int(str(value)) for name, value in found.items()}
+    start, length = _place(fields.pop("key_filter", [0, 0]))
+    numbers = {str(name): int(str(value)) for name, value in fields.items()}
     return RowGroup(
-        **numbers, chunks=tuple(ColumnChunk(*each) for each in chunks), key_filter=(start, length)
+        **numbers, chunks=tuple(ColumnChunk(*chunk) for chunk in chunks), key_filter=(start, length)
     )
 
 
-def _place(found: object) -> tuple[int, int]:
+def _place(value: object) -> tuple[int, int]:
     if (
-        not isinstance(found, list)
-        or [type(each) for each in found] != [int, int]
-        or min(found) < 0
+        not isinstance(value, list)
+        or [type(item) for item in value] != [int, int]
+        or min(value) < 0
     ):
         raise TypeError("a filter's place is not two numbers")
-    start, length = found
+    start, length = value
     return start, length

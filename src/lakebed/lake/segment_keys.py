@@ -43,7 +43,7 @@ class RowGroupKeys(NamedTuple):
     def size_bytes(self) -> int:
         """Return about how much memory it takes."""
         return _OVERHEAD_BYTES + sum(
-            len(each) for each in (self.filter, self.least, self.greatest) if each is not None
+            len(part) for part in (self.filter, self.least, self.greatest) if part is not None
         )
 
 
@@ -54,9 +54,9 @@ class SegmentKeys(tuple[RowGroupKeys, ...]):
 
     def candidates(self, wanted: Probe) -> list[int]:
         """Return the row groups that may hold a key, the last one first."""
-        found = [number for number, group in enumerate(self) if group.may_hold(wanted)]
-        found.reverse()
-        return found
+        candidates = [row_group for row_group, group in enumerate(self) if group.may_hold(wanted)]
+        candidates.reverse()
+        return candidates
 
 
 class KeysCache:
@@ -103,8 +103,8 @@ class KeysCache:
             self._ids.clear()
             self._bytes = 0
 
-    def _drop(self, place: int) -> None:
-        self._bytes -= _size(self._held.pop(self._ids.pop(place)))
+    def _drop(self, index: int) -> None:
+        self._bytes -= _size(self._held.pop(self._ids.pop(index)))
 
 
 def _size(keys: SegmentKeys) -> int:

@@ -24,7 +24,7 @@ from lakebed.lake.open_segment import OpenSegment, open_file, open_segment
 from lakebed.lake.prefetch import Decoders
 from lakebed.lake.remote_segments import RemoteSegments
 from lakebed.lake.row_group_cache import CacheStats, RowGroupCache
-from lakebed.lake.schema import chosen
+from lakebed.lake.schema import choose_columns
 from lakebed.lake.segment_keys import KeysCache, SegmentKeys
 from lakebed.lake.verification import verify_segment
 from lakebed.state.values import STORE, Segment
@@ -45,10 +45,10 @@ _Use = Callable[Concatenate["SegmentReader", int, int, Segment, _P], _T]
 
 
 def _recovering(use: _Use[_P, _T]) -> _Use[_P, _T]:
-    """Let a method begin again, once, if the damaged copy of its segment can be fetched again."""
+    """Repeat a method, once, if the damaged copy of its segment can be fetched again."""
 
     @functools.wraps(use)
-    def used(
+    def use_or_repeat(
         self: SegmentReader,
         topic: int,
         partition: int,
@@ -64,7 +64,7 @@ def _recovering(use: _Use[_P, _T]) -> _Use[_P, _T]:
                 raise
         return use(self, topic, partition, segment, *args, **options)
 
-    return used
+    return use_or_repeat
 
 
 class SegmentReader:
@@ -115,13 +115,13 @@ class SegmentReader:
                 max_records=max_records,
                 max_bytes=max_bytes,
             )
-        names = chosen(columns)
+        names = choose_columns(columns)
         if offset >= segment.end or not segment.records:
             return []
-        opened = self._opened(topic, partition, segment)
+        opened = self._open_segment(topic, partition, segment)
         batches: list[pa.RecordBatch] = []
-        for number in range(_row_group_at(opened, offset), len(opened.index.row_groups)):
-            batch = self._records_from(segment, opened, number, names, offset)
+        for row_group in range(_row_group_at(opened, offset), len(opened.index.row_groups)):
+            batch = self._records_from(segment, opened, row_group, names, offset)
             size_bytes = batch.nbytes
             count = _fitting(batch.num_rows, size_bytes, max_records, max_bytes)
             if count or not batches:
@@ -139,10 +139,10 @@ class SegmentReader:
         """Return the first offset whose timestamp is `time_us` or later, or None."""
         if not segment.records or time_us > segment.time_max_us:
             return None
-        opened = self._opened(topic, partition, segment)
-        for number, group in enumerate(opened.index.row_groups):
+        opened = self._open_segment(topic, partition, segment)
+        for row_group, group in enumerate(opened.index.row_groups):
             if group.time_max_us >= time_us:
-                batch = self._row_group(segment, opened, number, ("offset", "timestamp"))
+                batch = self._row_group(segment, opened, row_group, ("offset", "timestamp"))
                 late = column_numbers(batch, "timestamp") >= time_us
                 return int(column_numbers(batch, "offset")[int(np.argmax(late))])
         return None
@@ -151,21 +151,21 @@ class SegmentReader:
         self, topic: int, partition: int, segment: Segment, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Return every record, row group by row group; the cache is neither used nor filled."""
-        names = chosen(columns)
-        opened = self._opened(topic, partition, segment)
-        for number in range(len(opened.index.row_groups)):
-            yield opened.batch(opened.columns(number, names))
+        names = choose_columns(columns)
+        opened = self._open_segment(topic, partition, segment)
+        for row_group in range(len(opened.index.row_groups)):
+            yield opened.batch(opened.columns(row_group, names))
 
     @_recovering
     def open(self, topic: int, partition: int, segment: Segment) -> OpenSegment:
         """Open a segment for a scan, which reads it once: the map lasts as long as the scan."""
-        return self._opened(topic, partition, segment, keep=False)
+        return self._open_segment(topic, partition, segment, keep=False)
 
     def reopen(self, topic: int, partition: int, segment: Segment) -> OpenSegment | None:
         """Open a segment that a scan found damaged from another copy; None if there is none."""
         if not self.recover(topic, partition, segment):
             return None
-        return self._opened(topic, partition, segment, keep=False)
+        return self._open_segment(topic, partition, segment, keep=False)
 
     @_recovering
     def find(
@@ -183,26 +183,26 @@ class SegmentReader:
         Row groups that cannot hold the key are not touched. Of one that may, the keys are decoded
         and cached; if the key is there, the other columns up to its record, which are not.
         """
-        names = chosen(columns)
-        for number in self._segment_keys(topic, partition, segment).candidates(wanted):
-            opened = self._opened(topic, partition, segment)
-            if opened.index.row_groups[number].last < low:
+        names = choose_columns(columns)
+        for row_group in self._segment_keys(topic, partition, segment).candidates(wanted):
+            opened = self._open_segment(topic, partition, segment)
+            if opened.index.row_groups[row_group].last < low:
                 return None
-            keys = self._row_group(segment, opened, number, ("key",)).column("key")
+            keys = self._row_group(segment, opened, row_group, ("key",)).column("key")
             rows = np.flatnonzero(pc.equal(keys, wanted.key).fill_null(fill_value=False))
             if len(rows):
                 row = int(rows[-1])
-                if self._offset(segment, opened, number, row) < low:
+                if self._offset(segment, opened, row_group, row) < low:
                     return None
-                return _row(opened, number, names, row)
+                return _row(opened, row_group, names, row)
         return None
 
-    def _offset(self, segment: Segment, opened: OpenSegment, number: int, row: int) -> int:
+    def _offset(self, segment: Segment, opened: OpenSegment, row_group: int, row: int) -> int:
         """Return the offset of a row of a row group."""
-        group = opened.index.row_groups[number]
+        group = opened.index.row_groups[row_group]
         if group.dense:
             return group.first + row
-        offsets = self._row_group(segment, opened, number, ("offset",)).column("offset")
+        offsets = self._row_group(segment, opened, row_group, ("offset",)).column("offset")
         return int(offsets[row].as_py())
 
     @_recovering
@@ -214,7 +214,7 @@ class SegmentReader:
     @_recovering
     def metadata(self, topic: int, partition: int, segment: Segment) -> Any:
         """Return what the Parquet library knows of a segment's file."""
-        return self._opened(topic, partition, segment, keep=False).metadata
+        return self._open_segment(topic, partition, segment, keep=False).metadata
 
     def recover(self, topic: int, partition: int, segment: Segment) -> bool:
         """Fetch a damaged segment again, if it was fetched; return whether reading may go on."""
@@ -247,11 +247,11 @@ class SegmentReader:
     def _segment_keys(self, topic: int, partition: int, segment: Segment) -> SegmentKeys:
         keys = self._keys.get(segment.id)
         if keys is None:
-            keys = self._opened(topic, partition, segment).keys()
+            keys = self._open_segment(topic, partition, segment).keys()
             self._keys.put(segment.id, keys)
         return keys
 
-    def _opened(
+    def _open_segment(
         self, topic: int, partition: int, segment: Segment, *, keep: bool = True
     ) -> OpenSegment:
         with self._guard:
@@ -297,37 +297,37 @@ class SegmentReader:
         return True
 
     def _row_group(
-        self, segment: Segment, opened: OpenSegment, number: int, names: Sequence[str]
+        self, segment: Segment, opened: OpenSegment, row_group: int, names: Sequence[str]
     ) -> pa.RecordBatch:
         def decode(missing: Sequence[str]) -> dict[str, pa.Array]:
-            columns = opened.columns(number, missing)
-            opened.release(number)  # the cache has it now
+            columns = opened.columns(row_group, missing)
+            opened.release(row_group)  # the cache has it now
             return columns
 
-        return opened.batch(self._cache.get((segment.id, number), names, decode))
+        return opened.batch(self._cache.get((segment.id, row_group), names, decode))
 
     def _records_from(
         self,
         segment: Segment,
         opened: OpenSegment,
-        number: int,
+        row_group: int,
         names: Sequence[str],
         offset: int,
     ) -> pa.RecordBatch:
         """Return the records of a row group from `offset` on."""
-        group = opened.index.row_groups[number]
-        batch = self._row_group(segment, opened, number, names)
+        group = opened.index.row_groups[row_group]
+        batch = self._row_group(segment, opened, row_group, names)
         if offset <= group.first:
             return batch
         if group.dense:
             return batch.slice(offset - group.first)
-        offsets = column_numbers(self._row_group(segment, opened, number, ("offset",)), "offset")
+        offsets = column_numbers(self._row_group(segment, opened, row_group, ("offset",)), "offset")
         return batch.slice(int(np.searchsorted(offsets, offset)))
 
 
-def _row(opened: OpenSegment, number: int, names: Sequence[str], row: int) -> pa.RecordBatch:
-    """Return one row of a row group, decoding what stands before it and little behind it."""
-    for batch in opened.slices(number, names, _LOOKUP_ROWS):
+def _row(opened: OpenSegment, row_group: int, names: Sequence[str], row: int) -> pa.RecordBatch:
+    """Return one row of a row group, decoding what is before it and little behind it."""
+    for batch in opened.slices(row_group, names, _LOOKUP_ROWS):
         if row < batch.num_rows:
             return batch.slice(row, 1)
         row -= batch.num_rows

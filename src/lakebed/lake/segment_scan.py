@@ -44,8 +44,8 @@ Reopen = Callable[[], OpenSegment | None]
 def between(opened: OpenSegment, start: int, until: int) -> list[int]:
     """Return the row groups that have an offset from `start` up to, not including, `until`."""
     return [
-        number
-        for number, group in enumerate(opened.index.row_groups)
+        row_group
+        for row_group, group in enumerate(opened.index.row_groups)
         if group.last >= start and group.first < until
     ]
 
@@ -62,38 +62,39 @@ def pieces(
 ) -> Iterator[PendingDecode]:
     """Return row groups in pieces, cut to the offsets from `start` up to `until`, exclusive."""
     source = _Source(opened, reopen)
-    for number in numbers:
-        yield from _of_row_group(source, number, tuple(names), start, until, shape)
+    for row_group in numbers:
+        yield from _of_row_group(source, row_group, tuple(names), start, until, shape)
 
 
 def _of_row_group(
-    source: _Source, number: int, names: tuple[str, ...], start: int, until: int, shape: Shape
+    source: _Source, row_group: int, names: tuple[str, ...], start: int, until: int, shape: Shape
 ) -> Iterator[PendingDecode]:
     opened = source.opened
-    group = opened.index.row_groups[number]
+    group = opened.index.row_groups[row_group]
     cut = group.first < start or group.last >= until
     # Counting rows gives the offsets, unless a compaction has left gaps between them.
     read = ("offset", *names) if cut and not group.dense and "offset" not in names else names
 
-    def shaped(batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
+    def cut_and_shape(batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
         if cut:
             batch = _between(batch, group, row, start, until)
         return shape(batch if read is names else batch.select(list(names)))
 
-    size = opened.decoded_bytes(number, read)
+    size = opened.count_decoded_bytes(row_group, read)
     if size <= WHOLE_BYTES_MAX:
         yield PendingDecode(
-            size, lambda: shaped(source.use(lambda at: _whole(at, number, read)), 0)
+            size,
+            lambda: cut_and_shape(source.use(lambda segment: _whole(segment, row_group, read)), 0),
         )
         return
-    parts = _Parts(source, number, read, max(1, group.rows * PART_BYTES // size))
+    parts = _Parts(source, row_group, read, max(1, group.rows * PART_BYTES // size))
     for row in range(0, group.rows, parts.rows):
-        yield PendingDecode(PART_BYTES, lambda row=row: shaped(parts.at(row), row))  # type: ignore[misc]
+        yield PendingDecode(PART_BYTES, lambda row=row: cut_and_shape(parts.at(row), row))  # type: ignore[misc]
 
 
-def _whole(opened: OpenSegment, number: int, names: Sequence[str]) -> pa.RecordBatch:
-    batch = opened.batch(opened.columns(number, names, threads=False))
-    opened.release(number)
+def _whole(opened: OpenSegment, row_group: int, names: Sequence[str]) -> pa.RecordBatch:
+    batch = opened.batch(opened.columns(row_group, names, threads=False))
+    opened.release(row_group)
     return batch
 
 
@@ -124,29 +125,29 @@ class _Source:
         try:
             return decode(opened)
         except CorruptionError:
-            if not self._replaced(opened):
+            if not self._replace_copy(opened):
                 raise
         return decode(self.opened)
 
-    def _replaced(self, damaged: OpenSegment) -> bool:
+    def _replace_copy(self, damaged: OpenSegment) -> bool:
         """Return whether there is another copy now; it is looked for once."""
         with self._guard:
             reopen, self._reopen = self._reopen, None
-            found = None if reopen is None else reopen()
-            if found is not None:
-                self.opened = found
+            other_copy = None if reopen is None else reopen()
+            if other_copy is not None:
+                self.opened = other_copy
             return self.opened is not damaged
 
 
 class _Parts:
     """A row group that is decoded part by part, in order. Any thread may ask for any part."""
 
-    def __init__(self, source: _Source, number: int, names: tuple[str, ...], rows: int) -> None:
+    def __init__(self, source: _Source, row_group: int, names: tuple[str, ...], rows: int) -> None:
         self.rows: Final = rows
         """How many rows a part has; the last one may have fewer."""
         self._guard = threading.Lock()
         self._source = source
-        self._columns = (number, names, rows)
+        self._columns = (row_group, names, rows)
         self._decoding: tuple[OpenSegment, Iterator[pa.RecordBatch]] | None = None
         """The copy that is decoded, and the parts that are still to come; None after a failure."""
         self._row = 0

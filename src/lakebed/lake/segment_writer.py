@@ -136,7 +136,7 @@ class _Draft:
             raise
         try:
             index = self._index(tail_start, tail)
-            tail = _completed(tail, self._room(tail_start), index.encode())
+            tail = _complete(tail, self._room(tail_start), index.encode())
             write_all(self._file, [tail], tail_start, len(tail))
         except OSError as error:
             raise from_os_error(error, "writing a segment", self._file.path) from error
@@ -173,14 +173,14 @@ class _Draft:
         return _Facts(first, last, len(offsets), int(times.min()), int(times.max()))
 
     def _close(self) -> tuple[int, bytes]:
-        """Let the library write the tail into memory, with room for the index in it.
+        """Write the tail into memory by the library, with room for the index in it.
 
         Before that come the filters, which the library need not know of.
         """
         self._sink.hold()
         start = self._sink.tell()
-        for each in self._filters:
-            self._sink.write(each)
+        for key_filter in self._filters:
+            self._sink.write(key_filter)
         self._writer.add_key_value_metadata({KEY: self._room(start)})
         self._writer.close()
         return start, self._sink.held()
@@ -189,17 +189,19 @@ class _Draft:
         """Return a document as long as the index can get: every number has its most digits."""
         longest = ColumnChunk(tail_start, tail_start, 0xFFFFFFFF)
         groups = tuple(
-            RowGroup(*facts, (longest,) * self._leaves, place)
-            for facts, place in zip(self._facts, self._filter_places(tail_start), strict=True)
+            RowGroup(*facts, (longest,) * self._leaves, filter_place)
+            for facts, filter_place in zip(
+                self._facts, self._filter_places(tail_start), strict=True
+            )
         )
         return SegmentIndex(self._segment_id, self._base, self._end, groups).encode()
 
     def _filter_places(self, tail_start: int) -> list[tuple[int, int]]:
         """Return first byte and length of each row group's filter."""
         places = []
-        for each in self._filters:
-            places.append((tail_start, len(each)) if each else (0, 0))
-            tail_start += len(each)
+        for key_filter in self._filters:
+            places.append((tail_start, len(key_filter)) if key_filter else (0, 0))
+            tail_start += len(key_filter)
         return places
 
     def _index(self, tail_start: int, tail: bytes) -> SegmentIndex:
@@ -207,20 +209,20 @@ class _Draft:
         mapping = self._file.map()
         data = mapping.view(0, tail_start)
         if bytes(data[: len(MAGIC)]) != MAGIC:
-            raise _unexpected(self._file.path, 0)
+            raise _unexpected_bytes_error(self._file.path, 0)
         groups = []
         position = len(MAGIC)
         filters = self._filter_places(tail_start)
-        for number, facts in enumerate(self._facts):
+        for row_group, facts in enumerate(self._facts):
             chunks = []
-            for start, length in _places(metadata.row_group(number)):
+            for start, length in _places(metadata.row_group(row_group)):
                 if start != position:
-                    raise _unexpected(self._file.path, position)
+                    raise _unexpected_bytes_error(self._file.path, position)
                 position += length
                 chunks.append(ColumnChunk(start, length, crc32c(data[start:position])))
-            groups.append(RowGroup(*facts, tuple(chunks), filters[number]))
+            groups.append(RowGroup(*facts, tuple(chunks), filters[row_group]))
         if position != tail_start:
-            raise _unexpected(self._file.path, position)
+            raise _unexpected_bytes_error(self._file.path, position)
         return SegmentIndex(self._segment_id, self._base, self._end, tuple(groups))
 
     def _segment(self, tail_start: int, tail: bytes) -> Segment:
@@ -229,32 +231,32 @@ class _Draft:
             id=self._segment_id,
             base=self._base,
             end=self._end,
-            records=sum(each.rows for each in facts),
+            records=sum(group.rows for group in facts),
             file_bytes=tail_start + len(tail),
             tail_bytes=len(tail),
             tail_checksum=crc32c(tail),
-            time_min_us=min((each.time_min_us for each in facts), default=0),
-            time_max_us=max((each.time_max_us for each in facts), default=0),
+            time_min_us=min((group.time_min_us for group in facts), default=0),
+            time_max_us=max((group.time_max_us for group in facts), default=0),
         )
 
 
 def _places(group: pq.RowGroupMetaData) -> Iterable[tuple[int, int]]:
     """Return where each column chunk starts, and its length."""
-    for number in range(group.num_columns):
-        column = group.column(number)
+    for index in range(group.num_columns):
+        column = group.column(index)
         dictionary = column.dictionary_page_offset
         start = column.data_page_offset if dictionary is None else dictionary
         yield start, column.total_compressed_size
 
 
-def _completed(tail: bytes, room: bytes, document: bytes) -> bytes:
+def _complete(tail: bytes, room: bytes, document: bytes) -> bytes:
     """Put the index into the room that was reserved for it."""
     if tail.count(room) != 1 or len(document) > len(room):
         raise AssertionError("the Parquet library did not keep the room for the index")
     return tail.replace(room, document.ljust(len(room)))
 
 
-def _unexpected(path: Path, position: int) -> CorruptionError:
+def _unexpected_bytes_error(path: Path, position: int) -> CorruptionError:
     return CorruptionError(
         "a segment just written does not hold what its footer says", path=path, byte=position
     )

@@ -14,7 +14,7 @@ from lakebed.lake.columns import ascending, column_numbers
 from lakebed.lake.open_segment import (
     OpenSegment,
     check_size,
-    damaged_chunk,
+    chunk_damage_error,
     open_file,
     open_segment,
 )
@@ -54,10 +54,10 @@ def _check_ends(file: File, segment: Segment) -> None:
 
 
 def _check_chunks(file: File, opened: OpenSegment) -> None:
-    for number, group in enumerate(opened.index.row_groups):
+    for row_group, group in enumerate(opened.index.row_groups):
         for leaf, (start, length, checksum) in enumerate(group.chunks):
             if _checksum(file, start, length) != checksum:
-                raise damaged_chunk(file.path, start, length, opened.leaves[leaf], number)
+                raise chunk_damage_error(file.path, start, length, opened.leaves[leaf], row_group)
 
 
 def _checksum(file: File, start: int, length: int) -> int:
@@ -75,15 +75,15 @@ def _checksum(file: File, start: int, length: int) -> int:
 
 def _check_records(opened: OpenSegment, partition: int, segment: Segment) -> None:
     after = segment.base
-    for number, group in enumerate(opened.index.row_groups):
-        batch = opened.batch(opened.columns(number, COLUMNS))
+    for row_group, group in enumerate(opened.index.row_groups):
+        batch = opened.batch(opened.columns(row_group, COLUMNS))
         wrong = _wrong(batch, group, partition, after, segment)
         if wrong is not None:
             raise CorruptionError(
                 "a segment's records are not what its index says",
                 path=opened.path,
                 byte=group.chunks[0].start,
-                row_group=number,
+                row_group=row_group,
                 column=wrong,
             )
         after = group.last + 1

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from lakebed.api.arguments import checked_segments
+from lakebed.api.arguments import check_segments
 from lakebed.api.reads import microseconds
 from lakebed.api.together import CommittedTogether
 from lakebed.operations.description import Operation, Owner, Pace, Parameter, Route, Size
@@ -81,7 +81,7 @@ from lakebed.reports.maintenance import (
 from lakebed.reports.stats import LogStats
 from lakebed.reports.topics import ScanPlan, SegmentInfo, TopicInfo
 from lakebed.state.permissions import Action
-from lakebed.topic.survivors import checked_survivors
+from lakebed.topic.survivors import check_survivors
 from lakebed.types import Secret, TopicPartition
 
 LOG, LAKE, DERIVED, ACCESS = Owner.LOG, Owner.LAKE, Owner.DERIVED, Owner.ACCESS
@@ -346,8 +346,8 @@ _ROWS: Final = (
         ADMIN,
         {
             **SEGMENT,
-            "segments": Parameter((tuple,), checked_segments),
-            "survivors": Parameter((bytes,), checked_survivors),
+            "segments": Parameter((tuple,), check_segments),
+            "survivors": Parameter((bytes,), check_survivors),
         },
         RewriteReport,
         names=IN_TOPIC,

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from crc32c import crc32c
 
 from lakebed.errors import CorruptionError, FormatTooNewError
-from lakebed.lake.open_segment import damaged_chunk
+from lakebed.lake.open_segment import chunk_damage_error
 from lakebed.lake.segment_index import KEY, decode
 from lakebed.spark.stores import in_store
 
@@ -84,4 +84,4 @@ class SealedSegment:
             if self._leaves[leaf] not in columns:
                 continue
             if crc32c(self._bytes[start : start + length]) != checksum:
-                raise damaged_chunk(self._path, start, length, self._leaves[leaf], group)
+                raise chunk_damage_error(self._path, start, length, self._leaves[leaf], group)

@@ -29,7 +29,7 @@ def assign(
     partitions: Mapping[str, int],
     held: Mapping[str, Collection[TopicPartition]],
 ) -> Assignment:
-    """Return every partition of each topic that somebody subscribes to, to one of its subscribers.
+    """Assign every partition of each topic that has subscribers to one of them.
 
     `members` has the topics of each member, `partitions` the number of partitions of each topic
     that exists, and `held` what members read now. Holdings that are no longer possible are ignored.
@@ -45,7 +45,7 @@ def assign(
 
 
 def check_strategy(strategy: str) -> None:
-    """Refuse a strategy that there is not."""
+    """Raise unless the strategy exists."""
     if strategy not in STRATEGIES:
         raise InvalidArgumentError(
             "unknown assignment strategy",
@@ -55,31 +55,31 @@ def check_strategy(strategy: str) -> None:
 
 
 def _ranges(members: Mapping[str, Collection[str]], partitions: Mapping[str, int]) -> Assignment:
-    given: dict[str, list[TopicPartition]] = {member: [] for member in members}
+    assigned: dict[str, list[TopicPartition]] = {member: [] for member in members}
     for topic, subscribers in _subscribers(members, partitions).items():
         share, extra = divmod(partitions[topic], len(subscribers))
         start = 0
-        for place, member in enumerate(subscribers):
-            end = start + share + (place < extra)
-            given[member] += [TopicPartition(topic, number) for number in range(start, end)]
+        for position, member in enumerate(subscribers):
+            end = start + share + (position < extra)
+            assigned[member] += [TopicPartition(topic, index) for index in range(start, end)]
             start = end
-    return {member: frozenset(each) for member, each in given.items()}
+    return {member: frozenset(owned) for member, owned in assigned.items()}
 
 
 def _subscribers(
     members: Mapping[str, Collection[str]], partitions: Mapping[str, int]
 ) -> dict[str, list[str]]:
     """Return the subscribers of each topic that exists and has any; both sorted by name."""
-    found: dict[str, list[str]] = {topic: [] for topic in sorted(partitions)}
+    subscribers_of: dict[str, list[str]] = {topic: [] for topic in sorted(partitions)}
     for member in sorted(members):
         for topic in set(members[member]):
-            if topic in found:
-                found[topic].append(member)
-    return {topic: subscribers for topic, subscribers in found.items() if subscribers}
+            if topic in subscribers_of:
+                subscribers_of[topic].append(member)
+    return {topic: subscribers for topic, subscribers in subscribers_of.items() if subscribers}
 
 
 class _Pool:
-    """The topics that have the same subscribers: their partitions can stand for each other."""
+    """The topics that have the same subscribers: their partitions are interchangeable."""
 
     def __init__(self, subscribers: tuple[str, ...]) -> None:
         self.subscribers = subscribers
@@ -89,7 +89,7 @@ class _Pool:
 
 
 class _Balance:
-    """Partitions on their way to an even distribution.
+    """Moves partitions towards an even distribution.
 
     Moving a partition from one member to another that has at least two fewer makes loads more even.
     Where the two have no topic in common, a chain of members can pass it on: each gives one and
@@ -108,18 +108,18 @@ class _Balance:
         self._placed: set[TopicPartition] = set()
         self._settled: set[str] = set()
         self._pools: dict[str, _Pool] = {}
-        """The pool of each topic that somebody subscribes to."""
+        """The pool of each topic that has subscribers."""
         self._pools_of: dict[str, dict[str, _Pool]] = {member: {} for member in self._load}
         """For each member, the pools of its topics."""
         self._make_pools(_subscribers(members, partitions))
 
     def _make_pools(self, subscribers: Mapping[str, list[str]]) -> None:
-        known: dict[tuple[str, ...], _Pool] = {}
+        pools: dict[tuple[str, ...], _Pool] = {}
         for topic, names in subscribers.items():
             key = tuple(names)
-            if key not in known:
-                known[key] = _Pool(key)
-            pool = self._pools[topic] = known[key]
+            if key not in pools:
+                pools[key] = _Pool(key)
+            pool = self._pools[topic] = pools[key]
             pool.topics.append(topic)
             for member in names:
                 self._pools_of[member][topic] = pool
@@ -128,20 +128,20 @@ class _Balance:
         """Leave with each member what it holds of the topics that it subscribes to."""
         for member in self._load:
             for partition in sorted(held.get(member, ())):
-                topic, number = partition
+                topic, index = partition
                 pool = self._pools_of[member].get(topic)
-                if pool is None or not 0 <= number < self._partitions[topic]:
+                if pool is None or not 0 <= index < self._partitions[topic]:
                     continue
                 if partition not in self._placed:
                     self._give(member, pool, partition)
                     self._load[member] += 1
 
     def place_the_rest(self) -> None:
-        """Return what nobody has to the least loaded subscribers, the least choice first."""
+        """Assign what no member has to the least loaded subscribers, the least choice first."""
         for pool in sorted(set(self._pools.values()), key=_choice):
             for topic in pool.topics:
-                for number in range(self._partitions[topic]):
-                    partition = TopicPartition(topic, number)
+                for index in range(self._partitions[topic]):
+                    partition = TopicPartition(topic, index)
                     if partition not in self._placed:
                         member = self._least(pool)
                         self._give(member, pool, partition)
@@ -162,7 +162,7 @@ class _Balance:
     def result(self) -> Assignment:
         """Return what each member has."""
         return {
-            member: frozenset(each for some in owned.values() for each in some)
+            member: frozenset(partition for some in owned.values() for partition in some)
             for member, owned in self._owned.items()
         }
 
@@ -190,8 +190,8 @@ class _Balance:
     def _pass_on(self, giver: str) -> str | None:
         """Relieve the most loaded member of one partition; return who has one more for it.
 
-        If nobody can take one, then neither from anybody that the search met: all of them have at
-        most one less than the most loaded, and what they own is shared with nobody else. They are
+        If no member can take one, then neither from any that the search met: all of them have at
+        most one less than the most loaded, and what they own is shared with no other. They are
         settled, and later searches need not go through them.
         """
         came: dict[str, tuple[str, _Pool] | None] = {giver: None}
@@ -249,8 +249,8 @@ class _Balance:
             self._give(taker, pool, self._owned[giver][pool].pop())
             taker, step = giver, came[giver]
         self._load[giver] -= 1
-        for each in set(self._pools_of[giver].values()):
-            heapq.heappush(each.least_loaded, (self._load[giver], giver))
+        for other in set(self._pools_of[giver].values()):
+            heapq.heappush(other.least_loaded, (self._load[giver], giver))
 
 
 def _choice(pool: _Pool) -> tuple[int, str]:

@@ -115,9 +115,9 @@ def _struct(
     array: pa.StructArray, kind: pa.StructType, room: ExpansionBudget, path: str
 ) -> pa.Array:
     names = [field.name for field in array.type]
-    known = {field.name for field in kind}
+    expected = {field.name for field in kind}
     for name in names:
-        if name not in known:
+        if name not in expected:
             raise mismatch(f"{path}.{name}", "no such field", array.type.field(name).type)
         if names.count(name) > 1:
             raise mismatch(f"{path}.{name}", "one field of this name", names.count(name))

@@ -51,7 +51,7 @@ class LastOfKeys:
         if batch["key"].null_count:
             self._keyless.append(_numbers(batch.filter(pc.is_null(batch["key"]))["offset"]))
             batch = batch.filter(pc.is_valid(batch["key"]))
-        marked = pa.Table.from_batches([_marked(batch, self._oldest_us)])
+        marked = pa.Table.from_batches([_add_marks(batch, self._oldest_us)])
         self._fresh.append(marked)
         self._fresh_rows += marked.num_rows
         self._fresh_bytes += marked.nbytes
@@ -64,7 +64,7 @@ class LastOfKeys:
     def size_bytes(self) -> int:
         """Return how much memory is held, without what joining takes."""
         held = [self._known, *self._keyless]
-        return self._fresh_bytes + sum(int(each.nbytes) for each in held)
+        return self._fresh_bytes + sum(int(table.nbytes) for table in held)
 
     def take(self) -> tuple[pa.Table, Offsets]:
         """Return `key` and `mark` of each key's last record, and offsets without a key; reset.
@@ -72,9 +72,9 @@ class LastOfKeys:
         The mark is twice the offset, and one more for a tombstone that goes.
         """
         self._fold()
-        found, keyless = self._known, np.concatenate([_NO_OFFSETS, *self._keyless])
+        last_records, keyless = self._known, np.concatenate([_NO_OFFSETS, *self._keyless])
         self._known, self._keyless = _EMPTY, []
-        return found, keyless
+        return last_records, keyless
 
     def _fold(self) -> None:
         if self._fresh:
@@ -103,9 +103,9 @@ def keep(batch: pa.RecordBatch, survivors: Offsets) -> pa.RecordBatch:
     """Return the rows of a batch whose `offset` is among the survivors, in their order."""
     offsets = _numbers(batch["offset"])
     places = np.searchsorted(survivors, offsets)
-    found = places < len(survivors)
-    found[found] = survivors[places[found]] == offsets[found]
-    return batch.filter(pa.array(found))
+    survives = places < len(survivors)
+    survives[survives] = survivors[places[survives]] == offsets[survives]
+    return batch.filter(pa.array(survives))
 
 
 # By `nulls`, because `array` would import pandas, in every process that imports this.
@@ -114,7 +114,7 @@ _EMPTY: Final = pa.table({"key": pa.nulls(0, pa.binary()), "mark": pa.nulls(0, _
 _NO_OFFSETS: Final = np.zeros(0, np.int64)
 
 
-def _marked(batch: pa.RecordBatch, oldest_us: int) -> pa.RecordBatch:
+def _add_marks(batch: pa.RecordBatch, oldest_us: int) -> pa.RecordBatch:
     """Return key and mark of records that have a key.
 
     The greatest mark of a key is that of its last record, and says in one number whether it goes.
@@ -126,16 +126,16 @@ def _marked(batch: pa.RecordBatch, oldest_us: int) -> pa.RecordBatch:
     return pa.record_batch({"key": batch["key"], "mark": pa.array(marks, pa.int64())})
 
 
-def repeated_keys(columns: Sequence[pa.Array]) -> int:
+def count_repeated_keys(columns: Sequence[pa.Array]) -> int:
     """Count keys that are among those before them; keys that are null do not count."""
-    keys = pa.table({"key": _same_kind([each.drop_null() for each in columns])})
+    keys = pa.table({"key": _same_kind([column.drop_null() for column in columns])})
     distinct = keys.group_by("key", use_threads=False).aggregate([])
     return int(keys.num_rows - distinct.num_rows)
 
 
 def _last_of_each_key(*tables: pa.Table) -> pa.Table:
-    chunks = [chunk for each in tables for chunk in each["key"].chunks]
-    marks = pa.chunked_array([chunk for each in tables for chunk in each["mark"].chunks], _MARK)
+    chunks = [chunk for source in tables for chunk in source["key"].chunks]
+    marks = pa.chunked_array([chunk for source in tables for chunk in source["mark"].chunks], _MARK)
     table = pa.table({"key": _same_kind(chunks), "mark": marks})
     grouped = table.group_by("key", use_threads=False).aggregate([("mark", "max")])
     return pa.table({"key": grouped["key"], "mark": grouped["mark_max"]})
@@ -147,9 +147,9 @@ def _same_kind(keys: Sequence[pa.Array]) -> pa.ChunkedArray:
     Arrow groups by keys with 32-bit places ten times as fast as by those with 64-bit ones, so the
     latter are for keys that have too many bytes together.
     """
-    wide = sum(each.nbytes for each in keys) > _NARROW_BYTES
+    wide = sum(column.nbytes for column in keys) > _NARROW_BYTES
     kind = pa.large_binary() if wide else pa.binary()
-    return pa.chunked_array([each.cast(kind) for each in keys], kind)
+    return pa.chunked_array([column.cast(kind) for column in keys], kind)
 
 
 def _numbers(column: Any) -> Offsets:

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from lakebed.topic.json_values import (
     UnfitError,
+    bytes_from_json,
+    bytes_to_json,
     from_json,
-    given_bytes,
-    given_time,
-    shown_bytes,
+    time_from_json,
     to_json,
 )
 from lakebed.topic.times import python_values, texts
@@ -38,7 +38,7 @@ class RecordTexts:
 
     def __init__(self, value: pa.DataType) -> None:
         self._raw = pa.types.is_binary(value)
-        self._convert = to_json(value) or (lambda each: each)
+        self._convert = to_json(value) or (lambda value: value)
 
     def __call__(self, table: pa.Table) -> list[str]:
         """Return the JSON text of each record."""
@@ -72,7 +72,7 @@ def _bytes_json(column: pa.ChunkedArray) -> list[str]:
     try:
         texts = column.cast(pa.string()).to_pylist()
     except pa.ArrowInvalid:
-        return [_json(shown_bytes(value)) for value in column.to_pylist()]
+        return [_json(bytes_to_json(value)) for value in column.to_pylist()]
     if column.null_count:
         return ["null" if text is None else _quoted(text) for text in texts]
     return list(map(_quoted, texts))
@@ -82,7 +82,7 @@ def _headers_json(column: pa.ChunkedArray) -> list[str]:
     if column.null_count == len(column):
         return ["{}"] * len(column)
     return [
-        _json({name: shown_bytes(value) for name, value in headers or ()})
+        _json({name: bytes_to_json(value) for name, value in headers or ()})
         for headers in column.to_pylist()
     ]
 
@@ -96,29 +96,29 @@ class RecordRows:
     def __init__(
         self, schema: pa.Schema | None, headers: Mapping[str, bytes] | None = None
     ) -> None:
-        self._value = given_bytes if schema is None else from_json(pa.struct(list(schema)))
+        self._value = bytes_from_json if schema is None else from_json(pa.struct(list(schema)))
         self._headers = headers or {}
 
-    def __call__(self, given: Any) -> dict[str, Any]:
+    def __call__(self, document: Any) -> dict[str, Any]:
         """Return the row of a JSON object."""
-        if not isinstance(given, dict):
+        if not isinstance(document, dict):
             raise UnfitError("not a JSON object")
-        for name in given.keys() - _IGNORED:
+        for name in document.keys() - _IGNORED:
             if name not in _NAMES:
                 raise UnfitError(f"unknown field {name!r}; fields are {', '.join(_NAMES)}")
-        if "value" not in given:
+        if "value" not in document:
             raise UnfitError("value is missing; null deletes the key")
-        value = given["value"]
+        value = document["value"]
         row: dict[str, Any] = {"value": self._value(value) if self._value else value}
-        if given.get("key") is not None:
-            row["key"] = given_bytes(given["key"])
-        if given.get("timestamp") is not None:
-            row["timestamp"] = _time(given["timestamp"])
-        headers = {**self._headers, **_headers(given.get("headers"))}
+        if document.get("key") is not None:
+            row["key"] = bytes_from_json(document["key"])
+        if document.get("timestamp") is not None:
+            row["timestamp"] = _time(document["timestamp"])
+        headers = {**self._headers, **_headers(document.get("headers"))}
         if headers:
             row["headers"] = headers
-        if given.get("partition") is not None:
-            row["partition"] = _partition(given["partition"])
+        if document.get("partition") is not None:
+            row["partition"] = _partition(document["partition"])
         return row
 
 
@@ -134,26 +134,26 @@ def reason(error: Exception) -> str:
 
 def by_partition(rows: list[dict[str, Any]]) -> dict[int | None, list[int]]:
     """Return which rows go to each partition that is named, and to none; names none in them."""
-    found: dict[int | None, list[int]] = {}
-    for number, row in enumerate(rows):
-        found.setdefault(row.pop("partition", None), []).append(number)
-    return found
+    rows_of: dict[int | None, list[int]] = {}
+    for index, row in enumerate(rows):
+        rows_of.setdefault(row.pop("partition", None), []).append(index)
+    return rows_of
 
 
-def _headers(given: Any) -> dict[str, bytes | None]:
-    if given is None:
+def _headers(headers: Any) -> dict[str, bytes | None]:
+    if headers is None:
         return {}
-    if not isinstance(given, dict):
+    if not isinstance(headers, dict):
         raise UnfitError("headers must be an object of names and values")
-    return {name: given_bytes(value) for name, value in given.items()}
+    return {name: bytes_from_json(value) for name, value in headers.items()}
 
 
-def _time(given: Any) -> Any:
+def _time(time: Any) -> Any:
     """Return a record's time; whether a log accepts it is checked where every record is."""
-    return given if type(given) is int else given_time(given)
+    return time if type(time) is int else time_from_json(time)
 
 
-def _partition(given: Any) -> int:
-    if not isinstance(given, int) or isinstance(given, bool):
+def _partition(partition: Any) -> int:
+    if not isinstance(partition, int) or isinstance(partition, bool):
         raise UnfitError("partition must be an integer")
-    return given
+    return partition

@@ -41,7 +41,7 @@ class UnfitError(ValueError):
 # Out
 
 
-def shown_bytes(value: bytes | None) -> object:
+def bytes_to_json(value: bytes | None) -> object:
     """Return bytes as text if they are text."""
     if value is None:
         return None
@@ -51,7 +51,7 @@ def shown_bytes(value: bytes | None) -> object:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def shown_date(value: date | int) -> str:
+def date_to_json(value: date | int) -> str:
     """Return a date as text; one that `date` cannot hold comes as days since 1970."""
     return text_of_days(value) if isinstance(value, int) else value.isoformat()
 
@@ -60,11 +60,11 @@ def _time_out(kind: pa.DataType) -> Converter:
     """Make the converter of times; one that `datetime` cannot hold comes as microseconds."""
     zone = "Z" if kind.tz else ""
     return _unless_none(
-        lambda time: text_of_micros(time) + zone if isinstance(time, int) else shown_time(time)
+        lambda time: text_of_micros(time) + zone if isinstance(time, int) else time_to_json(time)
     )
 
 
-def shown_time(value: datetime) -> str:
+def time_to_json(value: datetime) -> str:
     """Return a time in UTC, or one without a time zone as it is."""
     text = value.strftime("%Y-%m-%dT%H:%M:%S.%f").rjust(26, "0")  # also before the year 1000
     return text if value.tzinfo is None else text + "Z"
@@ -73,11 +73,11 @@ def shown_time(value: datetime) -> str:
 def to_json(kind: pa.DataType) -> Converter | None:
     """Make the converter from what Arrow gives to what JSON can say."""
     if types.is_binary(kind):
-        return shown_bytes
+        return bytes_to_json
     if types.is_timestamp(kind):
         return _time_out(kind)
     if types.is_date(kind):
-        return _unless_none(shown_date)
+        return _unless_none(date_to_json)
     if types.is_decimal(kind):
         return _unless_none(str)
     if types.is_floating(kind):
@@ -104,13 +104,13 @@ def _float_out(value: float | None) -> object:
 def _list(element: Converter | None) -> Converter | None:
     if element is None:
         return None
-    return lambda value: [element(each) for each in value] if isinstance(value, list) else value
+    return lambda value: [element(item) for item in value] if isinstance(value, list) else value
 
 
 def _map_out(kind: pa.MapType) -> Converter:
     key, item = to_json(kind.key_type) or _same, to_json(kind.item_type) or _same
     whole: Callable[[Any], Any] = dict if types.is_string(kind.key_type) else list
-    return _unless_none(lambda pairs: whole([(key(each), item(value)) for each, value in pairs]))
+    return _unless_none(lambda pairs: whole([(key(name), item(value)) for name, value in pairs]))
 
 
 def _same(value: Any) -> Any:
@@ -118,15 +118,15 @@ def _same(value: Any) -> Any:
 
 
 def _struct(fields: dict[str, Converter | None]) -> Converter | None:
-    needed = {name: each for name, each in fields.items() if each is not None}
+    needed = {name: converter for name, converter in fields.items() if converter is not None}
     if not needed:
         return None
 
     def convert(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        found = {name: needed[name](value[name]) for name in needed if name in value}
-        return {**value, **found}
+        converted = {name: needed[name](value[name]) for name in needed if name in value}
+        return {**value, **converted}
 
     return convert
 
@@ -134,7 +134,7 @@ def _struct(fields: dict[str, Converter | None]) -> Converter | None:
 # In
 
 
-def given_bytes(value: Any) -> bytes | None:
+def bytes_from_json(value: Any) -> bytes | None:
     """Take bytes: text, `{"base64": "..."}`, or any other JSON value as its compact text."""
     if value is None:
         return None
@@ -148,7 +148,7 @@ def given_bytes(value: Any) -> bytes | None:
     return compact(value).encode()
 
 
-def given_time(value: Any) -> datetime:
+def time_from_json(value: Any) -> datetime:
     """Take a time: ISO 8601, UTC if it does not say, or microseconds since 1970."""
     if isinstance(value, int) and not isinstance(value, bool):
         return _EPOCH + timedelta(microseconds=value)
@@ -169,14 +169,14 @@ def from_json(kind: pa.DataType, path: str = "value") -> Converter | None:
             {field.name: from_json(field.type, f"{path}.{field.name}") for field in kind}
         )
     convert = _simple_in(kind)
-    return None if convert is None else _placed(convert, path)
+    return None if convert is None else _name_path_in_errors(convert, path)
 
 
 def _simple_in(kind: pa.DataType) -> Converter | None:
     if types.is_binary(kind):
-        return given_bytes
+        return bytes_from_json
     if types.is_timestamp(kind):
-        return given_time if kind.tz else lambda value: _naive(given_time(value))
+        return time_from_json if kind.tz else lambda value: _naive(time_from_json(value))
     if types.is_date(kind):
         return date.fromisoformat
     if types.is_decimal(kind):
@@ -213,10 +213,10 @@ def _naive(value: datetime) -> datetime:
     return value.astimezone(UTC).replace(tzinfo=None)
 
 
-def _placed(convert: Converter, path: str) -> Converter:
-    """Return where it was that a value did not fit."""
+def _name_path_in_errors(convert: Converter, path: str) -> Converter:
+    """Wrap a converter so that its errors name the path of the value."""
 
-    def checked(value: Any) -> Any:
+    def convert_or_name_path(value: Any) -> Any:
         if value is None:
             return None
         try:
@@ -224,14 +224,14 @@ def _placed(convert: Converter, path: str) -> Converter:
         except _TROUBLE as error:
             raise UnfitError(f"{path}: {error}") from None
 
-    return checked
+    return convert_or_name_path
 
 
 def _list_in(element: Converter | None, path: str) -> Converter:
     def convert(value: Any) -> Any:
         if not isinstance(value, list):  # Arrow would take a text for a list of its letters
             raise UnfitError(f"{path}: a list is expected")
-        return value if element is None else [element(each) for each in value]
+        return value if element is None else [element(item) for item in value]
 
     return _unless_none(convert)
 
@@ -247,6 +247,6 @@ def _map_in(kind: pa.MapType, path: str) -> Converter:
             isinstance(pair, list | tuple) and len(pair) == 2 for pair in value
         ):
             raise UnfitError(f"{path}: a map is an object or a list of pairs")
-        return [(key(each), item(inner)) for each, inner in value]
+        return [(key(name), item(inner)) for name, inner in value]
 
     return _unless_none(convert)

@@ -4,9 +4,9 @@ A hand-over never stops the whole group, and never lets two members hold a parti
 
 1. A change of members, topics or partitions gives a new *target*: who should hold what.
 2. A member's heartbeat says what it still holds. The answer is what it may hold from now on: of its
-   target, what it holds already and what nobody holds.
+   target, what it holds already and what no member holds.
 3. A partition that should move is missing from its holder's answer. The holder finishes with it,
-   commits its offset, and leaves it out of its next heartbeat. From then on nobody holds it, and
+   commits its offset, and leaves it out of its next heartbeat. From then on no member holds it, and
    the next heartbeat of the member that should have it is answered with it.
 4. The holdings of a member that leaves, or that is silent for longer than its session, are free at
    once. Should it come back it is fenced: its next heartbeat or commit is refused.
@@ -47,7 +47,7 @@ class Membership:
         self.generation = generation
         """Grows by one with every change of the members or of who holds what."""
         self.strategy: str | None = None
-        """How partitions are assigned; None while nobody is there."""
+        """How partitions are assigned; None while there are no members."""
         self._partitions = dict(partitions or {})
         self._members: dict[str, _Member] = {}
         self._owners: dict[TopicPartition, str] = {}
@@ -68,17 +68,17 @@ class Membership:
         if not 0 < session_seconds < math.inf:
             raise InvalidArgumentError("session_seconds must be above 0", value=session_seconds)
         self._check_room(member, strategy)
-        known = self._members.get(member)
+        present = self._members.get(member)
         joined = _Member(frozenset(topics), now, session_seconds)
-        if known is not None:
-            joined.held = known.held
+        if present is not None:
+            joined.held = present.held
         self._members[member] = joined
-        if known is None or known.topics != joined.topics or self.strategy != strategy:
+        if present is None or present.topics != joined.topics or self.strategy != strategy:
             self.strategy = strategy
             self._members_changed()
 
     def leave(self, member: str) -> None:
-        """Let a member go: what it held is free at once."""
+        """Remove a member: what it held is free at once."""
         self._find(member)
         self._remove([member])
 
@@ -108,23 +108,25 @@ class Membership:
         more. A member that was silent for longer than its session, but is not expelled yet, goes on
         as if it had not been.
         """
-        known = self._find(member)
+        present = self._find(member)
         still = frozenset(held)
-        if not still <= known.held:
-            foreign = sorted(still - known.held)
+        if not still <= present.held:
+            foreign = sorted(still - present.held)
             raise FencedError(
                 "the partition is not assigned to this member",
                 member=member,
-                partitions=_shown(foreign),
+                partitions=_name_some(foreign),
                 generation=self.generation,
             )
-        known.last_seen = max(known.last_seen, now)
-        given_up = known.held - still
+        present.last_seen = max(present.last_seen, now)
+        given_up = present.held - still
         target = self._targets()[member]
         allowed = frozenset(
-            each for each in target if each in still or each in given_up or each not in self._owners
+            partition
+            for partition in target
+            if partition in still or partition in given_up or partition not in self._owners
         )
-        self._hold(member, known, still | allowed)
+        self._hold(member, present, still | allowed)
         return allowed
 
     def owner(self, partition: TopicPartition) -> str | None:
@@ -142,7 +144,7 @@ class Membership:
 
     @property
     def stable(self) -> bool:
-        """Whether everyone holds exactly what it should."""
+        """Whether each member holds exactly what it should."""
         targets = self._targets()
         return all(member.held == targets[name] for name, member in self._members.items())
 
@@ -166,14 +168,14 @@ class Membership:
         }
 
     def _find(self, member: str) -> _Member:
-        known = self._members.get(member)
-        if known is None:
+        present = self._members.get(member)
+        if present is None:
             raise FencedError(
                 "not a member of the group: it left, or was silent for longer than its session",
                 member=member,
                 generation=self.generation,
             )
-        return known
+        return present
 
     def _check_room(self, member: str, strategy: str) -> None:
         """Refuse one member too many, and one that wants partitions assigned in another way."""
@@ -205,7 +207,7 @@ class Membership:
         if self._target is None:
             topics = {name: member.topics for name, member in self._members.items()}
             held = {name: member.held for name, member in self._members.items()}
-            strategy = self.strategy or "sticky"  # of nobody, which makes no difference
+            strategy = self.strategy or "sticky"  # without members it makes no difference
             self._target = assign(strategy, topics, self._partitions, held)
         return self._target
 
@@ -221,13 +223,13 @@ class Membership:
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        found.setdefault(topic, []).append(number)
-    return found
+    partitions_of: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        partitions_of.setdefault(topic, []).append(partition)
+    return partitions_of
 
 
-def _shown(partitions: list[TopicPartition], most: int = 5) -> str:
+def _name_some(partitions: list[TopicPartition], most: int = 5) -> str:
     """Name some partitions; a message need not have them all."""
-    names = ",".join(f"{topic}/{number}" for topic, number in partitions[:most])
+    names = ",".join(f"{topic}/{partition}" for topic, partition in partitions[:most])
     return names if len(partitions) <= most else f"{names},+{len(partitions) - most}"

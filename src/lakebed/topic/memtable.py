@@ -164,8 +164,8 @@ class Memtable:
         first = bisect_right(self._bases, offset, 0, count) - 1
         if first < 0 or offset >= self._chunks[first].end:
             return
-        for number in range(first, count):
-            yield self._chunks[number]
+        for index in range(first, count):
+            yield self._chunks[index]
 
     def above(self, offset: int, since: float) -> Memtable:
         """Return a memtable without what lies below `offset`; a chunk across it is cut."""
@@ -197,7 +197,7 @@ class Memtable:
         done = Consolidated(Memtable(self.since), [], [])
         kept = chunks[:first]
         for run in small_runs(chunks[first:]):
-            chunk = _merged(run) if len(run) >= RUN_CHUNKS_MIN else None
+            chunk = _merge(run) if len(run) >= RUN_CHUNKS_MIN else None
             if chunk is None:
                 kept += run
             else:
@@ -244,7 +244,7 @@ def _joins(run: list[Chunk], chunk: Chunk) -> bool:
     )
 
 
-def _merged(run: list[Chunk]) -> Chunk | None:
+def _merge(run: list[Chunk]) -> Chunk | None:
     """Return one chunk for a run; None if a body cannot be read: its readers get the error."""
     try:
         batch = _rows(run)

@@ -40,7 +40,7 @@ class Unusual(Exception):  # noqa: N818  # a case to handle differently, not a f
 
 
 class _Skeleton(NamedTuple):
-    """Where the numbers stand in the metadata of a message."""
+    """Positions of the numbers in the metadata of a message."""
 
     size: int
     """Bytes in front of the buffers."""
@@ -97,17 +97,17 @@ def _skeleton(message: memoryview) -> _Skeleton:
     return _Skeleton(size, nodes, buffers, numbers)
 
 
-def _field(message: memoryview, table: int, number: int) -> int:
-    position = _field_or_zero(message, table, number)
+def _field(message: memoryview, table: int, field: int) -> int:
+    position = _field_or_zero(message, table, field)
     if not position:
         raise Unusual("a field is left out")
     return position
 
 
-def _field_or_zero(message: memoryview, table: int, number: int) -> int:
-    """Return where a field of a flatbuffer table stands; 0 if it has its default."""
+def _field_or_zero(message: memoryview, table: int, field: int) -> int:
+    """Return the position of a field of a flatbuffer table; 0 if it has its default."""
     fields = table - _SIGNED.unpack_from(message, table)[0]
-    entry = 4 + 2 * number
+    entry = 4 + 2 * field
     if _SHORT.unpack_from(message, fields)[0] < entry + 2:
         return 0
     distance: int = _SHORT.unpack_from(message, fields + entry)[0]
@@ -182,7 +182,7 @@ class _Decoder:
             return pa.Array.from_buffers(kind, rows, [validity, offsets, data])
         if types.is_boolean(kind):
             bits = self._bits(counts)
-            return pa.Array.from_buffers(kind, rows, [validity, _packed(bits)])
+            return pa.Array.from_buffers(kind, rows, [validity, _pack_bits(bits)])
         if _is_fixed(kind):
             data = self._gather(counts * (kind.bit_width // 8))
             return pa.Array.from_buffers(kind, rows, [validity, data])
@@ -219,12 +219,12 @@ class _Decoder:
             return pa.py_buffer(b"")
         length = int(lengths[0])
         if (lengths == length).all():
-            rows = self._spaced(starts, length)
+            rows = self._spread(starts, length)
             if rows is not None:
                 return pa.py_buffer(rows.copy())  # a view would hold all of the data
         return self._copy_ragged(starts, lengths)
 
-    def _spaced(self, starts: Integers, length: int) -> npt.NDArray[np.uint8] | None:
+    def _spread(self, starts: Integers, length: int) -> npt.NDArray[np.uint8] | None:
         """Return ranges of one length as the rows of a view; None if they are not evenly spaced."""
         steps = np.diff(starts)
         step = int(steps[0]) if len(steps) else length
@@ -235,7 +235,7 @@ class _Decoder:
 
     def _metadata(self, starts: Integers, size: int) -> npt.NDArray[np.uint8]:
         """Return the metadata of every message as a row."""
-        rows = self._spaced(starts, size)
+        rows = self._spread(starts, size)
         if rows is not None:
             return rows
         copied = self._copy_ragged(starts, np.full(len(starts), size))
@@ -275,7 +275,7 @@ class _Decoder:
 
     def _validity(self, counts: Integers, nulls: Integers) -> pa.Buffer | None:
         if nulls.any():
-            return _packed(self._bits(counts, absent_if=nulls == 0))
+            return _pack_bits(self._bits(counts, absent_if=nulls == 0))
         self._next_buffer()
         return None
 
@@ -312,7 +312,7 @@ def _is_fixed(kind: pa.DataType) -> bool:
     return bool(types.is_primitive(kind) or types.is_decimal128(kind))
 
 
-def _packed(bits: Any) -> pa.Buffer:
+def _pack_bits(bits: Any) -> pa.Buffer:
     return pa.py_buffer(np.packbits(bits, bitorder="little"))
 
 

@@ -61,13 +61,13 @@ def _with_offsets(array: pa.Array) -> pa.Array:
     if types.is_map(kind):
         fields = [kind.key_field, kind.item_field]
         entries = [_with_offsets(array.keys), _with_offsets(array.items)]
-        return _relisted(array, pa.StructArray.from_arrays(entries, fields=fields))
+        return _with_values(array, pa.StructArray.from_arrays(entries, fields=fields))
     if types.is_list(kind) or types.is_large_list(kind):
-        return _relisted(array, _with_offsets(array.values))
+        return _with_values(array, _with_offsets(array.values))
     return array
 
 
-def _relisted(array: pa.Array, values: pa.Array) -> pa.Array:
+def _with_values(array: pa.Array, values: pa.Array) -> pa.Array:
     if len(array) == 0:
         return pa.nulls(0, array.type)
     return pa.Array.from_buffers(

@@ -59,8 +59,8 @@ def normalize(
         return _from_arrow(data, value_type, now_us, record_bytes_max, room)
     if isinstance(data, list | tuple):
         _check_count(len(data))
-        given = rows.lists_of(data, now_us, raw=value_type == _BINARY)
-        return from_columns(*given, value_type, record_bytes_max)
+        lists = rows.lists_of(data, now_us, raw=value_type == _BINARY)
+        return from_columns(*lists, value_type, record_bytes_max)
     raise InvalidArgumentError(
         "records must be a pyarrow Table, a RecordBatch or a list of rows",
         got=type(data).__name__,
@@ -84,7 +84,7 @@ def from_columns(
     """
     count = len(values)
     _check_count(count)
-    return _assembled(
+    return _assemble(
         _timestamps(timestamps, count),
         keys if keys is None or isinstance(keys, pa.Array) else rows.array(keys, _BINARY, "key"),
         None if headers is None else rows.headers_array(headers),
@@ -94,7 +94,7 @@ def from_columns(
     )
 
 
-def _assembled(
+def _assemble(
     timestamp: pa.Array,
     key: pa.Array | None,
     headers: pa.Array | None,
@@ -154,34 +154,34 @@ def _from_arrow(
     record_bytes_max: int,
     room: ExpansionBudget,
 ) -> pa.RecordBatch:
-    given = _by_name(data, value_type)
-    timestamp, key, headers = given.get("timestamp"), given.get("key"), given.get("headers")
-    return _assembled(
+    arrays = _by_name(data, value_type)
+    timestamp, key, headers = arrays.get("timestamp"), arrays.get("key"), arrays.get("headers")
+    return _assemble(
         columns.constant_timestamps(now_us, data.num_rows)
         if timestamp is None
         else columns.timestamp_column(timestamp, now_us),
         None if key is None else columns.binary_column(key, "key", room),
         None if headers is None else columns.headers_column(headers, room),
-        columns.binary_column(given["value"], "value", room)
+        columns.binary_column(arrays["value"], "value", room)
         if value_type == _BINARY
-        else columns.typed_column(given["value"], value_type, room),
+        else columns.typed_column(arrays["value"], value_type, room),
         record_bytes_max,
     )
 
 
 def _by_name(data: pa.Table | pa.RecordBatch, value_type: pa.DataType) -> dict[str, pa.Array]:
-    given: dict[str, pa.Array] = {}
+    arrays: dict[str, pa.Array] = {}
     for index, name in enumerate(data.schema.names):
         if name in _DROPPED:
             continue
         if name not in _STORED:
             raise columns.mismatch(name, f"one of {', '.join(_STORED)}", "an unknown column")
-        if name in given:
+        if name in arrays:
             raise columns.mismatch(name, "one column of this name", "several")
-        given[name] = own_offsets(_contiguous(data.column(index)))
-    if "value" not in given:
+        arrays[name] = own_offsets(_contiguous(data.column(index)))
+    if "value" not in arrays:
         raise columns.mismatch("value", value_type, "no such column")
-    return given
+    return arrays
 
 
 def _contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -219,13 +219,13 @@ def _check_tombstones(key: pa.Array, value: pa.Array) -> None:
 def _check_headers(headers: pa.Array) -> None:
     if headers.null_count == len(headers):
         return
-    found = sizes.counts(headers)
-    row = int(found.argmax())
-    if found[row] > limits.HEADERS_MAX:
+    counts = sizes.counts(headers)
+    row = int(counts.argmax())
+    if counts[row] > limits.HEADERS_MAX:
         raise InvalidArgumentError(
             "a record has too many headers",
             row=row,
-            headers=int(found[row]),
+            headers=int(counts[row]),
             headers_max=limits.HEADERS_MAX,
         )
 
@@ -233,11 +233,14 @@ def _check_headers(headers: pa.Array) -> None:
 def _check_sizes(arrays: list[pa.Array], record_bytes_max: int) -> None:
     if sum(map(sizes.bytes_bound, arrays)) <= record_bytes_max or len(arrays[0]) == 0:
         return
-    found = sizes.record_bytes(arrays)
-    row = int(found.argmax())
-    if found[row] > record_bytes_max:
+    record_bytes = sizes.record_bytes(arrays)
+    row = int(record_bytes.argmax())
+    if record_bytes[row] > record_bytes_max:
         raise RecordTooLargeError(
-            "a record is too large", row=row, bytes=int(found[row]), bytes_max=record_bytes_max
+            "a record is too large",
+            row=row,
+            bytes=int(record_bytes[row]),
+            bytes_max=record_bytes_max,
         )
 
 

@@ -113,14 +113,14 @@ def _merge_end(run: Sequence[Segment], start: int, bytes_max: int) -> int:
     """Return where the longest merge that begins at `start` ends, or `start` if there is none."""
     end = start
     total = largest = 0
-    for place in range(start, len(run)):
-        total += run[place].file_bytes
-        largest = max(largest, run[place].file_bytes)
+    for index in range(start, len(run)):
+        total += run[index].file_bytes
+        largest = max(largest, run[index].file_bytes)
         if total > bytes_max:
             break
-        count = place + 1 - start
+        count = index + 1 - start
         if count >= limits.MERGE_SEGMENTS_MIN and total >= MERGE_GROWTH_MIN * largest:
-            end = place + 1
+            end = index + 1
     return end
 
 
@@ -170,14 +170,14 @@ def compactable(
 def compaction_hold(
     committed: Iterable[CommittedOffset], config: TopicConfig, *, now_us: int
 ) -> int | None:
-    """Return the offset from which on groups hold a partition, None if nobody does.
+    """Return the offset from which on groups hold a partition, None if no group does.
 
     It is the lowest that a group has committed, of the groups that committed lately.
     """
     if not config.compact_hold_ms:
         return None
     since_us = now_us - config.compact_hold_ms * 1000
-    return min((each.offset for each in committed if each.time_us >= since_us), default=None)
+    return min((commit.offset for commit in committed if commit.time_us >= since_us), default=None)
 
 
 def dirty_bytes(segments: Sequence[Segment], compacted_to: int) -> tuple[int, int]:

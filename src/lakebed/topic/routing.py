@@ -44,7 +44,7 @@ Part = tuple[int, int]
 
 
 class Routed(NamedTuple):
-    """A batch whose rows stand partition by partition.
+    """A batch whose rows are sorted by partition.
 
     `parts` says in the order of the rows which partition takes how many. `order` gives for each row
     the row of the original batch that it was, or is None if no row moved.
@@ -278,7 +278,7 @@ class _Reader:
         return word
 
     def only(self, rows: npt.NDArray[np.intp]) -> _Reader:
-        """Return a reader that goes on with some of the keys."""
+        """Return a reader that continues with some of the keys."""
         reader = object.__new__(_Reader)
         reader._data = self._data
         reader._right, reader._left = self._right[rows], self._left[rows]

@@ -41,7 +41,7 @@ def lists_of(rows: Sequence[Any], now_us: int, *, raw: bool) -> Lists:
     """Take rows apart; a row of a raw topic may be the plain value."""
     if raw and all(isinstance(row, _PLAIN) for row in rows):
         return Lists(list(rows), None, None, now_us)
-    dictionaries = [_dictionary(row, number, raw=raw) for number, row in enumerate(rows)]
+    dictionaries = [_dictionary(row, row_number, raw=raw) for row_number, row in enumerate(rows)]
     names = set[str]().union(*dictionaries)
     for name in sorted(names - _KNOWN, key=str):
         raise mismatch(str(name), "one of value, key, headers, timestamp", "an unknown name")
@@ -57,22 +57,22 @@ def lists_of(rows: Sequence[Any], now_us: int, *, raw: bool) -> Lists:
     )
 
 
-def _dictionary(row: Any, number: int, *, raw: bool) -> dict[str, Any]:
+def _dictionary(row: Any, row_number: int, *, raw: bool) -> dict[str, Any]:
     if isinstance(row, dict):
         return row
     if raw and isinstance(row, _PLAIN):
         return {"value": row}
     expected = "a dictionary, bytes or text" if raw else "a dictionary"
-    raise mismatch("value", expected, type(row).__name__, row=number)
+    raise mismatch("value", expected, type(row).__name__, row=row_number)
 
 
 def _values(rows: list[dict[str, Any]]) -> list[Any]:
     try:
         return [row["value"] for row in rows]
     except KeyError:
-        number = next(number for number, row in enumerate(rows) if "value" not in row)
+        row_number = next(row_number for row_number, row in enumerate(rows) if "value" not in row)
         raise mismatch(
-            "value", "a value, or None to delete the key", "no such name", row=number
+            "value", "a value, or None to delete the key", "no such name", row=row_number
         ) from None
 
 
@@ -189,8 +189,8 @@ def _check_struct(values: Sequence[Any], kind: pa.StructType, path: str) -> None
     except TypeError:
         got = next(type(value).__name__ for value in present if not isinstance(value, dict))
         raise mismatch(path, f"a dictionary for {kind}", got) from None
-    known, careful = _fields_of(kind)
-    for name in sorted(names - known, key=str):
+    field_names, careful = _fields_of(kind)
+    for name in sorted(names - field_names, key=str):
         raise mismatch(f"{path}.{name}", "no such field", "a value")
     for field in careful:
         children = [value.get(field.name) for value in present]

@@ -80,12 +80,12 @@ def check_schema(schema: pa.Schema) -> pa.Schema:
             "schema must be a pyarrow.Schema, or None for a raw topic",
             got=type(schema).__name__,
         )
-    checked = pa.schema(_checked_fields(list(schema), "", 1))
+    checked = pa.schema(_check_fields(list(schema), "", 1))
     encode_schema(checked)  # it must fit
     return checked
 
 
-def _checked_fields(fields: list[pa.Field], path: str, depth: int) -> list[pa.Field]:
+def _check_fields(fields: list[pa.Field], path: str, depth: int) -> list[pa.Field]:
     if not fields:
         raise InvalidArgumentError("a schema or struct needs a field", field=path or "value")
     if depth > limits.SCHEMA_DEPTH_MAX:
@@ -93,7 +93,7 @@ def _checked_fields(fields: list[pa.Field], path: str, depth: int) -> list[pa.Fi
             "the schema is nested too deeply", field=path, depth_max=limits.SCHEMA_DEPTH_MAX
         )
     _check_names([field.name for field in fields], path)
-    return [_checked_field(field, _join(path, field.name), depth) for field in fields]
+    return [_check_field(field, _join(path, field.name), depth) for field in fields]
 
 
 def _check_names(names: list[str], path: str) -> None:
@@ -112,11 +112,11 @@ def _check_names(names: list[str], path: str) -> None:
         seen[name.lower()] = name
 
 
-def _checked_field(field: pa.Field, path: str, depth: int) -> pa.Field:
-    return pa.field(field.name, _checked_type(field.type, path, depth), field.nullable)
+def _check_field(field: pa.Field, path: str, depth: int) -> pa.Field:
+    return pa.field(field.name, _check_type(field.type, path, depth), field.nullable)
 
 
-def _checked_type(kind: pa.DataType, path: str, depth: int) -> pa.DataType:
+def _check_type(kind: pa.DataType, path: str, depth: int) -> pa.DataType:
     if kind in _SAME:
         return kind
     if kind in _NORMAL:
@@ -124,26 +124,26 @@ def _checked_type(kind: pa.DataType, path: str, depth: int) -> pa.DataType:
     if types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision:
         return kind
     if types.is_struct(kind):
-        return pa.struct(_checked_fields(list(kind), path, depth + 1))
+        return pa.struct(_check_fields(list(kind), path, depth + 1))
     if types.is_list(kind) or types.is_large_list(kind):
         element = pa.field("element", kind.value_type, kind.value_field.nullable)
-        return pa.list_(*_checked_fields([element], path, depth + 1))
+        return pa.list_(*_check_fields([element], path, depth + 1))
     if types.is_map(kind):
-        return _checked_map(kind, path, depth)
-    raise _refused(kind, path)
+        return _check_map(kind, path, depth)
+    raise _unsupported_type_error(kind, path)
 
 
-def _checked_map(kind: pa.MapType, path: str, depth: int) -> pa.DataType:
+def _check_map(kind: pa.MapType, path: str, depth: int) -> pa.DataType:
     if types.is_nested(kind.key_type):
         raise InvalidArgumentError(
             "a map's key must not be nested: use string", field=path, type=kind
         )
     key = pa.field("key", kind.key_type, nullable=False)
     item = pa.field("value", kind.item_type, kind.item_field.nullable)
-    return pa.map_(*_checked_fields([key, item], path, depth + 1))
+    return pa.map_(*_check_fields([key, item], path, depth + 1))
 
 
-def _refused(kind: pa.DataType, path: str) -> InvalidArgumentError:
+def _unsupported_type_error(kind: pa.DataType, path: str) -> InvalidArgumentError:
     instead = next((use for is_kind, use in _INSTEAD if is_kind(kind)), "another type")
     return InvalidArgumentError(
         "a field has a type that Parquet, Iceberg and Spark do not all hold",
@@ -191,10 +191,10 @@ def _check_field_change(was: pa.Field, wanted: pa.Field, path: str) -> None:
 
 
 def _change_refused(message: str, field: str, was: object, wanted: object) -> SchemaChangeError:
-    return SchemaChangeError(message, field=field, was=_shown(was), wanted=_shown(wanted))
+    return SchemaChangeError(message, field=field, was=_describe(was), wanted=_describe(wanted))
 
 
-def _shown(field: object) -> str:
+def _describe(field: object) -> str:
     if not isinstance(field, pa.Field):
         return str(field)
     return f"{field.name}: {field.type}{'' if field.nullable else ' not null'}"
@@ -262,10 +262,10 @@ def evolve(batch: pa.RecordBatch, value_type: pa.DataType) -> pa.RecordBatch:
     if index < 0 or batch.schema.field(index).type == value_type:
         return batch
     field = batch.schema.field(index).with_type(value_type)
-    return batch.set_column(index, field, _grown(batch.column(index), value_type, "value"))
+    return batch.set_column(index, field, _grow(batch.column(index), value_type, "value"))
 
 
-def _grown(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
+def _grow(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     if array.type == kind:
         return array
     if not (types.is_struct(array.type) and types.is_struct(kind)):
@@ -274,7 +274,7 @@ def _grown(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
         )
     _check_fields_change(list(array.type), list(kind), path)
     children = [
-        _grown(array.field(index), field.type, _join(path, field.name))
+        _grow(array.field(index), field.type, _join(path, field.name))
         if index < array.type.num_fields
         else pa.nulls(len(array), field.type)
         for index, field in enumerate(kind)

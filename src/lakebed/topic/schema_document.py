@@ -65,49 +65,51 @@ def _schema(document: Any) -> pa.Schema:
     return pa.schema(_fields(document["fields"], ""))
 
 
-def _fields(given: Any, path: str) -> list[pa.Field]:
-    if not isinstance(given, list):
+def _fields(document: Any, path: str) -> list[pa.Field]:
+    if not isinstance(document, list):
         raise _Wrong("fields are a list", path or "value")
-    return [_field(each, number, path) for number, each in enumerate(given)]
+    return [_field(field, index, path) for index, field in enumerate(document)]
 
 
-def _field(given: Any, number: int, path: str) -> pa.Field:
-    place = f"{path}[{number}]"
-    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
-        raise _Wrong('a field is an object with "name" and "type"', place)
-    name = f"{path}.{given['name']}" if path else given["name"]
-    _check_keys(given, {"name", "type", "nullable"}, name)
-    if "type" not in given:
+def _field(document: Any, index: int, path: str) -> pa.Field:
+    field_path = f"{path}[{index}]"
+    if not isinstance(document, dict) or not isinstance(document.get("name"), str):
+        raise _Wrong('a field is an object with "name" and "type"', field_path)
+    name = f"{path}.{document['name']}" if path else document["name"]
+    _check_keys(document, {"name", "type", "nullable"}, name)
+    if "type" not in document:
         raise _Wrong("the field has no type", name)
-    return pa.field(given["name"], _type(given["type"], name), _nullable(given, name))
+    return pa.field(document["name"], _type(document["type"], name), _nullable(document, name))
 
 
-def _check_keys(given: dict[str, Any], known: set[str], path: str) -> None:
-    for key in given:
-        if key not in known:
-            raise _Wrong(f"unknown key {key!r}; known are {', '.join(sorted(known))}", path)
+def _check_keys(document: dict[str, Any], allowed: set[str], path: str) -> None:
+    for key in document:
+        if key not in allowed:
+            raise _Wrong(f"unknown key {key!r}; known are {', '.join(sorted(allowed))}", path)
 
 
-def _nullable(given: dict[str, Any], path: str) -> bool:
-    nullable = given.get("nullable", True)
+def _nullable(document: dict[str, Any], path: str) -> bool:
+    nullable = document.get("nullable", True)
     if not isinstance(nullable, bool):
         raise _Wrong("nullable is true or false", path)
     return nullable
 
 
-def _type(given: Any, path: str) -> pa.DataType:
-    if isinstance(given, str):
-        return _simple(given, path)
-    if isinstance(given, dict) and "list" in given:
-        _check_keys(given, {"list", "nullable"}, path)
-        return pa.list_(pa.field("element", _type(given["list"], path), _nullable(given, path)))
-    if isinstance(given, dict) and "map" in given:
-        _check_keys(given, {"map", "keys", "nullable"}, path)
-        item = pa.field("value", _type(given["map"], path), _nullable(given, path))
-        return pa.map_(_type(given.get("keys", "string"), path), item)
-    if isinstance(given, dict) and "struct" in given:
-        _check_keys(given, {"struct"}, path)
-        return pa.struct(_fields(given["struct"], path))
+def _type(document: Any, path: str) -> pa.DataType:
+    if isinstance(document, str):
+        return _simple(document, path)
+    if isinstance(document, dict) and "list" in document:
+        _check_keys(document, {"list", "nullable"}, path)
+        return pa.list_(
+            pa.field("element", _type(document["list"], path), _nullable(document, path))
+        )
+    if isinstance(document, dict) and "map" in document:
+        _check_keys(document, {"map", "keys", "nullable"}, path)
+        item = pa.field("value", _type(document["map"], path), _nullable(document, path))
+        return pa.map_(_type(document.get("keys", "string"), path), item)
+    if isinstance(document, dict) and "struct" in document:
+        _check_keys(document, {"struct"}, path)
+        return pa.struct(_fields(document["struct"], path))
     raise _Wrong(f"a type is one of {_ALLOWED}", path)
 
 

@@ -22,7 +22,7 @@ def bytes_bound(array: pa.Array) -> int:
 
 
 def record_bytes(columns: list[pa.Array]) -> _Numbers:
-    """Return the bytes of each record, whose parts stand in these columns."""
+    """Return the bytes of each record, whose parts are in these columns."""
     total: _Numbers = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         if column.null_count < len(column):
@@ -36,7 +36,7 @@ def counts(array: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def _positions(array: pa.Array) -> _Numbers | npt.NDArray[np.int32]:
-    """Return for each row how many bytes stand before it, and at last those of all."""
+    """Return for each row how many bytes are before it, and at last those of all."""
     kind = array.type
     if types.is_string(kind) or types.is_binary(kind):
         return _offsets(array)

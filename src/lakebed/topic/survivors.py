@@ -35,7 +35,7 @@ class Survivors:
     def unpack(cls, packed: bytes, *, base: int, end: int) -> Survivors:
         """Take survivors of a range as they travel; what does not fit it exactly is refused."""
         size = _size(base, end)
-        bits = np.frombuffer(_decompressed(packed, size), dtype=np.uint8)
+        bits = np.frombuffer(_decompress(packed, size), dtype=np.uint8)
         spare = size * 8 - (end - base)
         if spare and int(bits[-1]) >> (8 - spare):
             raise InvalidArgumentError(
@@ -47,15 +47,15 @@ class Survivors:
         """Return how many survive."""
         starts = range(0, len(self._bits), _COUNT_BYTES)
         return sum(
-            int(np.unpackbits(self._bits[at : at + _COUNT_BYTES]).sum(dtype=np.int64))
-            for at in starts
+            int(np.unpackbits(self._bits[start : start + _COUNT_BYTES]).sum(dtype=np.int64))
+            for start in starts
         )
 
-    def chosen(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
+    def contain(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
         """Return of each offset, all of them within the range, whether it survives."""
         places = offsets - self.base
-        found: npt.NDArray[np.bool_] = (self._bits[places >> 3] >> (places & 7) & 1).astype(bool)
-        return found
+        survives: npt.NDArray[np.bool_] = (self._bits[places >> 3] >> (places & 7) & 1).astype(bool)
+        return survives
 
     def between(self, start: int, until: int) -> int:
         """Return how many survive of a part of the range."""
@@ -80,7 +80,7 @@ def pack_survivors(offsets: Offsets, *, base: int, end: int) -> bytes:
     return packed
 
 
-def checked_survivors(packed: bytes) -> bytes:
+def check_survivors(packed: bytes) -> bytes:
     """Refuse survivors that are not bytes."""
     if not isinstance(packed, bytes):
         raise InvalidArgumentError("survivors must be bytes", got=type(packed).__name__)
@@ -91,9 +91,9 @@ def _size(base: int, end: int) -> int:
     return (end - base + 7) // 8
 
 
-def _decompressed(packed: bytes, size: int) -> Any:
+def _decompress(packed: bytes, size: int) -> Any:
     """Return exactly `size` bytes; of what would be more, one more is unpacked and no further."""
-    checked_survivors(packed)
+    check_survivors(packed)
     try:
         with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
             bits = stream.read(size + 1)
