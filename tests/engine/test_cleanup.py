@@ -117,9 +117,9 @@ def test_metrics_tell_which_topic_fails(tmp_path: Path) -> None:
         filled(log, "first", "second")
         damage(segment_files(log, "first")[0])
         log.retain()
-        text = Meters().render(log)
-        assert 'lakebed_topic_cleanup_failures_total{topic="first"} 1' in text
-        assert 'lakebed_topic_cleanup_failing{topic="first"} 1' in text
+        text = Meters().render(log).body.decode()
+        assert 'lakebed_topic_cleanup_failures_total{topic="first"} 1.0' in text
+        assert 'lakebed_topic_cleanup_failing{topic="first"} 1.0' in text
         assert 'cleanup_failing{topic="second"}' not in text
         log.delete_topic("first")
         assert log.stats().cleanup_failures == ()

@@ -759,7 +759,7 @@ BAD: list[tuple[Callable[[Table], object], type[LakebedError], str]] = [
     (lambda t: t.scan(["amount"]), InvalidArgumentError, "columns must be a list of"),
     (lambda t: t.scan([1]), InvalidArgumentError, "columns must be a list of"),  # type: ignore[list-item]
     (lambda t: t.scan(5), InvalidArgumentError, "columns must be a list of"),  # type: ignore[arg-type]
-    (lambda t: t.scan(where="x"), InvalidArgumentError, "where must be an expression"),
+    (lambda t: t.scan(where="x"), InvalidArgumentError, "where must be filters"),
     (lambda t: t.scan(where=pc.field("nope") > 1), InvalidArgumentError, "does not fit the table"),
     (
         lambda t: t.scan(where=pc.field("value", "nope") > 1),

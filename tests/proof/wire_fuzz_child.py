@@ -22,7 +22,7 @@ import pyarrow as pa
 import lakebed
 from lakebed import Log
 from lakebed.errors import InvalidArgumentError, LakebedError
-from lakebed.wire.predicates import _FIXED, _MANY, _MATCHES, unpack_predicate
+from lakebed.wire.predicates import FIXED, MANY, MATCHES, unpack_predicate
 from lakebed.wire.protocol import pack, unpack
 from lakebed.wire.received import Received, batch_bytes
 from tests.proof.scale import rng
@@ -220,13 +220,13 @@ def _tree(chance: random.Random, depth: int = 0) -> Any:
         return ["is_in", _tree(chance, below), kind, values, chance.random() < 0.5]
     if choice < 0.65:
         pattern = chance.choice(["k", b"k", b"\xff", ""])
-        return [chance.choice(list(_MATCHES)), _tree(chance, below), pattern, chance.random() < 0.5]
+        return [chance.choice(list(MATCHES)), _tree(chance, below), pattern, chance.random() < 0.5]
     if choice < 0.7:
         return ["is_null", _tree(chance, below), chance.random() < 0.5]
     if choice < 0.8:
-        return [chance.choice(list(_MANY)), *(_tree(chance, below) for _ in range(2))]
-    name = chance.choice(list(_FIXED))
-    return [name, *(_tree(chance, below) for _ in range(_FIXED[name][0]))]
+        return [chance.choice(list(MANY)), *(_tree(chance, below) for _ in range(2))]
+    name = chance.choice(list(FIXED))
+    return [name, *(_tree(chance, below) for _ in range(FIXED[name][0]))]
 
 
 def predicates(chance: random.Random) -> Iterator[bytes]:

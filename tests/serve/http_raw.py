@@ -91,4 +91,4 @@ def events(server: ServerProcess, token: str = "") -> dict[str, int]:
     assert code == 200, text
     prefix = 'lakebed_http_events_total{event="'
     lines = [line[len(prefix) :] for line in text.decode().splitlines() if line.startswith(prefix)]
-    return {name: int(count) for name, _, count in (line.partition('"} ') for line in lines)}
+    return {name: int(float(count)) for name, _, count in (line.partition('"} ') for line in lines)}

@@ -133,8 +133,8 @@ def test_losses_are_metrics(tmp_path: Path) -> None:
 
         served = Served(server.log, server, None)  # type: ignore[arg-type]
         text = served.send("GET", "/metrics").body.decode()
-    assert "\nlakebed_audit_lost_total 0\n" in text
-    assert "\nlakebed_audit_file_lost_total 0\n" in text
+    assert "\nlakebed_audit_lost_total 0.0\n" in text
+    assert "\nlakebed_audit_file_lost_total 0.0\n" in text
 
 
 # Tokens in the wrong place

@@ -117,7 +117,7 @@ def test_a_full_disk_is_not_ready_and_clients_get_the_reason(full: Full) -> None
         status, answer = _ready(server)
         assert status == 503
         assert "the disk is full" in answer["reason"]
-        assert b"\nlakebed_disk_full 1\n" in _get(server, "/metrics")[1]
+        assert b"\nlakebed_disk_full 1.0\n" in _get(server, "/metrics")[1]
         with lakebed.open(server.url, ClientConfig(retry_ms=3000)) as client:
             with pytest.raises(DiskFullError):
                 client.append("t", _VALUE)

@@ -26,7 +26,7 @@ from lakebed.errors import (
     SchemaMismatchError,
 )
 from lakebed.limits import MIB
-from lakebed.wire.predicates import _MANY, _MATCHES, _ONE, _TWO
+from lakebed.wire.predicates import _ONE, _TWO, MANY, MATCHES
 from lakebed.wire.protocol import pack, unpack
 from tests.serve import hostile, raw_grpc
 from tests.serve.raw import TOPIC, Raw, run_small, unharmed
@@ -302,13 +302,13 @@ NULLS = [["value", None, "large_string"], ["value", None, "large_binary"]]
 
 def predicates(null: list[Any]) -> Iterator[list[Any]]:
     """List the predicates of every function with this null, beside every other operand."""
-    for function in (*_TWO.split(), *_MANY):
+    for function in (*_TWO.split(), *MANY):
         for operand in OPERANDS:
             yield [function, operand, null]
             yield [function, null, operand]
     for function in _ONE.split():
         yield [function, null]
-    for function in _MATCHES:
+    for function in MATCHES:
         yield [function, null, "a", True]
     for kind, value in TYPED.items():
         yield ["cast", null, kind, True]
@@ -346,7 +346,7 @@ def test_a_comparison_with_a_null_selects_nothing(server: ServerProcess) -> None
         assert answer.num_rows == 0
 
 
-@pytest.mark.parametrize("function", _MATCHES)
+@pytest.mark.parametrize("function", MATCHES)
 def test_a_pattern_that_is_not_text_is_refused(server: ServerProcess, function: str) -> None:
     where = [function, ["field", "key"], b"\xff", False]
     with Raw(server) as raw:

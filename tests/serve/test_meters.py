@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as open_metrics_families,
+)
+from prometheus_client.parser import text_string_to_metric_families
 
 from lakebed import Log
 from lakebed.errors import ClosedError
-from lakebed.serve.meters import SERIES_MAX, Meters
+from lakebed.serve.log_metrics import SERIES_MAX
+from lakebed.serve.meters import Exposition, Meters
 from tests.engine.support import in_threads, inner
 
-_SAMPLE = re.compile(
-    r'([a-z_:][a-z0-9_:]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\n"])*",?)*)\})? (\S+)'
-)
-_LABEL = re.compile(r'([a-z_]+)="((?:[^"\\\n]|\\[\\n"])*)"')
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Read Prometheus text; every line must be one, and every sample have its type before it."""
-    assert text.endswith("\n")
-    kinds: dict[str, str] = {}
-    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
-    for line in text.splitlines():
-        if line.startswith("# HELP "):
-            continue
-        if line.startswith("# TYPE "):
-            _, _, name, kind = line.split(" ")
-            assert name not in kinds
-            assert (kind == "counter") == name.endswith("_total"), name
-            kinds[name] = kind
-            continue
-        match = _SAMPLE.fullmatch(line)
-        assert match is not None, line
-        family = re.sub(r"_(bucket|sum|count)$", "", match[1])
-        assert match[1] in kinds or kinds.get(family) == "histogram", line
-        labels = frozenset(
-            (name, re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], value))
-            for name, value in _LABEL.findall(match[2] or "")
-        )
-        assert (match[1], labels) not in found
-        found[match[1], labels] = float(match[3])
+def parsed(shown: Exposition | str) -> Samples:
+    """Read Prometheus text or OpenMetrics with the library's parsers; no series is there twice."""
+    text = shown if isinstance(shown, str) else shown.body.decode()
+    openmetrics = text.endswith("# EOF\n")
+    parse = open_metrics_families if openmetrics else text_string_to_metric_families
+    found: Samples = {}
+    for family in parse(text):
+        assert family.documentation
+        assert family.type in ("counter", "gauge", "histogram"), family.name
+        for sample in family.samples:
+            place = sample.name, frozenset(sample.labels.items())
+            assert place not in found
+            found[place] = float(sample.value)
     return found
 
 
@@ -93,6 +83,28 @@ def test_requests_are_counted_by_call_and_outcome_from_many_threads(log: Log) ->
     assert found["lakebed_received_bytes_total", frozenset()] == 12_000
     assert found["lakebed_sent_bytes_total", frozenset()] == 20_000
     assert found["lakebed_open_streams", frozenset()] == 0
+
+
+def test_openmetrics_has_the_same_series(log: Log) -> None:
+    log.create_topic("a", 2)
+    log.append_batch("a", [b"x", b"y"])
+    log.commit_offsets("g", {"a": {1: 0}})
+    meters = Meters()
+    meters.request('a "b"\\\nc', "ok", 0.1)
+    plain = meters.render(inner(log))
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.3"
+    shown = meters.render(inner(log), accept)
+    assert plain.content_type == "text/plain; version=0.0.4; charset=utf-8"
+    assert shown.content_type.startswith("application/openmetrics-text; version=1.0.0")
+    assert shown.body.endswith(b"# EOF\n")
+    assert parsed(shown).keys() == parsed(plain).keys()
+
+
+@pytest.mark.parametrize("version", ["x", "1.x", "\xb2", "2.1.y", "", "-1", "9" * 5000])
+def test_a_version_that_is_not_a_number_is_answered(log: Log, version: str) -> None:
+    for kind in ("application/openmetrics-text", "text/plain"):
+        shown = Meters().render(inner(log), f"{kind}; version={version}; escaping=x")
+        assert ("lakebed_open_streams", frozenset()) in parsed(shown)
 
 
 def numbers(values: dict[str, object]) -> Iterator[str]:

@@ -203,8 +203,8 @@ def test_http_of_a_standby_shows_its_role_and_names_the_owner(standby: Standby) 
         assert json.load(answer) == {"status": "live", "role": "standby"}
     with closing(urllib.request.urlopen(f"{base}/metrics")) as answer:
         text = answer.read().decode()
-    assert 'lakebed_role{role="standby"} 1' in text
-    assert "lakebed_term 7" in text
+    assert 'lakebed_role{role="standby"} 1.0' in text
+    assert "lakebed_term 7.0" in text
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(f"{base}/health/ready")
     with closing(caught.value) as refused:

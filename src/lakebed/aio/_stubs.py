@@ -10,13 +10,12 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakebed.aio.delegate import Delegate
 from lakebed.api.log import Log
 from lakebed.api.offsets import Offsets
 from lakebed.api.parts import AccessApi, DerivedApi, LakeApi
-from lakebed.api.table import Points, Table
+from lakebed.api.table import Points, Table, Where
 from lakebed.config import TopicConfig
 from lakebed.reports.access import EXPIRES_MS, DenialInfo, GrantInfo, RuleInfo, TokenInfo
 from lakebed.reports.derived import Committed, DerivedFile, DerivedFiles, DerivedTable, Positions
@@ -322,7 +321,7 @@ class AsyncTableStub(Delegate):
         offset: Points | None = None,
         time: datetime | int | None = None,
         columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
+        where: Where | None = None,
     ) -> pa.Table:
         """Return the records that the table had at an earlier point.
 

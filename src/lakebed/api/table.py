@@ -6,7 +6,7 @@ import abc
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +17,10 @@ from lakebed.reports.topics import ScanPlan
 
 Points = int | Mapping[int, int]
 """An offset for every partition, or one for each that is named."""
+Filter = tuple[str | Sequence[str], str, Any]
+"""A column or the names of a field within it, an operator, a value: `("offset", ">", 5)`."""
+Where: TypeAlias = pc.Expression | Sequence[Filter] | Sequence[Sequence[Filter]]
+"""An expression of pyarrow, or filters in the form of pyarrow's `filters`."""
 
 
 class Table(abc.ABC):
@@ -34,7 +38,7 @@ class Table(abc.ABC):
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
+        where: Where | None = None,
         *,
         partitions: Collection[int] | None = None,
         start: Points | None = None,
@@ -47,8 +51,9 @@ class Table(abc.ABC):
 
         Args:
             columns: names of columns of `schema`; default: all.
-            where: a filter such as `pc.field("value", "amount") > 5`; row groups that cannot match
-                are not decoded.
+            where: filters such as `[(("value", "amount"), ">", 5)]`, all of which hold, or a list
+                of such lists, one of which holds; or an expression of pyarrow such as
+                `pc.field("value", "amount") > 5`. Row groups that cannot match are not decoded.
             partitions: numbers of partitions; default: all.
             start: first offset, for every partition or by partition.
             until: end (exclusive), for every partition or by partition.
@@ -98,7 +103,7 @@ class Table(abc.ABC):
         offset: Points | None = None,
         time: datetime | int | None = None,
         columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
+        where: Where | None = None,
     ) -> pa.Table:
         """Return the records that the table had at an earlier point.
 
@@ -126,7 +131,8 @@ def check_where(where: object) -> None:
     """Refuse what is not a predicate, and what Arrow cannot show or cannot evaluate safely."""
     if not isinstance(where, pc.Expression):
         raise InvalidArgumentError(
-            "where must be an expression, such as pyarrow.compute.field('offset') > 5",
+            "where must be filters, such as [('offset', '>', 5)], or an expression, such as"
+            " pyarrow.compute.field('offset') > 5",
             got=repr(where),
         )
     try:

@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakebed.api.table import (
     Points,
     Table,
+    Where,
     by_position,
     check_key,
     check_time,
@@ -22,7 +22,8 @@ from lakebed.client.reading import as_list, check_named
 from lakebed.errors import ClosedError, InvalidArgumentError
 from lakebed.reports.topics import ScanPlan
 from lakebed.topic.times import python_rows
-from lakebed.wire.predicates import pack_predicate
+from lakebed.wire.expressions import pack_predicate
+from lakebed.wire.filters import filter_tree, is_filters
 
 
 class RemoteTable(Table):
@@ -50,7 +51,7 @@ class RemoteTable(Table):
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
+        where: Where | None = None,
         *,
         partitions: Collection[int] | None = None,
         start: Points | None = None,
@@ -121,7 +122,7 @@ class RemoteTable(Table):
         offset: Points | None = None,
         time: datetime | int | None = None,
         columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
+        where: Where | None = None,
     ) -> pa.Table:
         """Return the records that the table had at an earlier point."""
         ticket = {
@@ -151,10 +152,12 @@ def _points(points: Points | None) -> Any:
     return dict(points) if isinstance(points, Mapping) else points
 
 
-def _pack(where: pc.Expression | None) -> Any:
+def _pack(where: Where | None) -> Any:
     """Return a predicate as the tree that a server takes."""
     if where is None:
         return None
+    if is_filters(where):
+        return filter_tree(where)
     check_where(where)
     try:
         return pack_predicate(where)

@@ -17,7 +17,15 @@ import pyarrow.compute as pc
 
 from lakebed.api.lookup import no_topic
 from lakebed.api.reads import COLUMNS, Bounds, out_of_range
-from lakebed.api.table import Points, Table, by_position, check_key, check_time, check_where
+from lakebed.api.table import (
+    Points,
+    Table,
+    Where,
+    by_position,
+    check_key,
+    check_time,
+    check_where,
+)
 from lakebed.engine.core import Core
 from lakebed.engine.plan import plan
 from lakebed.engine.reading import Reading
@@ -29,6 +37,7 @@ from lakebed.lake.segment_reader import SegmentReader
 from lakebed.reports.topics import ScanPlan
 from lakebed.state.values import Partition, Segment, Topic
 from lakebed.topic.times import python_rows, python_values
+from lakebed.wire.filters import filter_expression, is_filters
 
 _log = logging.getLogger("lakebed.engine")
 
@@ -69,7 +78,7 @@ class EmbeddedTable(Table):
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
+        where: Where | None = None,
         *,
         partitions: Collection[int] | None = None,
         start: Points | None = None,
@@ -146,7 +155,7 @@ class EmbeddedTable(Table):
         offset: Points | None = None,
         time: datetime | int | None = None,
         columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
+        where: Where | None = None,
     ) -> pa.Table:
         """Return the records that the table had at an earlier point."""
         if (offset is None) == (time is None):
@@ -214,11 +223,13 @@ class EmbeddedTable(Table):
         )
 
     def _wanted(
-        self, topic: Topic, columns: Sequence[str] | None, where: pc.Expression | None
+        self, topic: Topic, columns: Sequence[str] | None, where: Where | None
     ) -> Selection:
         names = _names(columns)
         if where is None:
             return Selection(names)
+        if is_filters(where):
+            where = filter_expression(where)
         return Selection(names, where, _needed(self._reading.empty(topic, None), where))
 
     def _find(self, key: bytes | str, columns: Sequence[str]) -> pa.RecordBatch | None:

@@ -37,6 +37,8 @@ _ENDPOINTS: Final = (
     Endpoint("ready", None, Route("GET", "/health/ready", answer="Ready", errors=(503,))),
     Endpoint("metrics", ADMIN, Route("GET", "/metrics", answer="text/plain")),
 )
+ENDPOINTS: Final = frozenset(endpoint.name for endpoint in _ENDPOINTS)
+"""The names of the routes that are no operations of the log."""
 _ALL: Final[tuple[Operation | Stream | Endpoint, ...]] = (
     *_ENDPOINTS,
     *OPERATIONS.values(),

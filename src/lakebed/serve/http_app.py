@@ -17,7 +17,6 @@ from lakebed.serve.gateway import add_gateway, answer
 from lakebed.serve.http_door import ANSWER, HttpCaller, RequestPipeline
 from lakebed.serve.http_errors import HEADERS, Refused, problem, refusal
 from lakebed.serve.http_head import head_fault
-from lakebed.serve.meters import CONTENT_TYPE
 from lakebed.serve.openapi import add_route, document
 
 if TYPE_CHECKING:
@@ -68,11 +67,12 @@ def _add_health(app: FastAPI, door: RequestPipeline, ready: ReadyState) -> None:
 
     @add_route(app, "metrics")
     async def metrics(request: Request) -> Response:
-        """Return every counter as Prometheus text."""
+        """Return every counter, as Prometheus text or OpenMetrics."""
 
         async def work(_: HttpCaller) -> Response:
-            text = await door.threads.run(door.meters.render, door.log)
-            return Response(text, headers={"Content-Type": CONTENT_TYPE})
+            accept = request.headers.get("accept", "")
+            shown = await door.threads.run(door.meters.render, door.log, accept)
+            return Response(shown.body, headers={"Content-Type": shown.content_type})
 
         return await door.answer(request, "metrics", work, ())
 

@@ -1,4 +1,4 @@
-"""HTTP routes as `operations/` describes them, and their OpenAPI document."""
+"""HTTP routes as `operations/` describes them; FastAPI makes the OpenAPI document of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
 
 from lakebed.operations.description import Route
-from lakebed.operations.routes import NEEDS, ROUTES
+from lakebed.operations.routes import ENDPOINTS, NEEDS, ROUTES
 from lakebed.serve import gateway_models as models
 from lakebed.serve.http_errors import MEDIA_TYPE
 from lakebed.version import __version__
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain"
+_OPENMETRICS: Final = "application/openmetrics-text"
 _ALWAYS: Final = (400, 401, 403, 429, 500, 503)
 _BODY: Final = (408, 413, 415)
 _MEANINGS: Final = {
@@ -39,9 +40,7 @@ _MEANINGS: Final = {
     500: "The server could not do it; a write may have happened.",
     503: "The log cannot do it now, or the server is stopping.",
 }
-
-
-_SERVER: Final = ("live", "ready", "metrics")
+_SCHEMAS: Final = "#/components/schemas/"
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Awaitable[Response]])
 
@@ -49,87 +48,76 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Awaitable[Response]])
 def add_route(app: FastAPI, name: str) -> Callable[[Endpoint], Endpoint]:
     """Make a decorator that adds a function to an application as the route of a call."""
     route = ROUTES[name]
-
-    def add(function: Endpoint) -> Endpoint:
-        app.add_api_route(
-            route.path, function, methods=[route.method], name=name, status_code=route.status
-        )
-        return function
-
-    return add
+    extra: dict[str, Any] = {}
+    if name in NEEDS:
+        extra["security"] = [{"token": []}, {}]  # a log without tokens is open to everybody
+    if route.body is not None:
+        # The pipeline reads the body, after it has checked who sends it.
+        extra["requestBody"] = {"required": True, "content": _content(_JSON, route.body)}
+    return app.api_route(
+        route.path,
+        methods=[route.method],
+        name=name,
+        status_code=route.status,
+        tags=["server" if name in ENDPOINTS else "log"],
+        response_description=_MEANINGS[route.status],
+        responses=_responses(name, route),
+        openapi_extra=extra,
+    )
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """Return the document of an application."""
+    """Return FastAPI's document of an application, with the models of bodies and errors."""
     found: dict[str, Any] = get_openapi(
         title="Lakebed",
         version=__version__,
         description="A durable event log. An error's body has its code, and what to do about it.",
         routes=app.routes,
+        separate_input_output_schemas=False,
     )
-    for path, methods in found["paths"].items():
-        for method, given in methods.items():
-            found["paths"][path][method] = _operation(given["operationId"], given)
+    for methods in found["paths"].values():
+        for operation in methods.values():
+            operation["responses"].pop("422", None)  # FastAPI's own; here it is 400
+    answers = found["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        del answers[name]
+    bodies = {route.body for route in ROUTES.values() if route.body is not None}
+    used = [getattr(models, name) for name in sorted({"Problem", *bodies})]
+    _, schemas = models_json_schema(
+        [(model, "validation") for model in used], ref_template=f"{_SCHEMAS}{{model}}"
+    )
     found["components"] = {
-        "schemas": _schemas(),
+        "schemas": answers | schemas["$defs"],
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
     }
     return found
 
 
-def _operation(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    route = ROUTES[name]
-    responses = {str(route.status): _response(route.status, route.answer)}
-    for status in sorted(_errors(name, route)):
-        responses[str(status)] = _error_response(name, status)
-    shown = {
-        "operationId": name,
-        "summary": given["summary"],
-        "description": given["description"],
-        "tags": ["server" if name in _SERVER else "log"],
-        "parameters": given.get("parameters", []),
-        "responses": responses,
-    }
-    if name in NEEDS:
-        shown["security"] = [{"token": []}, {}]  # a log without tokens is open to everybody
-    if route.body is not None:
-        content = {_JSON: {"schema": _reference(route.body)}}
-        shown["requestBody"] = {"required": True, "content": content}
-    return shown
-
-
-def _errors(name: str, route: Route) -> tuple[int, ...]:
-    always = _ALWAYS if name in NEEDS else ()
-    return (*always, *(_BODY if route.body is not None else ()), *route.errors)
-
-
-def _error_response(name: str, status: int) -> dict[str, Any]:
-    if name == "ready":  # it says why the log cannot be used
-        return _response(status, ROUTES[name].answer)
-    return _response(status, models.Problem.__name__, MEDIA_TYPE)
-
-
-def _response(status: int, answer: str | None, media_type: str = _JSON) -> dict[str, Any]:
-    """Describe an answer: a model, text of a media type, or nothing."""
-    shown: dict[str, Any] = {"description": _MEANINGS[status]}
-    if answer == _TEXT:
-        shown["content"] = {_TEXT: {"schema": {"type": "string"}}}
-    elif answer is not None:
-        shown["content"] = {media_type: {"schema": _reference(answer)}}
-    return shown
-
-
-def _reference(model: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{model}"}
-
-
-def _schemas() -> dict[str, Any]:
-    used = {models.Problem.__name__}
-    for route in ROUTES.values():
-        used |= {model for model in (route.answer, route.body) if model not in (None, _TEXT)}
-    _, schemas = models_json_schema(
-        [(getattr(models, name), "validation") for name in sorted(used)],
-        ref_template="#/components/schemas/{model}",
+def _responses(name: str, route: Route) -> dict[int | str, dict[str, Any]]:
+    """Describe the answers of a route; FastAPI adds the schemas of their models."""
+    statuses = (
+        *(_ALWAYS if name in NEEDS else ()),
+        *(_BODY if route.body is not None else ()),
+        *route.errors,
     )
-    definitions: dict[str, Any] = schemas["$defs"]
-    return definitions
+    problem = {"content": _content(MEDIA_TYPE, models.Problem.__name__)}
+    answer = _answer(route.answer)
+    found: dict[int | str, dict[str, Any]] = {route.status: dict(answer)}
+    for status in sorted(statuses):
+        # A log that is not ready says why, as it says that it is.
+        found[status] = dict(answer if name == "ready" else problem)
+    for status, response in found.items():
+        response["description"] = _MEANINGS[int(status)]
+    return found
+
+
+def _answer(answer: str | None) -> dict[str, Any]:
+    if answer is None:
+        return {}
+    if answer == _TEXT:
+        return {"content": {kind: {"schema": {"type": "string"}} for kind in (_TEXT, _OPENMETRICS)}}
+    return {"model": getattr(models, answer)}
+
+
+def _content(media_type: str, model: str) -> dict[str, Any]:
+    return {media_type: {"schema": {"$ref": _SCHEMAS + model}}}

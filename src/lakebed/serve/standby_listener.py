@@ -13,20 +13,22 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow.flight as fl
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from lakebed.config import ServeConfig
 from lakebed.errors import NotOwnerError
 from lakebed.serve.flight_errors import flight_error
 from lakebed.serve.flight_listener import shut_down
+from lakebed.serve.log_metrics import role
+from lakebed.serve.meters import expose
 from lakebed.wire.quiet import quieten
 
 _log = logging.getLogger("lakebed.serve")
 
-_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _REQUEST_SECONDS: Final = 10.0
 
 Refuse = Callable[[], NotOwnerError]
@@ -153,7 +155,8 @@ def _start_http(config: ServeConfig, refuse: Refuse, figures: Figures) -> _HttpS
                 reason = f"this server is a {shown['role']}"
                 self._answer(503, {"ready": False, "reason": reason, **shown})
             elif path == "/metrics":
-                self._send(200, _METRICS, role_metrics(shown).encode())
+                accept = self.headers.get("accept", "")
+                self._send(200, *expose(role_metrics(shown), accept))
             else:
                 self._refuse()
 
@@ -187,15 +190,11 @@ def _start_http(config: ServeConfig, refuse: Refuse, figures: Figures) -> _HttpS
     return server
 
 
-def role_metrics(shown: Mapping[str, object]) -> str:
-    """Return a role and its figures as Prometheus text."""
-    lines = [
-        "# HELP lakebed_role 1 for the role of this server.",
-        "# TYPE lakebed_role gauge",
-        f'lakebed_role{{role="{shown["role"]}"}} 1',
-    ]
+def role_metrics(shown: Mapping[str, object]) -> Iterator[Metric]:
+    """Return a role and its figures."""
+    yield role(str(shown["role"]))
     for name, value in shown.items():
         with contextlib.suppress(TypeError, ValueError):
             if name not in ("role", "address"):
-                lines += [f"# TYPE lakebed_{name} gauge", f"lakebed_{name} {float(str(value)):g}"]
-    return "\n".join(lines) + "\n"
+                meaning = f"The standby's {name.replace('_', ' ')}."
+                yield GaugeMetricFamily(f"lakebed_{name}", meaning, value=float(str(value)))
