@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import msgpack
+import msgspec
 import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from lakebed.state.image import State, decode_state, encode_state
 from lakebed.state.machine import carry_out, decide
 from lakebed.state.owned import Markers
 from lakebed.state.values import Part, Run, Segment
+from lakebed.types import GroupName
 from tests.state.machines import command, part_with
 
 SEGMENT = Segment(1, 0, 3, 3, 1000, 100, 7, -5, 5)
@@ -61,7 +64,8 @@ def payload(made: Command) -> bytes:
 
 
 def test_there_is_an_example_of_every_command() -> None:
-    assert set(command_codec._KINDS.values()) == KINDS
+    assert set(command_codec.KINDS.values()) == KINDS
+    assert len(command_codec.KINDS) == len(Command.__subclasses__())  # no number is used twice
 
 
 @pytest.mark.parametrize("made", EXAMPLES, ids=lambda each: type(each).__name__)
@@ -71,6 +75,50 @@ def test_a_command_comes_back_as_it_was_with_its_bodies(made: Command) -> None:
     assert type(found) is type(made)
     for number, (part, body) in enumerate(zip(parts_of(made), bodies, strict=True)):
         assert bytes(body) == bytes([number]) * part.body_bytes
+
+
+@pytest.mark.parametrize("made", EXAMPLES, ids=lambda each: type(each).__name__)
+def test_an_envelope_is_what_another_library_writes(made: Command) -> None:
+    envelope = msgpack.packb(msgspec.structs.astuple(made))
+    head = command_codec._HEAD.pack(command_codec.VERSION, made.kind, 0, len(envelope))
+    assert bytes(encode(made)[0]).rstrip(b"\0") == (head + envelope).rstrip(b"\0")
+
+
+def test_a_checked_name_is_written_as_text() -> None:
+    assert encode(commands.DeleteGroup(GroupName("g"))) == encode(commands.DeleteGroup("g"))
+    with pytest.raises(TypeError, match="no form"):
+        encode(commands.DeleteGroup(object()))  # type: ignore[arg-type]
+
+
+def _hostile(kind: type[Command]) -> list[bytes]:
+    """Return envelopes that announce far more than they hold, at each field of a command."""
+    bombs = [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdc\xff\xff", b"\x91"]
+    bombs += [b"\xdb\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff\1"]
+    fields = [msgpack.packb(each) for each in msgspec.structs.astuple(example_of(kind))]
+    head = bytes([0x90 + len(fields)])
+    fronts = [head + b"".join(fields[:count]) for count in range(len(fields))]
+    return [
+        front + bomb * times for front in (b"", *fronts) for bomb in bombs for times in (1, 5000)
+    ]
+
+
+def example_of(kind: type[Command]) -> Command:
+    return next(each for each in EXAMPLES if type(each) is kind)
+
+
+@pytest.mark.parametrize("kind", command_codec.KINDS.values())
+def test_a_length_that_an_envelope_announces_takes_no_memory(kind: type[Command]) -> None:
+    tracemalloc.start()
+    try:
+        for envelope in _hostile(kind):
+            head = command_codec._HEAD.pack(command_codec.VERSION, kind.kind, 0, len(envelope))
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            with pytest.raises(CorruptionError):
+                decode(memoryview(head + envelope))
+            assert tracemalloc.get_traced_memory()[1] - before < 200_000
+    finally:
+        tracemalloc.stop()
 
 
 @given(command())
@@ -227,6 +275,14 @@ def test_an_entry_about_access_of_another_shape_is_a_typed_error(number: int) ->
 def test_a_commit_together_of_another_shape_is_a_typed_error(fields: tuple[object, ...]) -> None:
     envelope = msgpack.packb(fields)
     head = command_codec._HEAD.pack(command_codec.VERSION, 26, 0, len(envelope))
+    with pytest.raises(CorruptionError):
+        decode(memoryview(head + envelope))
+
+
+@pytest.mark.parametrize("claim", [(1,), (1, 2), (1, 2, 3, 4), (1, 2, -3), ("1", 2, 3), None])
+def test_a_claim_of_another_shape_is_a_typed_error(claim: object) -> None:
+    envelope = msgpack.packb((1, (), ((claim,),)))
+    head = command_codec._HEAD.pack(command_codec.VERSION, 28, 0, len(envelope))
     with pytest.raises(CorruptionError):
         decode(memoryview(head + envelope))
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lakebed.types import Entry
 
 _HEAD: Final = struct.Struct("<HHIBB")
-_WRITE: Final = command_codec.VERSION | command_codec.NUMBERS[commands.Write] << 8
+_WRITE: Final = command_codec.VERSION | commands.Write.kind << 8
 _PAIR: Final = 0x92
 """How msgpack begins an array of two."""
 _LONG: Final = 0xCF

@@ -2,298 +2,317 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
-from lakebed.state.values import Part, Segment
+from msgspec import Struct
 
-if TYPE_CHECKING:
-    pass
+from lakebed.state.values import (
+    Digest,
+    GroupOffset,
+    NonNegative,
+    Part,
+    Segment,
+    Settings,
+    ZeroOrOne,
+)
 
 
-class CreateTopic(NamedTuple):
+class Command(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A change of the state. Its fields and their types are its form in an entry, in order."""
+
+    kind: ClassVar[int]
+    """Its number in an entry, which never changes."""
+
+    def check(self) -> None:
+        """Raise `ValueError` for what the types of its fields do not exclude."""
+
+
+class CreateTopic(Command, frozen=True):
     """Make a topic. Result: its id."""
 
+    kind = 1
     name: str
-    partitions: int
+    partitions: NonNegative
     schema: bytes
-    config: tuple[tuple[str, int | str], ...]
+    config: Settings
     time_us: int
 
 
-class AlterTopic(NamedTuple):
+class AlterTopic(Command, frozen=True):
     """Replace a topic's settings, and add a version of its schema unless that is empty."""
 
-    topic: int
-    config: tuple[tuple[str, int | str], ...]
+    kind = 2
+    topic: NonNegative
+    config: Settings
     schema: bytes
-    schemas: int
+    schemas: NonNegative
     """How many versions there were when this was decided."""
 
 
-class AddPartitions(NamedTuple):
+class AddPartitions(Command, frozen=True):
     """Let a topic have so many partitions in all."""
 
-    topic: int
-    partitions: int
+    kind = 3
+    topic: NonNegative
+    partitions: NonNegative
 
 
-class DeleteTopic(NamedTuple):
+class DeleteTopic(Command, frozen=True):
     """Remove a topic and everything in it."""
 
-    topic: int
+    kind = 4
+    topic: NonNegative
 
 
-class PurgeTopic(NamedTuple):
+class PurgeTopic(Command, frozen=True):
     """Remove every record of a topic; offsets go on."""
 
-    topic: int
+    kind = 5
+    topic: NonNegative
 
 
-class Write(NamedTuple):
+class Write(Command, frozen=True):
     """Append batches. Result: the base offset of each run of each part, or an error for a part."""
 
-    time_us: int
+    kind = 6
+    time_us: NonNegative
     parts: tuple[Part, ...]
 
 
-class ProducerWrite(NamedTuple):
+class ProducerWrite(Command, frozen=True):
     """Append one batch under a producer. Result: as for `Write`."""
 
+    kind = 7
     time_us: int
-    producer: int
-    epoch: int
-    sequences: tuple[int, ...]
+    producer: NonNegative
+    epoch: NonNegative
+    sequences: tuple[NonNegative, ...]
     """The sequence number of each run's first record."""
     part: Part
 
 
-class WriteMany(NamedTuple):
+class WriteMany(Command, frozen=True):
     """Append batches of many writers, each run perhaps under a producer.
 
     Result: as for `Write`, and what became of each run (`Written.runs`).
     """
 
+    kind = 28
     time_us: int
     parts: tuple[Part, ...]
-    claims: tuple[tuple[tuple[int, ...], ...], ...]
+    claims: tuple[tuple[tuple[NonNegative, ...], ...], ...]
     """For each run of each part: (producer, epoch, first sequence), or empty."""
 
+    def check(self) -> None:
+        """Raise `ValueError` for a claim that is neither empty nor complete."""
+        if any(len(claim) not in (0, 3) for part in self.claims for claim in part):
+            raise ValueError("a claim is not (producer, epoch, first sequence)")
 
-class RegisterProducer(NamedTuple):
+
+class RegisterProducer(Command, frozen=True):
     """Take over a producer's name; an empty one is nobody's. Result: (id, epoch)."""
 
+    kind = 8
     name: str
     time_us: int
 
 
-class BeginTransaction(NamedTuple):
+class BeginTransaction(Command, frozen=True):
     """Take over a transaction's name; an open one of that name is dropped. Result: (id, epoch)."""
 
+    kind = 9
     name: str
-    timeout_us: int
+    timeout_us: NonNegative
     time_us: int
 
 
-class TransactionWrite(NamedTuple):
+class TransactionWrite(Command, frozen=True):
     """Add batches to an open transaction."""
 
-    producer: int
-    epoch: int
+    kind = 10
+    producer: NonNegative
+    epoch: NonNegative
     time_us: int
     parts: tuple[Part, ...]
 
 
-class CommitTransaction(NamedTuple):
+class CommitTransaction(Command, frozen=True):
     """Make a transaction visible, with last batches and consumer offsets. Result: as `Write`."""
 
-    producer: int
-    epoch: int
+    kind = 11
+    producer: NonNegative
+    epoch: NonNegative
     time_us: int
     parts: tuple[Part, ...]
-    offsets: tuple[tuple[str, str, int, int, int], ...]
+    offsets: tuple[GroupOffset, ...]
 
 
-class CommitTogether(NamedTuple):
+class CommitTogether(Command, frozen=True):
     """Make several transactions visible at once, and only once under a name and a number.
 
     Result: as `Write`, in the order in which they are given. If the name's marker has come as far
     as the number, it is a repeat: what is still open of them is dropped.
     """
 
+    kind = 26
     name: str
-    number: int
+    number: NonNegative
     time_us: int
-    keep_us: int
+    keep_us: NonNegative
     """How long the marker is remembered after this."""
-    transactions: tuple[tuple[int, int], ...]
+    transactions: tuple[tuple[NonNegative, NonNegative], ...]
     """(producer, epoch)."""
-    offsets: tuple[tuple[str, str, int, int, int], ...]
+    offsets: tuple[GroupOffset, ...]
     """Of consumers, as of `CommitTransaction`."""
 
 
-class AbortTransaction(NamedTuple):
+class AbortTransaction(Command, frozen=True):
     """Drop a transaction."""
 
-    producer: int
-    epoch: int
+    kind = 12
+    producer: NonNegative
+    epoch: NonNegative
     reason: str
 
 
-class ExpireProducers(NamedTuple):
+class ExpireProducers(Command, frozen=True):
     """Forget producers that have written nothing since."""
 
+    kind = 13
     before_us: int
 
 
-class ForgetProducer(NamedTuple):
+class ForgetProducer(Command, frozen=True):
     """Forget a producer that will write no more."""
 
-    producer: int
-    epoch: int
+    kind = 20
+    producer: NonNegative
+    epoch: NonNegative
 
 
-class CommitOffsets(NamedTuple):
+class CommitOffsets(Command, frozen=True):
     """Remember how far a group has come: (topic, partition, offset)."""
 
+    kind = 14
     group: str
     member: str
-    offsets: tuple[tuple[int, int, int], ...]
+    offsets: tuple[tuple[NonNegative, NonNegative, NonNegative], ...]
     time_us: int
 
 
-class ChangeGroup(NamedTuple):
+class ChangeGroup(Command, frozen=True):
     """Assign partitions to members: (topic, partition, member). Result: generation."""
 
+    kind = 15
     group: str
-    owners: tuple[tuple[int, int, str], ...]
+    owners: tuple[tuple[NonNegative, NonNegative, str], ...]
 
 
-class DeleteGroup(NamedTuple):
+class DeleteGroup(Command, frozen=True):
     """Forget a group and its offsets."""
 
+    kind = 16
     group: str
 
 
 class StagedFile(NamedTuple):
     """Bodies of an open transaction that were copied out of the WAL."""
 
-    id: int
-    producer: int
-    epoch: int
-    bodies: tuple[tuple[int, int, int, int], ...]
+    id: NonNegative
+    producer: NonNegative
+    epoch: NonNegative
+    bodies: tuple[tuple[NonNegative, NonNegative, NonNegative, NonNegative], ...]
     """(entry, part, position in the file, checksum)."""
 
 
-class Flush(NamedTuple):
+class Flush(Command, frozen=True):
     """Segments that hold what was in memtables: (topic, partition, segment); staged files."""
 
-    added: tuple[tuple[int, int, Segment], ...]
+    kind = 17
+    added: tuple[tuple[NonNegative, NonNegative, Segment], ...]
     staged: tuple[StagedFile, ...]
 
 
-class ReplaceSegments(NamedTuple):
+class ReplaceSegments(Command, frozen=True):
     """Let new segments stand for old ones of the same offsets."""
 
-    topic: int
-    partition: int
-    removed: tuple[int, ...]
+    kind = 18
+    topic: NonNegative
+    partition: NonNegative
+    removed: tuple[NonNegative, ...]
     added: tuple[Segment, ...]
-    compacted_to: int
+    compacted_to: NonNegative
 
 
-class PlaceSegments(NamedTuple):
+class PlaceSegments(Command, frozen=True):
     """Report that files of segments are in another place now: (topic, partition, segment, place).
 
     Result: how many of them are part of the log still.
     """
 
-    placed: tuple[tuple[int, int, int, int], ...]
+    kind = 21
+    placed: tuple[tuple[NonNegative, NonNegative, NonNegative, NonNegative], ...]
 
 
-class Trim(NamedTuple):
+class Trim(Command, frozen=True):
     """Raise low watermarks: (partition, offset)."""
 
-    topic: int
-    lows: tuple[tuple[int, int], ...]
+    kind = 19
+    topic: NonNegative
+    lows: tuple[tuple[NonNegative, NonNegative], ...]
 
 
-class PutToken(NamedTuple):
+class PutToken(Command, frozen=True):
     """Let a token be known. Tokens that ended long ago are forgotten."""
 
+    kind = 22
     id: str
     principal: str
-    digest: bytes
+    digest: Digest
     created_us: int
-    expires_us: int
+    expires_us: NonNegative
     """0: never."""
 
 
-class RevokeToken(NamedTuple):
+class RevokeToken(Command, frozen=True):
     """Let a token be valid no more."""
 
+    kind = 23
     id: str
     time_us: int
 
 
-class SetRule(NamedTuple):
+class SetRule(Command, frozen=True):
     """Let a role do something on names of a pattern, or no more. Result: whether this is new."""
 
+    kind = 24
     role: str
     action: str
     pattern: str
-    present: int
+    present: ZeroOrOne
     """1: there is such a rule from now on; 0: there is none."""
 
 
-class SetGrant(NamedTuple):
+class SetGrant(Command, frozen=True):
     """Let a principal have a role, or no more. Result: whether this is new."""
 
+    kind = 25
     principal: str
     role: str
-    present: int
+    present: ZeroOrOne
     """1: it has the role from now on; 0: it has not."""
 
 
-class SetDenial(NamedTuple):
+class SetDenial(Command, frozen=True):
     """Deny a role something on names of a pattern, or no more. Result: whether this is new."""
 
+    kind = 27
     role: str
     action: str
     pattern: str
-    present: int
+    present: ZeroOrOne
     """1: there is such a denial from now on; 0: there is none."""
 
-
-Command = (
-    CreateTopic
-    | AlterTopic
-    | AddPartitions
-    | DeleteTopic
-    | PurgeTopic
-    | Write
-    | ProducerWrite
-    | RegisterProducer
-    | BeginTransaction
-    | TransactionWrite
-    | CommitTransaction
-    | AbortTransaction
-    | ExpireProducers
-    | ForgetProducer
-    | CommitOffsets
-    | ChangeGroup
-    | DeleteGroup
-    | Flush
-    | ReplaceSegments
-    | Trim
-    | PlaceSegments
-    | PutToken
-    | RevokeToken
-    | SetRule
-    | SetGrant
-    | CommitTogether
-    | SetDenial
-    | WriteMany
-)
 
 TOPIC_COMMANDS: Final = (CreateTopic, AlterTopic, AddPartitions, DeleteTopic, PurgeTopic)
 """The commands that change topics themselves."""

@@ -16,9 +16,7 @@ from lakebed.state.decision import (
     check_room,
 )
 from lakebed.state.image import State
-from lakebed.state.values import (
-    Token,
-)
+from lakebed.state.values import Token
 
 
 def put_token(state: State, command: commands.PutToken) -> Decision:
@@ -26,10 +24,18 @@ def put_token(state: State, command: commands.PutToken) -> Decision:
     if command.id in state.tokens:
         raise InvalidArgumentError("the token exists", token=command.id)
     kept_from_us = command.created_us - limits.TOKEN_KEPT_US
-    old = [token.id for token in state.tokens.values() if 0 < token.ended_us() < kept_from_us]
+    old = [known.id for known in state.tokens.values() if 0 < known.ended_us() < kept_from_us]
     check_room("tokens", len(state.tokens) - len(old), limits.TOKENS_MAX)
     changes: list[Change] = [(state.tokens, each, GONE) for each in old]
-    changes.append((state.tokens, command.id, Token(*command)))
+    token = Token(
+        command.id,
+        command.principal,
+        command.digest,
+        command.created_us,
+        command.expires_us,
+        revoked_us=0,
+    )
+    changes.append((state.tokens, token.id, token))
     return Decision(None, changes)
 
 

@@ -13,22 +13,22 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-import msgpack
 from crc32c import crc32c
+from msgspec import Struct, msgpack
 
 from lakebed.errors import CorruptionError, FormatTooNewError
-from lakebed.state.command_codec import marker, segment, texts, token
+from lakebed.state.command_codec import encode_values
 from lakebed.state.owned import Markers, Producers
 from lakebed.state.values import (
     CommittedOffset,
     Group,
-    Part,
+    Marker,
+    NonNegative,
     Partition,
-    Pending,
     ProducerState,
-    Run,
+    Segment,
     Sequences,
     Token,
     Topic,
@@ -37,12 +37,8 @@ from lakebed.state.values import (
 
 MAGIC: Final = b"LKBSNAP\n"
 VERSION: Final = 4
-_ACCESS_VERSION: Final = 2
-"""The first version with tokens, rules and grants; earlier ones have none."""
-_MARKERS_VERSION: Final = 3
-"""The first version with markers."""
-_DENIALS_VERSION: Final = 4
-"""The first version with denials."""
+_SINCE: Final = {"tokens": 2, "rules": 2, "grants": 2, "markers": 3, "denials": 4}
+"""The first version with a list that later versions must have."""
 _HEAD: Final = struct.Struct("<8sI")
 _TAIL: Final = struct.Struct("<QI8s")
 
@@ -97,44 +93,65 @@ class State:
         return None if number is None else self.topics.get(number)
 
 
+class _Document(Struct, kw_only=True):
+    """A state as it is written: lists of values, with their keys where they do not hold them."""
+
+    topics: tuple[Topic, ...]
+    partitions: tuple[tuple[int, int, int, int, int, tuple[Segment, ...], int], ...]
+    producers: tuple[ProducerState, ...]
+    sequences: tuple[tuple[int, int, int, int, tuple[tuple[int, int, int], ...]], ...]
+    transactions: tuple[TransactionState, ...]
+    markers: tuple[tuple[str, NonNegative, int, NonNegative], ...] | None = None
+    groups: tuple[tuple[str, int, tuple[tuple[int, int, str], ...]], ...]
+    offsets: tuple[tuple[str, int, int, int, int], ...]
+    tokens: tuple[Token, ...] | None = None
+    rules: tuple[tuple[str, str, str], ...] | None = None
+    grants: tuple[tuple[str, str], ...] | None = None
+    denials: tuple[tuple[str, str, str], ...] | None = None
+    numbers: tuple[tuple[str, int], ...]
+
+
+_DECODER: Final = msgpack.Decoder(_Document)
+
+
 def encode_state(state: State) -> bytes:
     """Return a state as bytes: equal states give equal bytes."""
-    document = {
-        "topics": [state.topics[key] for key in sorted(state.topics)],
-        "partitions": [[*key, *state.partitions[key]] for key in sorted(state.partitions)],
-        "producers": [state.producers[key] for key in sorted(state.producers)],
-        "sequences": [[*key, *state.sequences[key]] for key in sorted(state.sequences)],
-        "transactions": [state.transactions[key] for key in sorted(state.transactions)],
-        "markers": [[key, *state.markers[key]] for key in sorted(state.markers)],
-        "groups": [[key, *state.groups[key]] for key in sorted(state.groups)],
-        "offsets": [[*key, *state.offsets[key]] for key in sorted(state.offsets)],
-        "tokens": [state.tokens[key] for key in sorted(state.tokens)],
-        "rules": sorted(state.rules),
-        "grants": sorted(state.grants),
-        "denials": sorted(state.denials),
-        "numbers": [[key, state.numbers[key]] for key in sorted(state.numbers)],
-    }
-    body: bytes = _HEAD.pack(MAGIC, VERSION) + msgpack.packb(document)
+    document = _Document(
+        topics=tuple(state.topics[key] for key in sorted(state.topics)),
+        partitions=tuple((*key, *state.partitions[key]) for key in sorted(state.partitions)),
+        producers=tuple(state.producers[key] for key in sorted(state.producers)),
+        sequences=tuple((*key, *state.sequences[key]) for key in sorted(state.sequences)),
+        transactions=tuple(state.transactions[key] for key in sorted(state.transactions)),
+        markers=tuple((key, *state.markers[key]) for key in sorted(state.markers)),
+        groups=tuple((key, *state.groups[key]) for key in sorted(state.groups)),
+        offsets=tuple((*key, *state.offsets[key]) for key in sorted(state.offsets)),
+        tokens=tuple(state.tokens[key] for key in sorted(state.tokens)),
+        rules=tuple(sorted(state.rules)),
+        grants=tuple(sorted(state.grants)),
+        denials=tuple(sorted(state.denials)),
+        numbers=tuple(sorted(state.numbers.items())),
+    )
+    body: bytes = _HEAD.pack(MAGIC, VERSION) + encode_values(document)
     return body + _TAIL.pack(len(body), crc32c(body), MAGIC)
 
 
 def decode_state(data: bytes, source: object) -> State:
     """Return the state of a snapshot's bytes; `source` names them in an error."""
-    version, document = _document(data, source)
+    version, body = _body(data, source)
     try:
-        if version < _ACCESS_VERSION:
-            document = {**document, "tokens": (), "rules": (), "grants": ()}
-            document["numbers"] = (*document["numbers"], ("access", 0))
-        if version < _MARKERS_VERSION:
-            document = {**document, "markers": ()}
-        if version < _DENIALS_VERSION:
-            document = {**document, "denials": ()}
-        return _state(document)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        document = _DECODER.decode(body)
+        for name, since in _SINCE.items():
+            if version < since:
+                setattr(document, name, ())
+            elif getattr(document, name) is None:
+                raise ValueError(f"it has no {name}")
+        return _state(document, version)
+    except (ValueError, RecursionError) as error:
         raise CorruptionError("a snapshot cannot be read", file=source, cause=error) from error
 
 
-def _document(data: bytes, source: object) -> tuple[int, dict[str, Any]]:
+def _body(data: bytes, source: object) -> tuple[int, memoryview]:
+    """Return the version and the document of a snapshot whose checksum is right."""
     if len(data) < _HEAD.size + _TAIL.size:
         raise CorruptionError("a snapshot is too short", file=source, bytes=len(data))
     magic, version = _HEAD.unpack_from(data)
@@ -152,69 +169,34 @@ def _document(data: bytes, source: object) -> tuple[int, dict[str, Any]]:
         raise FormatTooNewError(
             "a snapshot was written by a newer version", file=source, version=version
         )
-    try:
-        document = msgpack.unpackb(
-            body[_HEAD.size :], use_list=False, max_str_len=len(data), max_bin_len=len(data)
-        )
-    except (ValueError, msgpack.UnpackException) as error:
-        raise CorruptionError("a snapshot cannot be read", file=source, cause=error) from error
-    if not isinstance(document, dict):
-        raise CorruptionError("a snapshot is not a document", file=source)
-    return version, document
+    return version, body[_HEAD.size :]
 
 
-def _state(document: dict[str, Any]) -> State:
+def _state(document: _Document, version: int) -> State:
     state = State()
-    for values in document["topics"]:
-        topic = Topic(*values)
-        state.topics[topic.id] = topic
-        state.names[topic.name] = topic.id
-    for number, partition, low, end, flushed, segments, compacted_to in document["partitions"]:
-        state.partitions[(number, partition)] = Partition(
-            low, end, flushed, tuple(map(segment, segments)), compacted_to
-        )
-    for values in document["producers"]:
-        producer = ProducerState(*values)
+    state.topics = {topic.id: topic for topic in document.topics}
+    state.names = {topic.name: topic.id for topic in document.topics}
+    for topic, partition, low, end, flushed, segments, compacted_to in document.partitions:
+        state.partitions[(topic, partition)] = Partition(low, end, flushed, segments, compacted_to)
+    for producer in document.producers:
         state.producers[producer.id] = producer
         if producer.named:
             state.producer_names[(producer.transactional, producer.name)] = producer.id
-    for producer_id, number, partition, epoch, batches in document["sequences"]:
-        state.sequences[(producer_id, number, partition)] = Sequences(epoch, batches)
-    for values in document["transactions"]:
-        transaction = _transaction(values)
-        state.transactions[transaction.producer] = transaction
-    state.markers = Markers(map(marker, document["markers"]))
-    for name, generation, owners in document["groups"]:
+    for producer_id, topic, partition, epoch, batches in document.sequences:
+        state.sequences[(producer_id, topic, partition)] = Sequences(epoch, batches)
+    state.transactions = {each.producer: each for each in document.transactions}
+    state.markers = Markers((name, Marker(*values)) for name, *values in document.markers or ())
+    for name, generation, owners in document.groups:
         state.groups[name] = Group(generation, owners)
-    for name, number, partition, offset, time_us in document["offsets"]:
-        state.offsets[(name, number, partition)] = CommittedOffset(offset, time_us)
-    for values in document["tokens"]:
-        made = token(values)
-        state.tokens[made.id] = made
-    for values in document["rules"]:
-        role, action, pattern = texts(values, 3)
-        state.rules[(role, action, pattern)] = True
-    for values in document["denials"]:
-        role, action, pattern = texts(values, 3)
-        state.denials[(role, action, pattern)] = True
-    for values in document["grants"]:
-        principal, role = texts(values, 2)
-        state.grants[(principal, role)] = True
-    state.numbers = dict(document["numbers"])
+    for name, topic, partition, offset, time_us in document.offsets:
+        state.offsets[(name, topic, partition)] = CommittedOffset(offset, time_us)
+    state.tokens = {token.id: token for token in document.tokens or ()}
+    state.rules = dict.fromkeys(document.rules or (), True)
+    state.grants = dict.fromkeys(document.grants or (), True)
+    state.denials = dict.fromkeys(document.denials or (), True)
+    state.numbers = dict(document.numbers)
+    if version < _SINCE["rules"]:
+        state.numbers["access"] = 0
     if set(state.numbers) != set(State().numbers):
         raise ValueError("numbers are missing")
     return state
-
-
-def _transaction(values: Any) -> TransactionState:
-    producer, epoch, started_us, timeout_us, pending, offsets = values
-    return TransactionState(
-        producer, epoch, started_us, timeout_us, tuple(map(_pending, pending)), offsets
-    )
-
-
-def _pending(values: Any) -> Pending:
-    index, number, part, staged, position, checksum = values
-    topic, schema, runs, body_bytes = part
-    made = Part(topic, schema, tuple(Run(*run) for run in runs), body_bytes)
-    return Pending(index, number, made, staged, position, checksum)

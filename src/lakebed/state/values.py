@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
+
+from msgspec import Meta
+
+NonNegative = Annotated[int, Meta(ge=0)]
+ZeroOrOne = Annotated[int, Meta(ge=0, le=1)]
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+"""SHA-256."""
+Settings = tuple[tuple[str, int | str], ...]
+"""Names and values, sorted by name."""
+GroupOffset = tuple[str, str, NonNegative, NonNegative, NonNegative]
+"""An offset that a transaction commits: (group, member, topic, partition, offset)."""
 
 LOCAL: Final = 0
 """A segment's file is on the local disk."""
@@ -19,14 +30,14 @@ class Segment(NamedTuple):
     these have no record any more.
     """
 
-    id: int
-    base: int
-    end: int
-    records: int
-    file_bytes: int
-    tail_bytes: int
+    id: NonNegative
+    base: NonNegative
+    end: NonNegative
+    records: NonNegative
+    file_bytes: NonNegative
+    tail_bytes: NonNegative
     """Length of the file's end behind the last column chunk: page index, footer, magic."""
-    tail_checksum: int
+    tail_checksum: NonNegative
     """CRC32C of that end. The footer in it holds the checksum of every column chunk."""
     time_min_us: int
     time_max_us: int
@@ -43,8 +54,8 @@ class Topic(NamedTuple):
     partitions: int
     schemas: tuple[bytes, ...]
     """Every version of its schema, encoded; none for a raw topic."""
-    config: tuple[tuple[str, int | str], ...]
-    """The settings that differ from the defaults, sorted by name."""
+    config: Settings
+    """The settings that differ from the defaults."""
     created_us: int
 
 
@@ -102,18 +113,18 @@ class Sequences(NamedTuple):
 class Run(NamedTuple):
     """Consecutive rows of a part that go to one partition."""
 
-    partition: int
-    records: int
+    partition: NonNegative
+    records: NonNegative
 
 
 class Part(NamedTuple):
     """One batch of one topic within an entry; its rows stand partition by partition."""
 
-    topic: int
-    schema: int
+    topic: NonNegative
+    schema: NonNegative
     """Which version of the topic's schema; 0 for a raw topic."""
     runs: tuple[Run, ...]
-    body_bytes: int
+    body_bytes: NonNegative
 
 
 class Pending(NamedTuple):
@@ -137,17 +148,17 @@ class TransactionState(NamedTuple):
     started_us: int
     timeout_us: int
     pending: tuple[Pending, ...] = ()
-    offsets: tuple[tuple[str, str, int, int, int], ...] = ()
-    """Consumer offsets that commit with it: (group, member, topic, partition, offset)."""
+    offsets: tuple[GroupOffset, ...] = ()
+    """Consumer offsets that commit with it."""
 
 
 class Marker(NamedTuple):
     """How far somebody has come who commits transactions together, one number after another."""
 
-    number: int
+    number: NonNegative
     """The last one that was committed; this and every smaller one is a repeat."""
     time_us: int
-    keep_us: int
+    keep_us: NonNegative
     """It may be forgotten so long after its time."""
 
 
@@ -171,12 +182,12 @@ class Token(NamedTuple):
 
     id: str
     principal: str
-    digest: bytes
+    digest: Digest
     """SHA-256 of the log's identity, the id and the secret."""
     created_us: int
-    expires_us: int = 0
+    expires_us: NonNegative
     """0: never."""
-    revoked_us: int = 0
+    revoked_us: int
     """0: not revoked."""
 
     def ended_us(self) -> int:
