@@ -126,7 +126,7 @@ def test_odd_parameters_of_a_call_are_refused(server: ServerProcess, name: str) 
     """Parameters of a wrong type, out of range or absurd give a typed error or do no harm."""
     rng = random.Random(name)
     with Raw(server) as raw:
-        for request in _odd_requests(dict(OPERATIONS[name].parameters), rng):
+        for request in _odd_requests(dict(OPERATIONS[name].request), rng):
             if name in ("create_token", "allow", "grant") and _would_close(request):
                 continue
             with contextlib.suppress(OverflowError):  # of what msgpack itself does not take

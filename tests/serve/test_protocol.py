@@ -183,6 +183,8 @@ def test_a_field_that_is_not_known_here_is_left_out_of_a_report() -> None:
         ["Log", {}],
         ["os.system", {"command": "true"}],
         ["GrantInfo", {"principal": "a"}],
+        ["GrantInfo", {"principal": "a", "role": 5}],
+        ["GrantInfo", {1: "a"}],
         ["GrantInfo", [1]],
         ["GrantInfo"],
         [["GrantInfo"], {}],
@@ -385,7 +387,31 @@ def test_any_request_has_the_parameters_of_its_call_or_is_refused(name: str, req
         request = checked(OPERATIONS[name], crossed(request))
     except ProtocolError:
         return
-    assert set(request) <= set(OPERATIONS[name].parameters)
+    assert set(request) <= set(OPERATIONS[name].request)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_", "place"),
+    [
+        ("forget_producer", {"producer": 1, "epoch": -1}, "$.epoch"),
+        ("forget_producer", {"producer": 1}, "epoch"),
+        ("forget_producer", {"producer": True, "epoch": 1}, "$.producer"),
+        ("heartbeat", {"group": "g", "member": "m", "held": (("t", "0"),)}, "$.held[0][1]"),
+        ("commit_offsets", {"group": "g", "offsets": (({}, 0, 1),)}, "$.offsets[0][0]"),
+        ("commit_offsets", {"group": "g", "offsets": (("t", 0),)}, "$.offsets[0]"),
+        (
+            "commit_transaction",
+            {"producer": 1, "epoch": 1, "offsets": (("g", "", 1, -1, 0),)},
+            "$.offsets[0][3]",
+        ),
+        ("join", (), "object"),
+    ],
+)
+def test_what_does_not_fit_in_a_request_is_named(name: str, request_: Any, place: str) -> None:
+    with pytest.raises(ProtocolError, match="does not fit") as caught:
+        checked(OPERATIONS[name], request_)
+    assert place in caught.value.facts["reason"]
+    assert caught.value.facts["call"] == name
 
 
 MESSAGES = (

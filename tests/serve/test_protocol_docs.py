@@ -31,7 +31,7 @@ def expected(call: Operation) -> list[str]:
     need = f"{call.need.action.value} {call.need.on}"
     need += (", read topic" if call.topics else "") + (", open" if call.open else "")
     parameters = [
-        f"`{name}{'?' if type(None) in kinds else ''}`" for name, kinds in call.parameters.items()
+        f"`{name}{'?' if parameter.optional else ''}`" for name, parameter in call.request.items()
     ]
     return [f"`{call.name}`", need, ", ".join(parameters) or "none", "yes" if call.safe else "no"]
 

@@ -48,7 +48,7 @@ def _call(server: Server, token: str, name: str, body: bytes) -> Any:
         caller.close()
 
 
-NOTHING = sorted(name for name, call in OPERATIONS.items() if not call.parameters)
+NOTHING = sorted(name for name, call in OPERATIONS.items() if not call.request)
 
 
 @pytest.mark.parametrize("name", NOTHING)
@@ -77,7 +77,7 @@ def test_who_may_do_nothing_of_a_kind_has_no_large_request_taken_apart(
     monkeypatch.setattr("lakebed.serve.flight.unpack_call", unpack_call)
     garbage = b"\xc1" * (SMALL_REQUEST_BYTES + 1)
     for name, call in OPERATIONS.items():
-        if call.parameters and (call.somewhere or not call.open):
+        if call.request and (call.somewhere or not call.open):
             got = _call(server, tokens["nobody"], name, garbage)
             assert isinstance(got, AccessDeniedError), name
     assert not unpacked
@@ -101,7 +101,7 @@ def test_each_call_has_a_largest_request(served: tuple[Server, dict[str, str]], 
     server, tokens = served
     call = OPERATIONS[name]
     assert call.bytes_max <= MESSAGE_BYTES_MAX
-    if call.parameters:
+    if call.request:
         got = _call(server, tokens["root"], name, b"\xc1" * (call.bytes_max + 1))
         assert isinstance(got, ProtocolError)
         assert got.facts["bytes_max"] == call.bytes_max

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from types import NoneType
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict
 
 from lakebed import limits
 from lakebed.state.permissions import Action
@@ -60,10 +62,10 @@ class Size(enum.Enum):
 class Parameter(NamedTuple):
     """A parameter of a request."""
 
-    kinds: tuple[type, ...]
-    """The types that are accepted; one that may be None may be left out.
+    kind: Any
+    """The type that is accepted, as msgspec reads types; one that may be None may be left out.
 
-    For `object`, the log itself checks the value.
+    For `Any`, the log itself checks the value.
     """
     send: Callable[[Any], Any] | None = None
     """Makes the value that a client sends of the argument of the method."""
@@ -71,7 +73,7 @@ class Parameter(NamedTuple):
     @property
     def optional(self) -> bool:
         """Whether a request may leave it out."""
-        return type(None) in self.kinds
+        return NoneType in typing.get_args(self.kind)
 
 
 class Route(NamedTuple):
@@ -133,16 +135,21 @@ class Operation:
     """Whether the client's method does more than this call: it is written by hand, and shared by
     the logs of this process and served ones."""
     route: Route | None = None
-    parameters: Mapping[str, tuple[type, ...]] = field(init=False)
-    """The types that each parameter of a request may have."""
 
     def __post_init__(self) -> None:
-        """Fill in what follows from the rest."""
-        kinds = {name: parameter.kinds for name, parameter in self.request.items()}
-        object.__setattr__(self, "parameters", kinds)
+        """Fill in the name of the method."""
         if not self.method:
             method = self.name.removeprefix(f"{self.owner.value}_")
             object.__setattr__(self, "method", method)
+
+    @cached_property
+    def request_type(self) -> Any:
+        """The type of a request: a dictionary of its parameters."""
+        fields = {
+            name: NotRequired[parameter.kind] if parameter.optional else parameter.kind
+            for name, parameter in self.request.items()
+        }
+        return TypedDict(self.name, fields)  # type: ignore[operator]  # not a literal
 
     @cached_property
     def is_audited(self) -> bool:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from lakebed.api.lookup import no_topic
-from lakebed.api.offsets import Offsets
-from lakebed.errors import ProtocolError
 from lakebed.reports.groups import GroupInfo
 
 # Arguments
@@ -45,7 +43,7 @@ def about(*parameters: str) -> Callable[[Any], Sequence[str]]:
 
 def groups_of_offsets(request: Any) -> Sequence[str]:
     """Return the groups whose offsets a transaction commits."""
-    return sorted({committed_offset(offset)[0] for offset in request["offsets"]})
+    return sorted({group for group, *_ in request["offsets"]})
 
 
 def joined_topics(_log: Any, request: Any) -> Sequence[str]:
@@ -55,31 +53,14 @@ def joined_topics(_log: Any, request: Any) -> Sequence[str]:
 
 def topics_of_offsets(_log: Any, request: Any) -> Sequence[str]:
     """Return the topics whose offsets are committed."""
-    topics = {topic for topic, _ in offsets(request["offsets"])}
-    return sorted(topic for topic in topics if isinstance(topic, str))
+    return sorted({topic for topic, _, _ in request["offsets"] if isinstance(topic, str)})
 
 
 def topics_of_transaction(log: Any, request: Any) -> Sequence[str]:
     """Return the topics of a transaction's offsets; the log refuses ids that do not exist."""
     topics = log.parts.core.state.topics
-    ids = {committed_offset(offset)[2] for offset in request["offsets"]}
+    ids = {topic_id for _, _, topic_id, _, _ in request["offsets"]}
     return sorted(topics[topic_id].name for topic_id in ids if topic_id in topics)
-
-
-def offsets(values: Any) -> Offsets:
-    """Check offsets that were sent as [topic, partition, offset]."""
-    try:
-        return {(topic, partition): offset for topic, partition, offset in values}
-    except (TypeError, ValueError) as error:
-        raise ProtocolError("an offset must be [topic, partition, offset]") from error
-
-
-def committed_offset(value: Any) -> tuple[str, str, int, int, int]:
-    """Check an offset of a transaction, sent as [group, member, topic, partition, offset]."""
-    shape = (str, str, int, int, int)
-    if not isinstance(value, tuple) or tuple(map(type, value)) != shape or min(value[2:]) < 0:
-        raise ProtocolError("an offset must be [group, member, topic, partition, offset]")
-    return value
 
 
 # What of a reply a caller may see

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakebed import limits
 from lakebed.api.lookup import no_topic
+from lakebed.api.offsets import Offsets
 from lakebed.api.together import check_transactions
 from lakebed.errors import (
     FencedError,
@@ -21,7 +22,7 @@ from lakebed.errors import (
     ProtocolError,
 )
 from lakebed.operations.description import Operation, Owner
-from lakebed.operations.requests import committed_offset, groups_of_offsets, offsets
+from lakebed.operations.requests import groups_of_offsets
 from lakebed.reports.derived import DerivedFile
 from lakebed.serve.room import StateQuota
 from lakebed.state.commands import (
@@ -33,9 +34,10 @@ from lakebed.state.commands import (
     RegisterProducer,
 )
 from lakebed.state.decision import Written
-from lakebed.types import ANONYMOUS, BackupName, GroupName, ProducerName, TopicPartition
+from lakebed.state.values import GroupOffset
+from lakebed.types import ANONYMOUS, BackupName, GroupName, ProducerName
 from lakebed.version import __version__
-from lakebed.wire.protocol import VERSION
+from lakebed.wire.protocol import VERSION, typed
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig
@@ -100,17 +102,8 @@ def _create_token(session: Session, request: Any) -> Any:
 
 
 def _derived_commit(session: Session, request: Any) -> Any:
-    added = [_derived_file(each) for each in request.pop("added")]
-    if not all(isinstance(each, str) for each in request["removed"]):
-        raise ProtocolError("a removed file must be its location")
+    added = [DerivedFile(*file) for file in request.pop("added")]
     return session.log.derived.commit(request.pop("name"), added=added, **request)
-
-
-def _derived_file(given: Any) -> DerivedFile:
-    shape = (str, int, str, int, int)
-    if not isinstance(given, tuple) or tuple(map(type, given)) != shape:
-        raise ProtocolError("a file must be [location, bucket, content, rows, bytes]")
-    return DerivedFile(*given)
 
 
 def _describe_for_writers(session: Session, request: Any) -> Any:
@@ -181,11 +174,8 @@ def _committed_number(session: Session, request: Any) -> Any:
     return session.log._committed_number(producer_name(session.principal.name, request["name"]))
 
 
-def _committed_offsets(request: Any) -> tuple[tuple[str, str, int, int, int], ...]:
-    return tuple(
-        (str(GroupName(group)), member, topic, partition, offset)
-        for group, member, topic, partition, offset in map(committed_offset, request["offsets"])
-    )
+def _committed_offsets(request: Any) -> tuple[GroupOffset, ...]:
+    return tuple((str(GroupName(group)), *place) for group, *place in request["offsets"])
 
 
 def _abort_transaction(session: Session, request: Any) -> None:
@@ -195,8 +185,6 @@ def _abort_transaction(session: Session, request: Any) -> None:
 
 def _owned(session: Session, request: Any) -> tuple[int, int]:
     identity = (request["producer"], request["epoch"])
-    if min(identity) < 0:  # an entry with it could not be read again
-        raise ProtocolError("a producer's id and epoch are integers from 0")
     check_owner(session.log, identity[0], session.principal.name)
     return identity
 
@@ -223,9 +211,8 @@ def _join(session: Session, request: Any) -> Any:
 
 
 def _heartbeat(session: Session, request: Any) -> Any:
-    held = places(request["held"])
-    allowed = session.log.parts.groups.heartbeat(request["group"], request["member"], held)
-    return sorted(allowed)
+    groups = session.log.parts.groups
+    return sorted(groups.heartbeat(request["group"], request["member"], request["held"]))
 
 
 def _leave(session: Session, request: Any) -> None:
@@ -234,19 +221,17 @@ def _leave(session: Session, request: Any) -> None:
 
 def _commit(session: Session, request: Any) -> None:
     session.room.check_groups([request["group"]])
-    session.log.parts.groups.commit(
-        request["group"], request["member"], offsets(request["offsets"])
-    )
+    session.log.parts.groups.commit(request["group"], request["member"], _offsets(request))
 
 
 def _commit_offsets(session: Session, request: Any) -> None:
     session.room.check_groups([request["group"]])
-    session.log.commit_offsets(request["group"], offsets(request["offsets"]))
+    session.log.commit_offsets(request["group"], _offsets(request))
 
 
 def _reset_group(session: Session, request: Any) -> None:
     session.room.check_groups([request["name"]])
-    session.log.reset_group(request["name"], offsets(request["offsets"]))
+    session.log.reset_group(request["name"], _offsets(request))
 
 
 def _committed(session: Session, request: Any) -> Any:
@@ -254,15 +239,8 @@ def _committed(session: Session, request: Any) -> Any:
     return [(*place, offset) for place, offset in found.items()]
 
 
-def places(given: Any) -> list[TopicPartition]:
-    """Check partitions that were sent as [topic, partition]."""
-    try:
-        found = [TopicPartition(topic, partition) for topic, partition in given]
-    except (TypeError, ValueError) as error:
-        raise ProtocolError("a partition must be [topic, partition]") from error
-    if any(type(topic) is not str or type(partition) is not int for topic, partition in found):
-        raise ProtocolError("a partition must be [topic, partition]")
-    return found
+def _offsets(request: Any) -> Offsets:
+    return {(topic, partition): offset for topic, partition, offset in request["offsets"]}
 
 
 # The rest
@@ -362,26 +340,9 @@ def run(session: Session, operation: Operation, request: dict[str, Any]) -> Any:
 
 def checked(call: Operation, request: Any) -> dict[str, Any]:
     """Return a request whose parameters are those of its call, or raise `ProtocolError`."""
-    if not isinstance(request, dict):
-        raise ProtocolError("a request must be a map of parameters", call=call.name)
-    unknown = sorted(map(str, request.keys() - call.parameters.keys()))
+    fault = "a request does not fit its call"
+    known: dict[str, Any] = typed(request, call.request_type, fault, call=call.name)
+    unknown = sorted(request.keys() - known.keys())
     if unknown:
         raise ProtocolError("unknown parameter", call=call.name, parameter=unknown[0])
-    for name, kinds in call.parameters.items():
-        value = request.get(name)
-        missing = name not in request and type(None) not in kinds
-        if missing or not _fits(value, kinds):
-            raise ProtocolError(
-                "a parameter is missing or of another type",
-                call=call.name,
-                parameter=name,
-                expected=" or ".join(kind.__name__ for kind in kinds),
-                got=type(value).__name__,
-            )
-    return request
-
-
-def _fits(value: Any, kinds: tuple[type, ...]) -> bool:
-    if isinstance(value, bool):
-        return bool in kinds or object in kinds
-    return isinstance(value, kinds)
+    return known

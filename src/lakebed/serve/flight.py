@@ -184,7 +184,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         """List the calls, to whoever is known."""
         with self._served(context, "list_actions"):
             return [
-                (call.name, f"{call.need.action.value}: {', '.join(call.parameters) or 'nothing'}")
+                (call.name, f"{call.need.action.value}: {', '.join(call.request) or 'nothing'}")
                 for call in OPERATIONS.values()
             ]
 

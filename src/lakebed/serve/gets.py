@@ -27,7 +27,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,7 +43,7 @@ from lakebed.operations.routes import STREAMS
 from lakebed.serve.calls import check_same
 from lakebed.types import TopicPartition
 from lakebed.wire.predicates import unpack_predicate
-from lakebed.wire.protocol import pack, unpack_request
+from lakebed.wire.protocol import pack, typed, unpack_request
 
 if TYPE_CHECKING:
     from lakebed.engine.log import EmbeddedLog
@@ -105,6 +105,12 @@ class Waiters:
             event.set()
 
 
+class _Place(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+
+
 class Ticket:
     """A ticket that was checked: which stream, and its parameters."""
 
@@ -162,15 +168,11 @@ class Ticket:
             min(asked.records, limits.READ_RECORDS_MAX), min(asked.bytes, limits.READ_BYTES_MAX)
         )
 
-    def places(self) -> list[tuple[str, int, int]]:
+    def places(self) -> list[_Place]:
         """Return the places of a fetch: topic, partition and offset of each."""
-        value = self.given.get("places")
-        shape = (str, int, int)
-        if not isinstance(value, tuple) or not all(
-            isinstance(each, tuple) and tuple(map(type, each)) == shape for each in value
-        ):
-            raise ProtocolError("places must be lists of [topic, partition, offset]")
-        return list(value)
+        fault = "places must be lists of [topic, partition, offset]"
+        places: list[_Place] = typed(self.given.get("places"), list[_Place], fault)
+        return places
 
 
 class Gets:

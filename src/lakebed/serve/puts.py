@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -45,9 +45,10 @@ from lakebed.errors import (
 from lakebed.serve.calls import check_owner, placed
 from lakebed.state.commands import ProducerWrite, TransactionWrite
 from lakebed.state.decision import Written
+from lakebed.state.values import NonNegative
 from lakebed.topic.records import normalize
 from lakebed.topic.routing import Routed
-from lakebed.wire.protocol import STREAM_REQUESTS_MAX, pack, unpack_request
+from lakebed.wire.protocol import STREAM_REQUESTS_MAX, pack, typed, unpack_request
 from lakebed.wire.received import Received, batch_bytes
 
 if TYPE_CHECKING:
@@ -65,6 +66,17 @@ _STUCK_SECONDS: Final = 0.2
 
 Admit = Callable[[int], AbstractContextManager[None]]
 """Makes room for so many bytes, waiting for it if need be."""
+
+
+class _RoutedBatch(NamedTuple):
+    """What is sent with a batch of a producer or a transaction."""
+
+    producer: NonNegative
+    epoch: NonNegative
+    topic: NonNegative
+    schema: NonNegative
+    runs: tuple[tuple[NonNegative, ...], ...]
+    """(partition, records), and of a producer the sequence number of the first record."""
 
 
 class AckPool:
@@ -218,53 +230,48 @@ class PutStream:
         )
 
     def _producer(self, batch: pa.RecordBatch, rest: Any) -> Future[Any]:
-        identity, target, runs = self._routed(batch, rest, 3)
-        encoded = self._encode(target, batch, rest[3], runs)
+        sent, target = self._routed(batch, rest, 3)
+        encoded = self._encode(target, batch, sent)
         self._log.parts.admission.admit()
         command = ProducerWrite(
             self._log.parts.core.clock.time_us(),
-            *identity,
-            tuple(sequence for _, _, sequence in runs),
+            sent.producer,
+            sent.epoch,
+            tuple(run[2] for run in sent.runs),
             encoded.part,
         )
         return self._log.parts.writing.submit_async(command, (encoded.body,), _same)
 
     def _transaction(self, batch: pa.RecordBatch, rest: Any) -> Future[Any]:
-        identity, target, runs = self._routed(batch, rest, 2)
-        encoded = self._encode(target, batch, rest[3], runs)
+        sent, target = self._routed(batch, rest, 2)
+        encoded = self._encode(target, batch, sent)
         self._log.parts.admission.admit()
-        command = TransactionWrite(*identity, self._log.parts.core.clock.time_us(), (encoded.part,))
+        time_us = self._log.parts.core.clock.time_us()
+        command = TransactionWrite(sent.producer, sent.epoch, time_us, (encoded.part,))
         return self._log.parts.writing.submit_async(command, (encoded.body,), _same)
 
     def _routed(
         self, batch: pa.RecordBatch, rest: Any, width: int
-    ) -> tuple[tuple[int, int], WriteTarget, Any]:
+    ) -> tuple[_RoutedBatch, WriteTarget]:
         """Check who writes, and that the runs of a batch are its rows."""
-        if len(rest) != 5 or not all(type(each) is int and each >= 0 for each in rest[:4]):
-            raise ProtocolError(
-                "a routed batch must be [number, kind, id, epoch, topic, schema, runs]"
-            )
-        identity, runs = (rest[0], rest[1]), rest[4]
-        check_owner(self._log, identity[0], self._principal.name)
+        fault = "a routed batch must be [number, kind, id, epoch, topic, schema, runs]"
+        sent: _RoutedBatch = typed(rest, _RoutedBatch, fault)
+        if any(len(run) != width for run in sent.runs):
+            raise ProtocolError("a run has a wrong number of integers", expected=width)
+        check_owner(self._log, sent.producer, self._principal.name)
         target = self._log.parts.writing.target(self._topic)
-        if target.topic.id != rest[2]:
+        if target.topic.id != sent.topic:
             raise TopicNotFoundError("the topic was deleted and created again", topic=self._topic)
-        if not isinstance(runs, tuple) or not all(
-            isinstance(run, tuple)
-            and len(run) == width
-            and all(type(each) is int and each >= 0 for each in run)
-            for run in runs
-        ):
-            raise ProtocolError("a run must be integers of 0 or more", numbers=width)
-        counts = [run[1] for run in runs]
-        numbers = [run[0] for run in runs]
-        if sum(counts) != batch.num_rows or not all(counts) or len({*numbers}) != len(numbers):
+        counts = [run[1] for run in sent.runs]
+        partitions = {run[0] for run in sent.runs}
+        if sum(counts) != batch.num_rows or not all(counts) or len(partitions) != len(counts):
             raise ProtocolError("the runs of a batch must be all of its rows")
-        return identity, target, runs
+        return sent, target
 
     def _encode(
-        self, target: WriteTarget, batch: pa.RecordBatch, schema: int, runs: Any
+        self, target: WriteTarget, batch: pa.RecordBatch, sent: _RoutedBatch
     ) -> EncodedPart:
+        schema = sent.schema
         writing, core = self._log.parts.writing, self._log.parts.core
         if schema != len(target.topic.schemas):
             if not 0 < schema < len(target.topic.schemas):
@@ -280,7 +287,7 @@ class PutStream:
             record_bytes_max=target.config.record_bytes_max,
             batch_bytes_max=writing.batch_bytes_max,
         )
-        parts = [(run[0], run[1]) for run in runs]
+        parts = [(run[0], run[1]) for run in sent.runs]
         encoded = writing.encode_routed(target, Routed(checked, parts, None))
         return encoded._replace(part=encoded.part._replace(schema=schema))
 

@@ -27,7 +27,7 @@ _NOTHING: Final = pack({})
 
 def check_unread(guard: Guard, principal: Principal, call: Operation, size: int) -> None:
     """Refuse a request by its size, or because its caller may do nothing of this kind at all."""
-    if not call.parameters and size > len(_NOTHING):
+    if not call.request and size > len(_NOTHING):
         raise ProtocolError("the call takes no parameters", call=call.name, bytes=size)
     if size > call.bytes_max:
         raise ProtocolError(

@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgpack
+import msgspec
 import pyarrow as pa
 
 from lakebed import errors, limits
@@ -83,6 +84,14 @@ def unpack_request(data: Any, items_max: int = REQUEST_ITEMS_MAX) -> Any:
     return _unpacked(_bounded(data), 0, (_SCHEMA, _TIME), items_max)
 
 
+def typed(value: Any, kind: Any, fault: str, **facts: object) -> Any:
+    """Return a value that was sent as a value of a type, or raise `ProtocolError`."""
+    try:
+        return msgspec.convert(value, kind, builtin_types=(bytes, datetime))
+    except msgspec.ValidationError as error:
+        raise ProtocolError(fault, reason=str(error)[:200], **facts) from error
+
+
 def _bounded(data: Any) -> Any:
     size = len(data)
     if size > MESSAGE_BYTES_MAX:
@@ -141,16 +150,9 @@ def _report(value: Any) -> Any:
     try:
         name, fields = value
         kind = REPORTS[name]
-        known = {each.name: str(each.type) for each in dataclasses.fields(kind)}
-        return kind(
-            **{
-                field: list(given) if known[field].startswith("list[") else given
-                for field, given in fields.items()
-                if field in known
-            }
-        )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise ProtocolError("not a report", reason=str(error)[:200]) from error
+    return typed(fields, kind, "not a report")
 
 
 # Errors
