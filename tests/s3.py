@@ -23,22 +23,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from xml.etree import ElementTree
 
 import pytest
-from pyarrow.fs import AwsStandardS3RetryStrategy
+
+from lakebed.host import store_bucket
 
 KEY, SECRET, REGION = "key-of-the-test", "secret-of-the-test", "us-east-1"
 FOREVER = 1 << 30
 _buckets = itertools.count(1)
-
-
-class NoRepetition(AwsStandardS3RetryStrategy):  # type: ignore[misc]
-    """Leaves every repetition to the store, so that a test can count them; no random pauses."""
-
-    def __init__(self) -> None:
-        super().__init__(max_attempts=1)
-
-
-NO_REPETITION = f"{__name__}.{NoRepetition.__name__}"
-"""For the option `s3.retry-strategy-impl`."""
 
 
 def options(url: str, **more: str) -> dict[str, str]:
@@ -340,8 +330,9 @@ def s3() -> Iterator[Server]:
 
 
 @pytest.fixture
-def proxy(s3: Server) -> Iterator[Proxy]:
-    """A proxy for one test."""
+def proxy(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy for one test, which counts requests: the library repeats none."""
+    monkeypatch.setattr(store_bucket, "REPETITIONS", 0)
     standing = Proxy(s3.url)
     yield standing
     standing.close()

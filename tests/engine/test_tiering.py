@@ -31,7 +31,7 @@ from lakebed.state.commands import PlaceSegments
 from lakebed.state.values import BOTH, LOCAL, STORE, Segment
 from tests.engine.support import armed, inner, quiet, rows
 from tests.foreign.readers import contents, read_duckdb, read_pyiceberg
-from tests.s3 import FOREVER, KEY, NO_REPETITION, REGION, SECRET, Proxy, Server, options, proxy, s3
+from tests.s3 import FOREVER, KEY, REGION, SECRET, Proxy, Server, options, proxy, s3
 from tests.waiting import until
 
 __all__ = ["proxy", "s3"]
@@ -716,7 +716,7 @@ def test_a_store_that_refuses_fails_or_cuts_uploads_loses_nothing(
 ) -> None:
     """Each failure is typed, writers go on, and the next sync finishes what was begun."""
     bucket = s3.bucket()
-    given = {**options(proxy.url), "s3.retry-strategy-impl": NO_REPETITION}
+    given = options(proxy.url)
     config = lake(f"s3://{bucket}/lake", store_options=given)
     with opened(tmp_path / "log", config) as log:
         values = fill(log)
@@ -753,7 +753,7 @@ def test_what_was_uploaded_before_a_failure_is_not_uploaded_again(
     s3: Server, proxy: Proxy, tmp_path: Path
 ) -> None:
     """A store that fails now and then is filled nevertheless."""
-    given = {**options(proxy.url), "s3.retry-strategy-impl": NO_REPETITION}
+    given = options(proxy.url)
     config = lake(f"s3://{s3.bucket()}/lake", store_options=given)
     with opened(tmp_path / "log", config) as log:
         fill(log, times=4)
@@ -769,7 +769,7 @@ def test_a_store_that_is_down_when_one_reads_is_said_to_be(
     s3: Server, proxy: Proxy, tmp_path: Path
 ) -> None:
     """The error is typed and can be repeated; what is local or fetched is read all the same."""
-    given = {**options(proxy.url), "s3.retry-strategy-impl": NO_REPETITION}
+    given = options(proxy.url)
     config = lake(f"s3://{s3.bucket()}/lake", store_options=given)
     with opened(tmp_path / "log", config) as log:
         log.create_topic("t", config=AWAY)

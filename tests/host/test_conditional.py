@@ -11,7 +11,6 @@ import pytest
 
 from lakebed.errors import (
     InvalidArgumentError,
-    PackageMissingError,
     StoreDeniedError,
     StoreNotFoundError,
     StoreUnavailableError,
@@ -261,11 +260,3 @@ def test_a_folder_refuses_names_that_leave_it(tmp_path: Path, name: str) -> None
 def test_a_location_that_is_none_is_refused(location: str) -> None:
     with pytest.raises(InvalidArgumentError):
         open_conditional(location, {})
-
-
-def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(PackageMissingError, match=r"\.\[store\]"):
-        open_conditional("s3://bucket/x", {})

@@ -26,7 +26,7 @@ from lakebed.lake.open_segment import open_segment
 from lakebed.lake.remote_cache import RemoteCache
 from lakebed.state.values import Segment
 from tests.lake.support import PARTITION, TOPIC, lake, records, write
-from tests.s3 import FOREVER, NO_REPETITION, Proxy, Server, options, proxy, s3
+from tests.s3 import FOREVER, Proxy, Server, options, proxy, s3
 
 __all__ = ["proxy", "s3"]  # fixtures
 
@@ -423,5 +423,5 @@ def _in_bucket(s3: Server, proxy: Proxy, stored: Lake) -> ObjectStore:
     bucket = s3.bucket()
     for name, data in stored.data.items():
         s3.put(bucket, f"log/{name}", data)
-    chosen = options(proxy.url, s3_request_timeout="60", s3_retry_strategy_impl=NO_REPETITION)
+    chosen = options(proxy.url, s3_request_timeout="60")
     return ObjectStore(f"s3://{bucket}/log", chosen, pause_seconds=0.001)

@@ -32,7 +32,7 @@ def catalog_properties(config: LakeConfig, folder: Path) -> dict[str, str]:
 
 def _region(config: LakeConfig) -> dict[str, str]:
     """Return the region that we use, also if none is set: pyiceberg would ask Amazon for it."""
-    from lakebed.host.store_bucket import with_defaults
+    from lakebed.host.bucket_options import with_defaults
 
     used = with_defaults(config.store_options)
     return {name: value for name, value in used.items() if name == "s3.region"}

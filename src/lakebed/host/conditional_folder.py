@@ -145,7 +145,7 @@ class FolderStore:
         return self._root / name
 
     def _failures(self, doing: str, name: str) -> contextlib.AbstractContextManager[None]:
-        return translated(doing, f"{self.location}/{name}", [])
+        return translated(doing, f"{self.location}/{name}")
 
 
 def _read(path: Path) -> bytes | None:

@@ -30,6 +30,7 @@ from lakebed.errors import (
     StoreUnavailableError,
 )
 from lakebed.host import failpoints
+from lakebed.host.bucket_options import BUCKET_SCHEMES
 from lakebed.host.retry import Backoff, retry
 from lakebed.host.store_bucket import Bucket
 from lakebed.host.store_failures import translated
@@ -38,9 +39,7 @@ from lakebed.host.store_values import Stored, StoreStats
 
 __all__ = ["SCHEMES", "ObjectStore", "StoreStats", "Stored"]
 
-SCHEMES: Final = (
-    "s3", "s3a", "s3n", "oss", "gs", "gcs", "abfs", "abfss", "wasb", "wasbs", "file",
-)  # fmt: skip
+SCHEMES: Final = (*BUCKET_SCHEMES, "file")
 """The kinds of store. In each, an object has its name only when it is whole."""
 
 PAUSE_SECONDS_MAX: Final = 10.0
@@ -66,6 +65,7 @@ class _Objects(Protocol):
 
     def write(self, name: str, data: memoryview) -> None: ...
     def chunks(self, name: str) -> Iterator[memoryview]: ...
+    def read(self, name: str, start: int, stop: int) -> memoryview: ...
     def size(self, name: str) -> int | None: ...
     def listing(self, folder: str) -> list[Stored]: ...
     def unfinished(self, folder: str) -> list[Stored]: ...
@@ -139,6 +139,13 @@ class ObjectStore:
         self._count(downloads=1, downloaded_bytes=length)
         return length
 
+    def read(self, name: str, start: int, stop: int) -> memoryview:
+        """Return the bytes of an object from `start` up to `stop`, or to its end."""
+        _checked(name)
+        data = self._repeat(lambda: self._objects.read(name, start, stop))
+        self._count(downloads=1, downloaded_bytes=len(data))
+        return data
+
     def size(self, name: str) -> int | None:
         """Return an object's length, or None if there is no such object."""
         _checked(name)
@@ -183,7 +190,7 @@ class ObjectStore:
                 size=size,
                 expected=len(data),
             )
-        with translated("uploading", uri, []):
+        with translated("uploading", uri):
             _UPLOADED.hit()
 
     def _download(self, name: str, uri: str, write: Callable[[memoryview], object]) -> int:

@@ -1,16 +1,18 @@
-"""What an object store's failures mean: the one place where they become ours.
+"""What an object store's failures mean: the one place where they become Lakebed's.
 
-The library raises `OSError` for almost everything. A missing object has an errno; the rest is told
-by text alone, such as `AWS Error ACCESS_DENIED during HeadObject operation` or `AWS Error UNKNOWN
-(HTTP status 503)`. A request for headers has no body, so its status is all there is. What is not
-recognised counts as unavailable: repeating costs time, giving up could cost an upload.
+| of a folder | of a bucket | becomes |
+|---|---|---|
+| ENOENT, ENOTDIR | not found; a redirect: another region's bucket | `StoreNotFoundError` |
+| EACCES, EPERM, EROFS | denied, unauthenticated; a token that expired | `StoreDeniedError` |
+| any other | any other | `StoreUnavailableError` |
+
+What is not recognised counts as unavailable: repeating costs time, giving up could cost an upload.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -22,85 +24,122 @@ from lakebed.errors import (
     StoreUnavailableError,
 )
 
-_DENIED: Final = re.compile(
-    r"ACCESS_?DENIED|INVALID_?ACCESS_?KEY_?ID|INVALID_?CLIENT_?TOKEN_?ID|SIGNATURE_?DOES_?NOT_?MATCH"
-    r"|MISSING_?AUTHENTICATION_?TOKEN|UNRECOGNIZED_?CLIENT|(EXPIRED|INVALID)_?TOKEN|NOT_?SIGNED_?UP"
-    r"|REQUEST_?TIME_?TOO_?SKEWED|REQUEST_?EXPIRED|AUTHORIZATION_?HEADER_?MALFORMED"
-    r"|ACCOUNT_?PROBLEM|ALL_?ACCESS_?DISABLED|INVALID_?SECURITY"
-    r"|PERMISSION_?DENIED|UNAUTHENTICATED|AUTHENTICATION_?FAILED|AUTHORIZATION_?FAILURE"
-    r"|AUTHORIZATION_?PERMISSION_?MISMATCH|INVALID_?AUTHENTICATION_?INFO|\bHTTP STATUS 40[13]\b",
-    re.IGNORECASE,
-)
-_NOT_FOUND: Final = re.compile(
-    r"NO_?SUCH_?(BUCKET|KEY)|INVALID_?BUCKET_?NAME|PERMANENT_?REDIRECT|CONTAINER_?NOT_?FOUND"
-    r"|BLOB_?NOT_?FOUND|BUCKET DOES NOT EXIST|STATUS\(NOT_FOUND|HTTP STATUS (301|404)\b"
-    r"|AWS ERROR RESOURCE_NOT_FOUND",
-    re.IGNORECASE,
-)
-_MARKS: Final = ("AWS Error", "Azure Error", "google::cloud::Status")
-_UNUSABLE: Final = re.compile(r"was not a valid URI|AWS Error VALIDATION\b")
-_SECRET: Final = re.compile(r"key|secret|token|password|credential|signature", re.IGNORECASE)
+_SECRETS: Final = ("key", "secret", "token", "password", "credential", "signature")
 
-_KINDS: Final[dict[int, type[LakebedError]]] = {
+_ERRNOS: Final[dict[int | None, type[LakebedError]]] = {
     errno.ENOENT: StoreNotFoundError,
     errno.ENOTDIR: StoreNotFoundError,
     errno.EACCES: StoreDeniedError,
     errno.EPERM: StoreDeniedError,
     errno.EROFS: StoreDeniedError,
 }
+_TYPES: Final[dict[str, type[LakebedError]]] = {
+    "FileNotFoundError": StoreNotFoundError,
+    "NotFoundError": StoreNotFoundError,
+    "PermissionError": StoreDeniedError,
+    "PermissionDeniedError": StoreDeniedError,
+    "UnauthenticatedError": StoreDeniedError,
+    "InvalidPathError": InvalidArgumentError,
+}
+_CODES: Final[dict[str, type[LakebedError]]] = {
+    "ExpiredToken": StoreDeniedError,
+    "InvalidToken": StoreDeniedError,
+    "TokenRefreshRequired": StoreDeniedError,
+    "AuthorizationHeaderMalformed": StoreDeniedError,
+    "InvalidAuthenticationInfo": StoreDeniedError,
+    "InvalidBucketName": StoreNotFoundError,
+}
+"""Answers of S3 and Azure with status 400, which the library has no type for."""
+_STATUSES: Final[dict[str, type[LakebedError]]] = {
+    "401": StoreDeniedError,
+    "403": StoreDeniedError,
+    "404": StoreNotFoundError,
+}
+"""The failures of a listing have no type but their status."""
+_STATUS: Final = "status code: "
+_REDIRECT: Final = "Received redirect"
+"""What the library says if a bucket is of another region."""
+
+_REASON_CHARACTERS: Final = 300
 
 
 def secrets_of(options: Mapping[str, str]) -> list[str]:
     """Return the values that no message may repeat, the longest first."""
-    found = {text for name, text in options.items() if _SECRET.search(name) and len(text) > 1}
+    found = {
+        text
+        for name, text in options.items()
+        if len(text) > 1 and any(word in name.lower() for word in _SECRETS)
+    }
     return sorted(found, key=len, reverse=True)
 
 
-def kind_of(error: OSError) -> type[LakebedError]:
-    """Return which of our errors a failure of the store is."""
-    if error.errno in _KINDS:
-        return _KINDS[error.errno]
-    text = _failure(str(error))
-    if _DENIED.search(text):
-        return StoreDeniedError
-    if _NOT_FOUND.search(text):
-        return StoreNotFoundError
-    return InvalidArgumentError if _UNUSABLE.search(text) else StoreUnavailableError
-
-
-def _failure(text: str) -> str:
-    """Leave out what stands before the failure itself: names, which may look like one."""
-    return text[max(0, *(text.rfind(mark) for mark in _MARKS)) :]
-
-
 @contextlib.contextmanager
-def translated(doing: str, uri: str, secrets: list[str]) -> Iterator[None]:
-    """Raise a failure of the store within the block as ours, with no secret in it."""
+def translated(doing: str, uri: str) -> Iterator[None]:
+    """Raise a failure of a folder within the block as Lakebed's."""
     try:
         yield
     except OSError as error:
-        text = str(error)
-        shown = text
+        raise _failure(_ERRNOS.get(error.errno), doing, str(error), uri) from error
+
+
+@contextlib.contextmanager
+def translated_bucket(doing: str, uri: str, secrets: list[str]) -> Iterator[None]:
+    """Raise a failure of obstore within the block as Lakebed's, with no secret in it."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        reason = _reason(str(error))
+        kind = _TYPES.get(type(error).__name__) or _untyped_kind(str(error), reason)
         for secret in secrets:
-            shown = shown.replace(secret, "***")
-        kind = kind_of(error)
-        # The cause is printed with the error. One that tells a secret is not kept.
-        raise kind(f"{_STORY[kind]} while {doing}: {shown}", uri=uri) from (
-            error if shown == text else None
-        )
+            reason = reason.replace(secret, "***")
+        # The library's error is left out: it repeats addresses, which may contain a signature.
+        raise _failure(kind, doing, reason[:_REASON_CHARACTERS], uri) from None
 
 
-def store_failure(error: OSError, doing: str, table: str) -> LakebedError | None:
-    """Return our error for a failure of the store while a table was used; None for any other."""
-    if not any(mark in str(error) for mark in _MARKS):
-        return None
-    kind = kind_of(error)
-    return kind(f"{_STORY[kind]} while {doing}", table=table, reason=str(error))
+def is_missing_bucket(error: Exception) -> bool:
+    """Return whether it is the bucket that is not found, and not the object."""
+    return _answer(str(error), "Code") in ("NoSuchBucket", "ContainerNotFound")
+
+
+def _untyped_kind(text: str, reason: str) -> type[LakebedError] | None:
+    if _REDIRECT in reason:
+        return StoreNotFoundError
+    status = reason.partition(_STATUS)[2][:3]
+    return _CODES.get(_answer(text, "Code")) or _STATUSES.get(status)
+
+
+def _reason(text: str) -> str:
+    """Return what the library says in one line, without the address of the request.
+
+    Generic S3 error: Error performing PUT http://… in 1ms - Server returned non-2xx status
+    code: 400 Bad Request: <Error><Code>…</Code><Message>…</Message></Error>
+
+    Debug source: …
+        kind: Timeout,
+    """
+    told, _, details = text.partition("\n\nDebug source:")
+    told = told.partition("Error performing ")[2].partition(" - ")[2] or told
+    kind = details.partition("kind: ")[2].partition(",")[0]
+    code, message = _answer(told, "Code"), _answer(told, "Message")
+    if code:
+        return f"{told.partition('<')[0].rstrip(': ')}: {code}: {message}"
+    return " ".join(f"{told} ({kind})".split()) if kind.isalpha() else " ".join(told.split())
+
+
+def _answer(text: str, tag: str) -> str:
+    return text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+
+
+def _failure(kind: type[LakebedError] | None, doing: str, reason: str, uri: str) -> LakebedError:
+    kind = kind or StoreUnavailableError
+    return kind(f"{_STORY[kind]} while {doing}: {reason}", uri=uri)
 
 
 _STORY: Final[dict[type[LakebedError], str]] = {
     StoreUnavailableError: "the object store is not available",
     StoreDeniedError: "the object store refused",
     StoreNotFoundError: "the object store has no such thing",
-    InvalidArgumentError: "the object store's endpoint is not usable",
+    InvalidArgumentError: "the object store cannot have such a name",
 }

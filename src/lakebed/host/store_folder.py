@@ -59,6 +59,14 @@ class FolderObjects:
                         raise OSError("the object ended early")
                 yield chunk
 
+    def read(self, name: str, start: int, stop: int) -> memoryview:
+        """Read a part of an object."""
+        with self._failures("reading", name):
+            self._check_root()
+            with contextlib.closing(_open(self._root / name, os.O_RDONLY)) as file:
+                data = memoryview(bytearray(stop - start))
+                return data[: fill(file, data, start)]
+
     def size(self, name: str) -> int | None:
         """Return an object's length, or None if there is none."""
         with self._failures("looking up", name):
@@ -120,7 +128,7 @@ class FolderObjects:
             raise StoreNotFoundError("the folder does not exist", uri=self._location)
 
     def _failures(self, doing: str, name: str) -> contextlib.AbstractContextManager[None]:
-        return translated(doing, f"{self._location.rstrip('/')}/{name}", [])
+        return translated(doing, f"{self._location.rstrip('/')}/{name}")
 
 
 def _open(path: Path, flags: int) -> OsFile:

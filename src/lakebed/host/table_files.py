@@ -100,7 +100,7 @@ class TableFiles:
     def _system(self, location: str) -> tuple[Any, str]:
         from pyiceberg.io.pyarrow import PyArrowFileIO
 
-        from lakebed.host.store_bucket import with_defaults
+        from lakebed.host.bucket_options import with_defaults
 
         parts = urllib.parse.urlsplit(location)
         known = self._systems.get((parts.scheme, parts.netloc))

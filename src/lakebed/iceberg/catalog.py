@@ -65,7 +65,7 @@ class Catalog:
 
     def properties(self) -> dict[str, str]:
         """Return what pyiceberg needs to connect, secrets included."""
-        from lakebed.host.store_bucket import with_defaults
+        from lakebed.host.bucket_options import with_defaults
         from lakebed.host.synced_io import IMPLEMENTATION
 
         options = resolve_env(self._config.store_options)

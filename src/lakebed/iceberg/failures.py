@@ -13,7 +13,6 @@ from lakebed.errors import (
     LakebedError,
     from_os_error,
 )
-from lakebed.host.store_failures import store_failure
 
 
 class ConflictError(Exception):
@@ -56,7 +55,7 @@ def translate_failures(doing: str, name: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise RuinedError("a file of the table is missing", table=name, reason=error) from error
     except OSError as error:
-        known = store_failure(error, doing, name) or from_os_error(error, doing, name)
+        known = from_os_error(error, doing, name)
         if not isinstance(known, DeviceError):
             raise known from error
         raise _unavailable(error, doing, name) from error
