@@ -4,7 +4,8 @@
 2. the lease is claimed: at once if it was released, has expired, or was held by this folder; else
    after it has not changed for its time on this process's clock
 3. the chain is walked and compared with the folder's WAL, and fenced
-4. the fence's number becomes the term of the WAL, and the lease says who serves
+4. the fence's number becomes the term of the WAL; the lease is renewed from its claim on, and says
+   who serves once the log is recovered
 
 A folder that has entries and was never part of the chain is refused, not merged: two logs in one
 prefix, or a copy that continued separately.
@@ -34,6 +35,7 @@ from lakebed.chain.settle import create
 from lakebed.chain.walk import Walker
 from lakebed.config import LogConfig, resolve_env
 from lakebed.engine.core import Core
+from lakebed.engine.lease_keeper import LeaseKeeper
 from lakebed.engine.reconcile import DivergedError, LocalLog
 from lakebed.engine.shipping import Shipping
 from lakebed.engine.staging import Staging
@@ -146,17 +148,23 @@ def own(
     _mark(disk, folder, wal.log_id)
     hold = Hold(owner_id(folder), takeover.address, config.wal.lease_ms / 1000)
     _claim(driver, hold, core, config, takeover)
+    lease = LeaseKeeper(driver, hold, core.clock, config.wal.lease_ms / 1000)
+    lease.start()
     local = LocalLog(wal, disk, folder, snapshots)
-    with reading_ahead(chain.store) as store:
-        owner = _take(Driver(store, str(wal.log_id)), local, wal)
-    if wal.hard_state.term < owner.term:
-        wal.set_hard_state(HardState(owner.term))
-    driver.run(hold.serve(owner.term, core.clock.monotonic()), patience_seconds=_PATIENCE_SECONDS)
+    try:
+        with reading_ahead(chain.store) as store:
+            owner = _take(Driver(store, str(wal.log_id)), local, wal)
+        if wal.hard_state.term < owner.term:
+            wal.set_hard_state(HardState(owner.term))
+    except BaseException:
+        driver.stop()
+        lease.join()
+        raise
     _log.info("this process owns the log: term=%d store=%s", owner.term, driver.location)
     return Shipping(
         driver=driver,
         owner=owner,
-        hold=hold,
+        lease=lease,
         wal=wal,
         core=core,
         config=config,

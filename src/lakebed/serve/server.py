@@ -17,6 +17,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -174,7 +175,8 @@ class Server(Closing):
         self._count(meters)
         self.log.parts.wal.announce(self.url)
         if self.log.parts.shipping is not None:
-            self.log.parts.shipping.announce(self.url)
+            address = advertised(replace(self.config, port=self.port))
+            self.log.parts.shipping.lease.announce(address)
         _log.info("serving: url=%s http_port=%d log=%s", self.url, self.http_port, self.log.folder)
         return self
 
@@ -296,7 +298,7 @@ class Server(Closing):
         broken = self.log.parts.core.broken or self.log.parts.wal.stats().poisoned
         if not broken:
             shipping = self.log.parts.shipping
-            if shipping is not None and not shipping.is_serving():
+            if shipping is not None and not shipping.lease.is_valid():
                 return False, "another server may own the log"
             full = self.log.parts.budget.disk_full
             return not full, "the disk is full: writes are refused" if full else ""
