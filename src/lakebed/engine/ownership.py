@@ -81,8 +81,11 @@ class ChainStore:
         return Driver(self.store, str(log_id))
 
 
-def open_chain(config: LogConfig) -> ChainStore:
-    """Open the store of a log that ships its entries; raise `StoreUnfitError` if it is unfit."""
+def open_chain(config: LogConfig, *, read_only: bool = False) -> ChainStore:
+    """Open the store of a log that ships its entries; raise `StoreUnfitError` if it is unfit.
+
+    A store that is only read is not probed: that would write.
+    """
     if not config.lake.store:
         raise InvalidArgumentError(
             "a log that ships its entries needs a store: set `store` in [lake]",
@@ -92,7 +95,7 @@ def open_chain(config: LogConfig) -> ChainStore:
     options = resolve_env(config.lake.store_options)
     store = open_conditional(config.lake.store, options)
     key = (store.location, json.dumps(options, sort_keys=True))
-    if key not in _probed:
+    if key not in _probed and not read_only:
         probe(store)
         _probed.add(key)
     stored = Driver(store).run(_read(IDENTITY), patience_seconds=_PATIENCE_SECONDS)

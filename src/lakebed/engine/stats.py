@@ -55,4 +55,5 @@ def collect_stats(parts: Parts) -> LogStats:
         wal=parts.wal.stats(),
         lake=parts.lake.stats(),
         shipping=None if parts.shipping is None else parts.shipping.stats(),
+        replica=None if parts.replica is None else parts.replica.stats(),
     )
