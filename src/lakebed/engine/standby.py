@@ -4,8 +4,10 @@ The folder's WAL gets every entry as it appears in the chain, so that taking ove
 this machine and little of the store. When the base moves, its snapshot is installed and the WAL
 before it is released: a standby needs no more disk than the owner.
 
-A standby that was paused, or cut off from the store, does not know whether the owner was silent
-meanwhile: it begins to watch the lease again.
+A standby that was paused, or cut off from the store, does not know whether the owner could reach
+the store meanwhile: of the time between two looks at the lease it counts a third of the lease at
+most, so that an owner that returns with the store has the time to renew. It counts that much
+however slow it is: a standby on a busy machine takes over later, but it does.
 """
 
 from __future__ import annotations
@@ -84,8 +86,7 @@ class Standby(Following):
                     follower.advance()
                 stored = driver.run(read())
                 now = self._clock.monotonic()
-                if now - read_at > self._ttl_seconds / 3:
-                    watch = Watch(self._ttl_seconds)
+                watch.discount(max(0.0, now - read_at - self._ttl_seconds / 3))
                 read_at = now
                 watch.note(stored, now)
                 self.view = ChainView(watch.lease, wal.last_index, follower.slot, now)

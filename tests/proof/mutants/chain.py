@@ -129,6 +129,14 @@ MUTANTS = (
         seconds=5,
     ),
     Mutant(
+        name="standby-begins-to-wait-again",
+        breaks="a standby on a busy machine takes over, later",
+        at="lakebed.engine.standby:Standby._watch",
+        changes=(instead("watch.discount(...)", "watch = Watch(self._ttl_seconds)"),),
+        tests=("tests/engine/test_standby.py::test_a_slow_standby_takes_over_later_but_it_does",),
+        seconds=5,
+    ),
+    Mutant(
         name="replica-accepts-writes",
         breaks="a replica writes nothing",
         at="lakebed.wal.log:Wal.check_writable",
