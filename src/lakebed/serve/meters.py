@@ -151,9 +151,11 @@ class Meters:
         """Return everything, the log's own counters included, as Prometheus text."""
         text = _Text()
         self._own(text)
-        if log.parts.shipping is not None:
+        parts = log.parts
+        if parts.shipping is not None or parts.replica is not None:
+            role = "owner" if parts.replica is None else "replica"
             meaning = "1 for the role of this server."
-            text.family("lakebed_role", "gauge", meaning, [({"role": "owner"}, 1)])
+            text.family("lakebed_role", "gauge", meaning, [({"role": role}, 1)])
         _tell_stats(text, log)
         _tell_topics(text, log)
         _tell_groups(text, log)

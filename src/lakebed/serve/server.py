@@ -187,15 +187,19 @@ class Server(Closing):
                 return
             self._stopped = True
             self._finish_calls()
-            try:
-                self.log.checkpoint()
-            except LakebedError as error:
-                _log.error("the last checkpoint failed; the WAL has everything: %s", error)
+            if self.log.parts.replica is None:
+                self._checkpoint()
             self.log.close()
             if self._flight is not None:
                 self.abandoned = not self._flight.end()
             self._remove_socket()
             _log.info("stopped: log=%s", self.log.folder)
+
+    def _checkpoint(self) -> None:
+        try:
+            self.log.checkpoint()
+        except LakebedError as error:
+            _log.error("the last checkpoint failed; the WAL has everything: %s", error)
 
     def hand_over(self) -> None:
         """Stop quickly: what is acknowledged is in the store, from where another server continues.
@@ -295,6 +299,9 @@ class Server(Closing):
         """Return whether calls are served, and why not."""
         if self._flight is None or self._flight.stopping:
             return False, "the server is stopping"
+        replica = self.log.parts.replica
+        if replica is not None and not replica.is_current():
+            return False, "the replica is behind: the store does not answer"
         broken = self.log.parts.core.broken or self.log.parts.wal.stats().poisoned
         if not broken:
             shipping = self.log.parts.shipping
