@@ -23,7 +23,12 @@ def main() -> None:
     """Follow a log until the input ends."""
     url, topic, delay = sys.argv[1], sys.argv[2], float(sys.argv[3])
     ending = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ending.set()), daemon=True).start()
+
+    def wait() -> None:
+        sys.stdin.read()
+        ending.set()
+
+    threading.Thread(target=wait, daemon=True).start()
     shown: list[tuple[float, int]] = []
     config = LogConfig(lake=LakeConfig(store=url, iceberg=False))
     with (

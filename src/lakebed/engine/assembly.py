@@ -8,7 +8,7 @@ what the WAL has committed, and the core calls back parts that are constructed a
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -29,6 +29,7 @@ from lakebed.engine.groups import Groups
 from lakebed.engine.lifecycle import Lifecycle
 from lakebed.engine.maintenance import Maintenance
 from lakebed.engine.ownership import Takeover, marked_log, open_chain, own
+from lakebed.engine.parts import Parts
 from lakebed.engine.reading import Reading
 from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
 from lakebed.engine.replica import Replica
@@ -57,51 +58,6 @@ from lakebed.wal.folder import RAFT, TOPICS, Layout, declare_kind, is_declared, 
 
 _FLUSH_THREADS_MAX: Final = 4
 """Segments that a checkpoint writes at a time, at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The parts of an open log, by name."""
-
-    folder: Path
-    config: LogConfig
-    lifecycle: Lifecycle
-
-    # What is on disk, and the state that it gives
-    staging: Staging
-    segment_folder: LakeFolder
-    core: Core
-    wal: Wal
-    recovered: Recovered
-
-    # Reading and writing
-    segment_reader: SegmentReader
-    reading: Reading
-    lookup: KeyLookup
-    commands: Commands
-    admission: Admission
-    writing: Writing
-    backend: EmbeddedBackend
-
-    # What has methods for users
-    topics: Topics
-    groups: Groups
-    access: Access
-    audit: Audit
-    lake: Lake
-    derived: Derived
-
-    # What happens in the background
-    budget: Budget
-    checkpointer: Checkpointer
-    compaction_rewrite: CompactionRewrite
-    cleanup: Cleanup
-    maintenance: Maintenance
-    backups: Backups
-    shipping: Shipping | None
-    """None for a log that is on this disk alone, and for a replica."""
-    replica: Replica | None
-    """None for a log that this process owns."""
 
 
 class _Files(NamedTuple):

@@ -16,11 +16,12 @@ from lakebed.api.reads import Bounds, checked_bounds, microseconds
 from lakebed.api.together import CommittedTogether, outcome_of
 from lakebed.config import LogConfig, TopicConfig
 from lakebed.engine.access import Access
-from lakebed.engine.assembly import Parts, assemble
+from lakebed.engine.assembly import assemble
 from lakebed.engine.audit import Audit
 from lakebed.engine.compaction import planned
 from lakebed.engine.core import Key
 from lakebed.engine.ownership import Takeover
+from lakebed.engine.parts import Parts
 from lakebed.engine.segments import described
 from lakebed.engine.settings import effective_config
 from lakebed.engine.stats import collect_stats

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lakebed.reports.stats import LogStats
 
 if TYPE_CHECKING:
-    from lakebed.engine.assembly import Parts
+    from lakebed.engine.parts import Parts
 
 
 def collect_stats(parts: Parts) -> LogStats:
