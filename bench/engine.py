@@ -11,7 +11,7 @@ import argparse
 from bench.engine_imports import imports
 from bench.engine_life import checkpoint_latency, ingest, many_segments, recovery
 from bench.engine_reading import memtable, segments
-from bench.engine_shipping import shipping
+from bench.engine_shipping import replicas, shipping
 from bench.engine_small import small_entries, small_recovery
 from bench.engine_writing import batches, producer, single_records
 from bench.report import run
@@ -34,6 +34,7 @@ def main() -> None:
         recovery,
         small_recovery,
         shipping,
+        replicas,
         many_segments,
         checkpoint_latency,
         ingest,

@@ -1,17 +1,21 @@
 """Writing to a log in a store that answers after 30 ms: acknowledged by it, or shipped behind.
 
-The store is in memory, so that its delay is all that it costs, with one disk for all logs.
+The store is in memory, so that its delay is all that it costs, with one disk for all logs. That of
+replicas, which are processes, is a folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +25,7 @@ import lakebed
 from bench.load import from_threads, pipelined, rate, seconds
 from bench.logs import BATCH, TOPIC, settings, table, values
 from bench.report import MIB, Rows
+from bench.stores import delayed
 from lakebed import AckMode, LakeConfig, WalConfig
 from lakebed.host.conditional import DONE, REFUSED, Answer, Versioned
 
@@ -31,6 +36,7 @@ _BURST = 60
 _LONE = 20
 _CROWD = 64
 _CROWD_SECONDS = 3.0
+_REPLICAS = 3
 
 
 class DelayedStore:
@@ -147,3 +153,77 @@ def shipping(options: argparse.Namespace, rows: Rows) -> None:
 
 
 _WORK = ("batches", "threads", "single")
+
+
+# Read replicas
+
+
+def replicas(options: argparse.Namespace, rows: Rows) -> None:
+    """Append single records from many threads, alone and while three replicas follow the log."""
+    alone: list[float] = []
+    followed: list[float] = []
+    lags: list[float] = []
+    poll_seconds = WalConfig().replica_poll_ms / 1000
+    for number in range(options.rounds):
+        with _in_folder(options.folder / f"replicas-{number}") as (log, url):
+            acked: dict[int, float] = {}
+
+            def append(log: lakebed.Log = log, acked: dict[int, float] = acked) -> None:
+                acked[log.append(TOPIC, b"x" * 100).offset] = time.monotonic()
+
+            from_threads(append, _CROWD, 0.5)
+            alone.append(from_threads(append, _CROWD, _CROWD_SECONDS))
+            with ExitStack() as stack:
+                children = [stack.enter_context(_follower(url)) for _ in range(_REPLICAS)]
+                first = max(acked)
+                followed.append(from_threads(append, _CROWD, _CROWD_SECONDS))
+                shown = [_shown_by(child, len(acked)) for child in children]
+            late = sorted(
+                seen[offset] - at
+                for seen in shown
+                for offset, at in acked.items()
+                if offset > first
+            )
+            lags.append(late[len(late) * 99 // 100] - poll_seconds)
+    work = "append, 64 threads, acknowledged by a store with PUTs of 30 ms, three replicas"
+    rows.ratio(work, followed, alone, "without replicas", 0.95)
+    name = "99 % of records are shown after a poll and so many PUTs"
+    rows.figure(work, name, [lag / PUT_SECONDS for lag in lags], "x", 2, at_most=True)
+
+
+@contextmanager
+def _in_folder(folder: Path) -> Iterator[tuple[lakebed.Log, str]]:
+    """Open a log in a store that is a folder, whose calls take as long as those to a bucket."""
+    (folder / "store").mkdir(parents=True)
+    url = f"file://{(folder / 'store').absolute()}"
+    config = replace(settings(), lake=LakeConfig(store=url, iceberg=False))
+    with (
+        mock.patch("lakebed.engine.ownership.open_conditional", delayed(PUT_SECONDS)),
+        lakebed.open(url, config, folder=folder / "log") as log,
+    ):
+        log.create_topic(TOPIC)
+        yield log, url
+
+
+@contextmanager
+def _follower(url: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a replica in a process within the block; it follows the log then."""
+    command = [sys.executable, "-m", "bench.follower", url, TOPIC, str(PUT_SECONDS)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        if child.stdout is None or child.stdout.readline().strip() != "following":
+            raise AssertionError("a replica did not start")
+        yield child
+
+
+def _shown_by(child: subprocess.Popen[str], records: int) -> list[float]:
+    """Return when a replica showed each record; those that it never showed are an error."""
+    time.sleep(1.0)  # it has shown the last ones by then, or is too late
+    shown: list[tuple[float, int]] = json.loads(child.communicate()[0])
+    times: list[float] = []
+    for at, end in shown:
+        times += [at] * (end - len(times))
+    if len(times) < records:
+        raise AssertionError("a replica did not show every record")
+    return times

@@ -77,6 +77,7 @@ def open(  # noqa: A001  # lakebed.open is what it does
     *,
     progress: Progress | None = None,
     folder: str | os.PathLike[str] | None = None,
+    replica: bool = False,
 ) -> Log:
     """Open the log in a folder or in an object store, creating it, or connect to a server.
 
@@ -90,15 +91,20 @@ def open(  # noqa: A001  # lakebed.open is what it does
         config: settings of the log, or of the client; default: the file or the environment.
         progress: called with the progress of recovery.
         folder: local copy of a log in a store; default: in the user's cache.
+        replica: follow a log in a store and read it, without owning it; `folder` is then for copies
+            of what was read, temporary by default.
 
     Raises:
         LockedError: another process owns the folder, and does not serve it.
         ServerUnavailableError: no server answers at the URL.
     """
     if isinstance(target, str) and target.partition("://")[0] in STORE_SCHEMES:
-        return _in_store(target, config, folder, progress)
-    if folder is not None:
-        raise InvalidArgumentError("`folder` is for a log in a store", target=os.fspath(target))
+        return _in_store(target, config, folder, progress, replica=replica)
+    for name, given in (("folder", folder is not None), ("replica", replica)):
+        if given:
+            raise InvalidArgumentError(
+                f"`{name}` is for a log in a store", target=os.fspath(target)
+            )
     if isinstance(target, str) and "://" in target:
         return _connected(target, config)
     if isinstance(config, ClientConfig):
@@ -117,14 +123,21 @@ def open(  # noqa: A001  # lakebed.open is what it does
 
 
 def _in_store(
-    url: str, config: object, folder: str | os.PathLike[str] | None, progress: Progress | None
+    url: str,
+    config: object,
+    folder: str | os.PathLike[str] | None,
+    progress: Progress | None,
+    *,
+    replica: bool,
 ) -> Log:
     if config is not None and not isinstance(config, LogConfig):
         raise InvalidArgumentError(
             "a log in a store is opened with a LogConfig", got=type(config).__name__
         )
-    from lakebed.engine.by_url import open_by_url  # a client does not need the engine
+    from lakebed.engine.by_url import open_by_url, open_replica  # a client needs no engine
 
+    if replica:
+        return open_replica(url, config, folder=folder)
     return open_by_url(url, config, folder=folder, progress=progress)
 
 

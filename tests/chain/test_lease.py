@@ -51,6 +51,18 @@ def test_a_renewal_counts_from_when_it_began(bench: Bench) -> None:
     assert watch.may_take_over(105.0)
 
 
+def test_time_in_which_the_lease_was_not_looked_at_is_left_out(bench: Bench) -> None:
+    watch = Watch(TTL)
+    watch.discount(50.0)
+    watch.note(bench.run(read()), 40.0)
+    held(bench, "a")
+    watch.note(bench.run(read()), 100.0)
+    watch.discount(7.0)
+    watch.note(bench.run(read()), 108.0)
+    assert not watch.may_take_over(109.9)
+    assert watch.may_take_over(110.0)
+
+
 def test_a_released_lease_may_be_taken_at_once(bench: Bench) -> None:
     hold, watch = held(bench, "a"), Watch(TTL)
     bench.run(hold.release())

@@ -46,6 +46,7 @@ class World:
     generator: random.Random
     faults: Faults
     processes: int
+    readers: int = 0
     crash: float = 0.02
     remove: float = 0.15
     entries: int = ENTRIES_MAX
@@ -58,14 +59,16 @@ class World:
     def __post_init__(self) -> None:
         self.store = SimulatedStore(self.generator, self.faults)
         self.members = [Process(self, number) for number in range(self.processes)]
+        self.replicas = [Replica(self, self.processes + number) for number in range(self.readers)]
+        self.members += self.replicas
 
     def run(self, calls: int) -> None:
         """Run a schedule, then let one process alone own the log and write."""
         generator = self.generator
-        speeds = [1.0] * self.processes
+        speeds = [1.0] * len(self.members)
         for number in range(calls):
             if not number % 12:  # a process that is slow now may stand in the middle of anything
-                speeds = generator.choices((0.01, 0.1, 1.0), k=self.processes)
+                speeds = generator.choices((0.01, 0.1, 1.0), k=len(self.members))
             if generator.random() < self.remove:
                 self.remove_some()
             (member,) = generator.choices(self.members, speeds)
@@ -76,6 +79,17 @@ class World:
                 self.check()
         self.check()
         self.quiet()
+
+    def follow_to_end(self) -> None:
+        """Let every replica alone come to the end of the log."""
+        whole = self.read()
+        for replica in self.replicas:
+            for _ in range(QUIET_CALLS):
+                if replica.applied == whole:
+                    break
+                replica.step()
+            else:
+                raise ViolationError(f"stuck: a replica has {replica.applied} of {whole}")
 
     def quiet(self) -> None:
         """End all faults: a process alone must come to own the log, and write."""
@@ -92,6 +106,7 @@ class World:
         else:
             raise ViolationError("stuck: a process alone cannot own the log")
         self.check()
+        self.follow_to_end()
 
     def remove_some(self) -> None:
         """Remove slots at or below the base, as owners do; a paused one's calls may come late."""
@@ -248,6 +263,27 @@ class Process:
         if isinstance(call, Delete):
             return store.delete(call.name)
         return None
+
+
+class Replica(Process):
+    """A process that only walks; what it has once shown stays."""
+
+    def load(self, base: Base) -> Procedure[None]:
+        """See `Follower`; as `StateFollower` does."""
+        if self.applied and base.index <= len(self.applied):
+            return
+        before = self.applied
+        yield from super().load(base)
+        if len(self.applied) < len(before):
+            raise ViolationError(f"back: a replica had {before}, and has {self.applied}")
+
+    def _live(self) -> Generator[Call, Any, None]:
+        yield from found(LOG, Base())
+        walker = Walker(LOG, self)
+        yield from walker.load()
+        while True:
+            yield from walker.to_end()
+            yield Pause(1)
 
 
 _base = lru_cache(4096)(decode_base)

@@ -12,6 +12,7 @@ import pytest
 import lakebed
 from lakebed import LogConfig, WalConfig
 from lakebed.chain.calls import Procedure
+from lakebed.chain.records import Lease, LeaseState, decode_lease
 from lakebed.chain.slot import decode_slot
 from lakebed.errors import (
     ForeignFileError,
@@ -147,9 +148,9 @@ def test_a_stale_owner_removes_nothing_from_the_store(machines: Machines) -> Non
     stale.append("orders", b"first")
     shipping = stale.parts.shipping
     assert shipping is not None
-    shipping._hold.renew = _nothing  # type: ignore[method-assign, assignment]
+    shipping.lease._hold.renew = _nothing  # type: ignore[method-assign, assignment]
     with machines.open("b") as fresh:
-        del shipping._hold.renew  # it continues
+        del shipping.lease._hold.renew  # it continues
         fresh.append("orders", b"second")
         fresh.checkpoint()
         (segment,) = machines.store.glob("*/segments/*/*.parquet")
@@ -178,11 +179,36 @@ def test_a_forked_child_does_not_release_the_lease(machines: Machines) -> None:
         log.append("orders", b"undisturbed")
 
 
+def test_the_lease_is_renewed_while_an_owner_replays_the_log(machines: Machines) -> None:
+    """A replay that takes longer than the lease must not invite another owner."""
+    with machines.open("a") as log:
+        log.create_topic("orders")
+        log.append("orders", b"1")
+    seen: list[Lease] = []
+
+    def look(doing: str, _done: int, _total: int) -> None:
+        if doing != "replaying entries" or seen:
+            return
+        seen.append(stored_lease(machines))
+        until(lambda: stored_lease(machines).counter > seen[0].counter + 1, "it is renewed")
+        seen.append(stored_lease(machines))
+
+    config = machines.config(lease_ms=300)
+    with lakebed.open(machines.root / "b", config, progress=look) as other:
+        assert [lease.state for lease in seen] == [LeaseState.CLAIMING] * 2
+        assert stored_lease(machines).state is LeaseState.SERVING
+        other.append("orders", b"2")
+
+
+def stored_lease(machines: Machines) -> Lease:
+    return decode_lease(next(machines.store.glob("*/lease")).read_bytes())
+
+
 def stop_lease(log: object) -> None:
     """Pause an owner as SIGSTOP does: it renews nothing, and believes what it knew."""
     shipping = log.parts.shipping  # type: ignore[attr-defined]
-    shipping._hold.renew = _nothing
-    shipping._hold.valid = lambda now: True
+    shipping.lease._hold.renew = _nothing
+    shipping.lease._hold.valid = lambda now: True
 
 
 def _nothing(_began: float) -> Procedure[None]:
@@ -239,7 +265,7 @@ def test_what_diverged_is_set_aside_with_a_report(machines: Machines, *, checkpo
     for value in lost:
         log.append("orders", value)
     shutil.copytree(machines.root / "a", machines.root / "returned")
-    log.parts.shipping.lost = NotOwnerError("the test ends this owner")  # type: ignore[union-attr]
+    log.parts.shipping.lease.lose(NotOwnerError("the test ends this owner"))  # type: ignore[union-attr]
     log.close()
     with machines.open("b") as log:
         assert values(log) == [b"shipped"]
@@ -267,7 +293,7 @@ def test_what_only_the_folder_has_is_shipped_when_it_returns(machines: Machines)
     log.create_topic("orders")
     log.append("orders", b"one")
     shutil.copytree(machines.root / "a", machines.root / "returned")  # a kill leaves this
-    log.parts.shipping.lost = NotOwnerError("the test ends this owner")  # type: ignore[union-attr]
+    log.parts.shipping.lease.lose(NotOwnerError("the test ends this owner"))  # type: ignore[union-attr]
     log.close()
     with machines.open("returned", acks="local", ship_ms=10) as log:
         assert values(log) == [b"one"]
@@ -328,7 +354,7 @@ def test_the_folder_of_a_killed_owner_is_opened_at_once(machines: Machines) -> N
     """Its lock proves that the owner of that folder is gone, whatever its lease says."""
     log = machines.open("a", lease_ms=600_000)
     log.create_topic("orders")
-    log.parts.shipping.lost = NotOwnerError("the test ends this owner")  # type: ignore[union-attr]
+    log.parts.shipping.lease.lose(NotOwnerError("the test ends this owner"))  # type: ignore[union-attr]
     log.close()
     with machines.open("a", lease_ms=600_000) as log:
         assert log.topics() == ["orders"]
@@ -397,7 +423,7 @@ def _fresh(root: Path) -> Machines:
 def test_setting_lease_ms(machines: Machines) -> None:
     log = machines.open("a", lease_ms=300)
     log.create_topic("orders")
-    log.parts.shipping.lost = NotOwnerError("the test ends this owner")  # type: ignore[union-attr]
+    log.parts.shipping.lease.lose(NotOwnerError("the test ends this owner"))  # type: ignore[union-attr]
     log.close()  # without releasing the lease
     with machines.open("b", lease_ms=300) as log:
         assert log.topics() == ["orders"]

@@ -212,7 +212,7 @@ def test_a_folder_that_diverged_is_killed_while_it_is_reconciled(
     log.parts.shipping.flush()  # type: ignore[union-attr]
     log.append("fixed", b"only here")
     shutil.copytree(tmp_path / "a", tmp_path / "returned")
-    log.parts.shipping.lost = NotOwnerError("the test ends this owner")  # type: ignore[union-attr]
+    log.parts.shipping.lease.lose(NotOwnerError("the test ends this owner"))  # type: ignore[union-attr]
     log.close()
     with Log.open(tmp_path / "b", config) as log:
         log.create_topic("other")

@@ -88,7 +88,7 @@ class AsyncEmbeddedLog(AsyncLog):
 
         It is appended whether or not the future is awaited.
         """
-        self._log._check_open()
+        self._log._check_writable()
         record = self._log.parts.writing.record(topic, value, key, headers, partition, timestamp)
         future: asyncio.Future[Ack] = self._loop.create_future()
         if self._waiting or bridge.must_wait(self._log):
@@ -108,7 +108,7 @@ class AsyncEmbeddedLog(AsyncLog):
 
         Returns when it is durable. If the call is cancelled, the batch may still be written.
         """
-        self._log._check_open()
+        self._log._check_writable()
         await self._admit()
         # A thread checks and encodes; none is held while the disk works.
         posted = await self._run(self._log.parts.writing.append_batch_async, topic, rows, partition)

@@ -54,13 +54,14 @@ def open(  # noqa: A001  # as lakebed.open
     *,
     progress: Progress | None = None,
     folder: str | os.PathLike[str] | None = None,
+    replica: bool = False,
 ) -> Opening[AsyncLog]:
     """Open the log in a folder or in an object store, creating it, or connect to a server.
 
     `await` it, or enter it with `async with`. `progress` is called in the event loop. The arguments
     are those of `lakebed.open`.
     """
-    return Opening(_open(target, config, progress, folder))
+    return Opening(_open(target, config, progress, folder, replica=replica))
 
 
 async def _open(
@@ -68,11 +69,14 @@ async def _open(
     config: LogConfig | ClientConfig | None,
     progress: Progress | None,
     folder: str | os.PathLike[str] | None,
+    *,
+    replica: bool,
 ) -> AsyncLog:
     threads, woken = Threads("lakebed-aio", slow_threads=_SLOW_THREADS), threading.Event()
     try:
         log = await threads.open(
-            _opener(target, config, progress, folder, woken), lambda opened: opened.close()
+            _opener(target, config, progress, folder, woken, replica=replica),
+            lambda opened: opened.close(),
         )
     except BaseException:
         woken.set()  # a thread that tries to reach a server gives up
@@ -93,15 +97,20 @@ def _opener(
     progress: Progress | None,
     folder: str | os.PathLike[str] | None,
     woken: threading.Event,
+    *,
+    replica: bool,
 ) -> Callable[[], Log]:
     """Return what opens the log in a thread; setting `woken` ends its search for a server."""
     scheme, is_url, _ = str(target).partition("://")
-    if isinstance(target, str) and is_url and scheme not in STORE_SCHEMES:
+    is_server = bool(is_url) and scheme not in STORE_SCHEMES and folder is None and not replica
+    if isinstance(target, str) and is_server:
         from lakebed.client.log import RemoteLog  # not needed by those who embed the log
 
         return functools.partial(RemoteLog, target, config, woken=woken)
     tell = None if progress is None else progress_in_loop(progress)
-    return functools.partial(lakebed.open, target, config, progress=tell, folder=folder)
+    return functools.partial(
+        lakebed.open, target, config, progress=tell, folder=folder, replica=replica
+    )
 
 
 class AsyncLog(AsyncLogStub, AsyncClosing):

@@ -31,7 +31,12 @@ class Watch:
         version = None if stored is None else stored.version
         if version != self._version or self._changed_at == 0.0:
             self._version, self._changed_at = version, now
-        self.lease = _readable(stored)
+        self.lease = readable(stored)
+
+    def discount(self, seconds: float) -> None:
+        """Leave time out of account in which the lease was not looked at."""
+        if self._changed_at > 0:
+            self._changed_at += seconds
 
     def may_take_over(self, now: float) -> bool:
         """Return True if the owner released the lease, or has not renewed it for its time."""
@@ -54,7 +59,7 @@ class Hold:
     def claim(self) -> Procedure[bool]:
         """State that this process takes over; return False if another one changed the lease."""
         stored: Versioned | None = yield Get(LEASE)
-        seen = _readable(stored)
+        seen = readable(stored)
         counter = 0 if seen is None else seen.counter
         self.lease = change(self.lease, state=LeaseState.CLAIMING, counter=counter + 1)
         if stored is None:
@@ -94,7 +99,7 @@ class Hold:
         data = encode_lease(lease, new_nonce())
         other = yield from replace(LEASE, data, self._version)
         while other is not None:
-            if _readable(other) is not None:
+            if readable(other) is not None:
                 self._renewed_at = None
                 raise lost_error(other)
             # Removed or edited by hand: it says nothing, and the fences decide who owns the log.
@@ -108,7 +113,7 @@ class Hold:
         if there is None:
             taken = yield from create(LEASE, data)
             return None if taken is None else Versioned(taken, "")
-        if _readable(there) is not None:
+        if readable(there) is not None:
             return there
         return (yield from replace(LEASE, data, there.version))
 
@@ -128,7 +133,7 @@ def read() -> Procedure[Versioned | None]:
 
 def lost_error(stored: Versioned | None) -> NotOwnerError:
     """Build the error of an owner whose lease another process has changed."""
-    lease = _readable(stored)
+    lease = readable(stored)
     if lease is None:
         return NotOwnerError("the lease of the log was removed or changed by hand")
     return NotOwnerError(
@@ -139,8 +144,8 @@ def lost_error(stored: Versioned | None) -> NotOwnerError:
     )
 
 
-def _readable(stored: Versioned | None) -> Lease | None:
-    """Return the lease, or None if it is absent or was edited: then it says nothing."""
+def readable(stored: Versioned | None) -> Lease | None:
+    """Return the lease in an object; None if it is absent or was edited: it says nothing."""
     if stored is None:
         return None
     try:

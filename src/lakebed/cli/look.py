@@ -23,7 +23,7 @@ from lakebed.cli.output import (
     write_json,
     write_line,
 )
-from lakebed.cli.shipping import shipping_text
+from lakebed.cli.shipping import replica_text, shipping_text
 from lakebed.errors import LakebedError
 from lakebed.reports.lake import LakeStats
 from lakebed.reports.maintenance import CleanupReport
@@ -205,6 +205,17 @@ def _sections(stats: LogStats, problems: Mapping[str, str]) -> Iterator[tuple[st
                 ("not shipped", shipping_text(stats.shipping)),
                 ("writes to the store", str(stats.shipping.puts)),
                 ("entries set aside", str(stats.shipping.diverged_entries)),
+            ],
+        )
+    if stats.replica is not None:
+        yield (
+            "replica",
+            [
+                ("behind", replica_text(stats.replica)),
+                ("term", str(stats.replica.term)),
+                ("owner", stats.replica.owner or "not known"),
+                ("last slot", str(stats.replica.slot)),
+                ("trouble", stats.replica.last_failure or "none"),
             ],
         )
     torn = f"{size(recovery.torn_bytes)} cut" if recovery.torn_bytes else "none"

@@ -32,6 +32,7 @@ from lakebed.suggest import did_you_mean
 from lakebed.wal.folder import Layout, is_log
 
 if TYPE_CHECKING:
+    from lakebed.engine.log import EmbeddedLog
     from lakebed.serve.server import Server
 
 
@@ -65,6 +66,11 @@ _LOOK_SECONDS: Final = 0.2
     "--standby",
     is_flag=True,
     help="With a store: follow the log's owner, and take over when it is gone.",
+)
+@click.option(
+    "--replica",
+    is_flag=True,
+    help="With a store: follow the log's owner and serve reads, never taking over.",
 )
 @click.option("--host", metavar="HOST", help="Address to listen on; default 127.0.0.1.")
 @click.option(
@@ -100,6 +106,7 @@ def serve(
     pairs: tuple[str, ...],
     *,
     standby: bool,
+    replica: bool,
     **flags: Any,
 ) -> None:
     """Serve the log in a folder, or in a store, until SIGTERM or Ctrl-C.
@@ -111,6 +118,11 @@ def serve(
 
     A log in a store is handed over: the store has everything, and a standby continues.
     """
+    if replica:
+        if standby or not isinstance(data, str):
+            raise click.UsageError("--replica needs the URL of a store, and no --standby")
+        _serve_replica(data, folder, flags, pairs)
+        return
     log_folder, config_of_log = locate_log(data, folder)
     if config_of_log.ships:
         served = _config(config_of_log.serve, flags, pairs)
@@ -171,16 +183,36 @@ def _serve_roles(
         os._exit(0)
 
 
+def _serve_replica(
+    url: str, folder: Path | None, flags: dict[str, Any], pairs: tuple[str, ...]
+) -> None:
+    """Serve reads of a log in a store that another process owns."""
+    from lakebed.engine.by_url import open_replica
+
+    _, config_of_log = locate_log(url, folder)
+    config = _config(config_of_log.serve, flags, pairs)
+    with _logging(config):
+        log = open_replica(url, config_of_log, folder=folder)
+        _log.info("role: replica", extra={"url": url})
+    _serve_open(log, config, f"a replica of {url}")
+
+
 def _serve_folder(folder: Path, flags: dict[str, Any], pairs: tuple[str, ...]) -> None:
     """Serve a log that is on this disk only."""
     import lakebed
-    from lakebed.kafka.server import start_kafka
-    from lakebed.serve.server import Server
 
     config = _config(effective_config(OsDisk(), folder, os.environ).serve, flags, pairs)
     _check(config, folder)
     with Meter(silent=config.log_format == "json") as meter:
         log = lakebed.Log.open(os.fspath(folder), progress=meter)
+    _serve_open(log, config, str(folder))
+
+
+def _serve_open(log: EmbeddedLog, config: ServeConfig, name: str) -> None:
+    """Serve a log until a signal; the log is closed then."""
+    from lakebed.kafka.server import start_kafka
+    from lakebed.serve.server import Server
+
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_logging(config))
@@ -191,7 +223,7 @@ def _serve_folder(folder: Path, flags: dict[str, Any], pairs: tuple[str, ...]) -
             log.close()
             raise
         stack.enter_context(_hangups(server.reload))
-        click.echo(f"serving {folder} at {server.url}" + _http(server, config))
+        click.echo(f"serving {name} at {server.url}" + _http(server, config))
         _echo_ports(server, config)
         while not stopping.wait(_LOOK_SECONDS):
             pass  # a signal that another thread was given is handled when this one wakes up

@@ -16,9 +16,10 @@ import click
 import lakebed
 from lakebed.cli.data import Target, data_option, open_log
 from lakebed.cli.output import count_text, flush, json_option, moment, size, write_json, write_line
-from lakebed.cli.shipping import shipping_text
+from lakebed.cli.shipping import replica_text, shipping_text
 from lakebed.errors import GroupNotFoundError, LakebedError, TopicNotFoundError
 from lakebed.reports.groups import GroupInfo
+from lakebed.reports.replica import ReplicaStats
 from lakebed.reports.shipping import ShippingStats
 from lakebed.reports.stats import LogStats
 from lakebed.reports.topics import TopicInfo
@@ -103,6 +104,7 @@ def picture(before: Sample, now: Sample) -> dict[str, Any]:
         "open_transactions": stats.open_transactions,
         "lake": {"lag_records": stats.lake.lag_records, "tables_behind": stats.lake.tables_behind},
         "shipping": None if stats.shipping is None else asdict(stats.shipping),
+        "replica": None if stats.replica is None else asdict(stats.replica),
         "last_failure": stats.last_failure or stats.lake.last_failure,
     }
 
@@ -261,6 +263,8 @@ def _facts(shown: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "lake", f"{count_text(lake['lag_records'], 'record', 'records')} behind, of {behind}"
     if shown["shipping"] is not None:
         yield "store", shipping_text(ShippingStats(**shown["shipping"]))
+    if shown["replica"] is not None:
+        yield "behind", replica_text(ReplicaStats(**shown["replica"]))
     if memory["throttled_ms"]:
         yield "throttled", f"writers waited {memory['throttled_ms']} ms"
     if wal["poisoned"] or shown["last_failure"]:

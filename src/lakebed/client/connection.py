@@ -332,8 +332,11 @@ class Connection:
     def may_pass(self, error: LakebedError, *, safe: bool) -> bool:
         """Return True if a repetition may succeed, at this server or at another one.
 
-        A log that has stopped stays stopped until it is opened again; another server may own it.
+        A log that has stopped stays stopped until it is opened again; another server may own it. A
+        client of a replica alone is told that it cannot write there.
         """
+        if isinstance(error, NotOwnerError) and error.facts.get("role") == "replica":
+            return self.route.has_several
         if isinstance(error, ServerUnavailableError | NotOwnerError):
             return True
         stopped = isinstance(error, UnknownOutcomeError | PoisonedError)
@@ -341,9 +344,11 @@ class Connection:
 
     def leave(self, address: Address, error: LakebedError) -> None:
         """Call another server from now on: the one that an error names, or the next one."""
+        if not self.may_pass(error, safe=True):
+            return
         if isinstance(error, NotOwnerError):
             self.route.follow(address, error)
-        elif self.may_pass(error, safe=True):
+        else:
             self.route.leave(address)
 
     def error_of(self, failure: BaseException) -> LakebedError:

@@ -97,6 +97,9 @@ class WalConfig:
     lease_ms: int = 10_000
     """How long the owner of a log in a store may be silent before another process takes over."""
 
+    replica_poll_ms: int = 200
+    """How often a read replica asks the store for new entries."""
+
     def __post_init__(self) -> None:
         """Refuse values out of bounds, naming setting, value and bounds."""
         acks: object = self.acks
@@ -123,6 +126,7 @@ WAL_BOUNDS: Final = {
     "ship_ms": (0, 3_600_000),
     "store_linger_ms": (0, 60_000),
     "lease_ms": (300, 600_000),
+    "replica_poll_ms": (5, 600_000),
 }
 
 

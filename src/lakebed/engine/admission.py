@@ -33,6 +33,7 @@ class Admission:
         """Return when a write may begin; raise if the log is broken or has no room in time."""
         if self._core.broken is not None:
             raise self._core.broken
+        self._wal.check_writable()
         if self._wal.commits.in_callback:
             return  # waiting there would hold up the commit that makes room
         if self._shipping is not None:

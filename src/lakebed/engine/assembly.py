@@ -8,10 +8,11 @@ what the WAL has committed, and the core calls back parts that are constructed a
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from lakebed import limits
 from lakebed.config import LakeConfig, LogConfig
 from lakebed.engine.access import Access
 from lakebed.engine.admission import Admission
@@ -28,8 +29,10 @@ from lakebed.engine.groups import Groups
 from lakebed.engine.lifecycle import Lifecycle
 from lakebed.engine.maintenance import Maintenance
 from lakebed.engine.ownership import Takeover, marked_log, open_chain, own
+from lakebed.engine.parts import Parts
 from lakebed.engine.reading import Reading
 from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
+from lakebed.engine.replica import Replica
 from lakebed.engine.rewriting import Rewriting
 from lakebed.engine.shipping import Shipping
 from lakebed.engine.staging import Staging
@@ -37,6 +40,7 @@ from lakebed.engine.table_keys import KeyLookup
 from lakebed.engine.topics import Topics
 from lakebed.engine.uploads import Uploads
 from lakebed.engine.writing import Writing
+from lakebed.errors import InvalidArgumentError, NotALogError
 from lakebed.host import Clock, Disk, OsDisk
 from lakebed.iceberg.derived_table import Derived
 from lakebed.iceberg.lake import Lake
@@ -54,49 +58,6 @@ from lakebed.wal.folder import RAFT, TOPICS, Layout, declare_kind, is_declared, 
 
 _FLUSH_THREADS_MAX: Final = 4
 """Segments that a checkpoint writes at a time, at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The parts of an open log, by name."""
-
-    folder: Path
-    config: LogConfig
-    lifecycle: Lifecycle
-
-    # What is on disk, and the state that it gives
-    staging: Staging
-    segment_folder: LakeFolder
-    core: Core
-    wal: Wal
-    recovered: Recovered
-
-    # Reading and writing
-    segment_reader: SegmentReader
-    reading: Reading
-    lookup: KeyLookup
-    commands: Commands
-    admission: Admission
-    writing: Writing
-    backend: EmbeddedBackend
-
-    # What has methods for users
-    topics: Topics
-    groups: Groups
-    access: Access
-    audit: Audit
-    lake: Lake
-    derived: Derived
-
-    # What happens in the background
-    budget: Budget
-    checkpointer: Checkpointer
-    compaction_rewrite: CompactionRewrite
-    cleanup: Cleanup
-    maintenance: Maintenance
-    backups: Backups
-    shipping: Shipping | None
-    """None for a log that is on this disk alone."""
 
 
 class _Files(NamedTuple):
@@ -182,6 +143,42 @@ def assemble(
         raise
 
 
+def assemble_replica(folder: Path, config: LogConfig, *, clock: Clock) -> Parts:
+    """Return the parts of a read replica of the log in a store; it is being followed then.
+
+    The folder has a WAL without entries, which is its lock, and copies of segments that were read.
+    """
+    chain = open_chain(config, read_only=True)
+    if chain.log_id is None:
+        raise NotALogError("the store holds no log", store=chain.store.location)
+    disk = OsDisk()
+    files = _Files(
+        disk, folder, Staging(disk, folder), LakeFolder(disk, folder), SnapshotFolder(disk, folder)
+    )
+    core = Core(State(), files.staging, clock)
+    small = replace(config.wal, file_bytes=limits.FILE_BYTES_MIN, spare_files=0)
+    wal = Wal.open(folder, small, disk=disk, clock=clock, kind=TOPICS, log_id=chain.log_id)
+    replica: Replica | None = None
+    try:
+        if wal.log_id != chain.log_id or wal.last_index:
+            raise InvalidArgumentError(
+                "the folder holds a log; a replica needs another folder", folder=folder
+            )
+        uploads = _build_uploads(files, config, wal)
+        if uploads is not None:
+            files.staging.load_remote = uploads.load_staged
+        replica = Replica(chain=chain, log_id=wal.log_id, core=core, config=config)
+        replica.load()
+        return _assemble(
+            files, config, core, wal, Recovered(), None, uploads, threaded=True, replica=replica
+        )
+    except BaseException:
+        if replica is not None:
+            replica.close()
+        wal.close()
+        raise
+
+
 def _build_uploads(files: _Files, config: LogConfig, wal: Wal) -> Uploads | None:
     """Construct what copies files into the store of a log that ships its entries."""
     store = open_store(config.lake) if config.ships else None
@@ -222,13 +219,14 @@ def _assemble(
     uploads: Uploads | None,
     *,
     threaded: bool,
+    replica: Replica | None = None,
 ) -> Parts:
     """Construct the parts that need the recovered state, and start their threads."""
     lifecycle, commands = Lifecycle(files.folder), Commands(wal)
     tables = _open_tables(files, config, core, wal, commands, shipping)
     recovered.files_removed += tables.lake.delete_segments(recovered.dropped)
     reading = Reading(core, tables.reader)
-    groups = Groups(core, reading, commands.submit)
+    groups = Groups(core, reading, commands.submit, wal.check_writable)
     topics = Topics(core, commands.submit, config.default_partitions)
     upkeep = _build_upkeep(
         files, config, core, wal, commands, tables, groups, shipping, uploads, threaded=threaded
@@ -283,7 +281,14 @@ def _assemble(
             check_open=lifecycle.check_open,
         ),
         shipping=shipping,
+        replica=replica,
     )
+    if replica is not None:
+        wal.refusal = replica.refusal
+        check = wal.commits.check_may_wait
+        core.hooks = Hooks(check_may_wait=check, after_apply=None, catch_up=replica.catch_up)
+        replica.start(tables.reader)
+        return parts
     _start(parts, threaded=threaded)
     return parts
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from lakebed.config import AckMode, LogConfig
+from lakebed.engine.assembly import assemble_replica
 from lakebed.engine.log import EmbeddedLog
 from lakebed.engine.ownership import default_folder
 from lakebed.engine.settings import effective_config
 from lakebed.errors import InvalidArgumentError
-from lakebed.host import OsDisk
+from lakebed.host import Clock, OsDisk, SystemClock
 from lakebed.types import Progress
+
+_TEMPORARY: Final = "lakebed-replica-"
 
 
 def open_by_url(
@@ -30,6 +37,33 @@ def open_by_url(
     if config is None:
         config = effective_config(OsDisk(), place, os.environ)
     return EmbeddedLog.open(place, with_store(config, url), progress=progress)
+
+
+def open_replica(
+    url: str,
+    config: LogConfig | None,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    clock: Clock | None = None,
+) -> EmbeddedLog:
+    """Follow the log in a store and read it; `folder` is for copies of segments.
+
+    Without a folder, a temporary one is used, and removed when the log is closed.
+    """
+    place = Path(tempfile.mkdtemp(prefix=_TEMPORARY) if folder is None else folder)
+    try:
+        if config is None:
+            config = effective_config(OsDisk(), place, os.environ)
+        parts = assemble_replica(place, with_store(config, url), clock=clock or SystemClock())
+    except BaseException:
+        if folder is None:
+            shutil.rmtree(place, ignore_errors=True)
+        raise
+    log = EmbeddedLog(parts)
+    if folder is None:
+        remove = weakref.finalize(log, shutil.rmtree, place, ignore_errors=True)
+        parts.lifecycle.after_close.append(remove)
+    return log
 
 
 def with_store(config: LogConfig, url: str) -> LogConfig:

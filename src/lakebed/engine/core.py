@@ -75,6 +75,8 @@ class Hooks:
     """Raises in a callback of the committing thread, which waiting would hold up."""
     after_apply: Callable[[], None] | None
     """Called by the committing thread after each group."""
+    catch_up: Callable[[], None] | None = None
+    """Applies what the owner of the log has written, if this is a replica of it."""
 
 
 class Core:
@@ -126,6 +128,14 @@ class Core:
         if self.hooks is not None:
             self.hooks.check_may_wait()
 
+    def catch_up(self) -> None:
+        """Apply what the owner has written so far, if this is a replica.
+
+        A segment that cannot be read may be one that the owner has removed since.
+        """
+        if self.hooks is not None and self.hooks.catch_up is not None:
+            self.hooks.catch_up()
+
     def _apply_request(self, request: Request, prepared: Prepared) -> None:
         if self.broken is not None:
             request.error = self.broken
@@ -140,10 +150,35 @@ class Core:
             chunks = {key: memtable.chunks() for key, memtable in self.memtables.items()}
             return Frozen(self.state.copy(), chunks, dict(self.bodies), self.used["wal_bytes"])
 
+    @property
+    def gate(self) -> threading.Lock:
+        """Held while entries are applied that no group commit brought."""
+        return self._gate
+
     def apply(self, index: int, prepared: Prepared) -> None:
-        """Apply one entry of a log that is being recovered."""
+        """Apply one entry of a log that is being recovered, or of a replica; see `gate`."""
         self._decide(index, prepared, None)
         self._carry_out()
+
+    def change(self, changes: list[Change], touched: tuple[Key, ...]) -> None:
+        """Carry out changes that were worked out elsewhere; see `gate`."""
+        self._redo = _Redo(changes, touched, (), None, None)
+        self._carry_out()
+
+    def begin_with(self, state: State) -> None:
+        """Continue with another state, which includes everything that was applied.
+
+        Its records are in segments, and the bodies of its open transactions in staged files.
+        Readers that look at a memtable of the state before find it empty, and look again.
+        """
+        with self._gate:
+            self._carry_out()
+            self.memtables = {}
+            self.state = state
+            self.bodies = staged_bodies(self)
+            self.used["memory_bytes"] = 0
+            self.dropped.clear()
+        self.wake_all()
 
     def _decide(self, index: int, prepared: Prepared, request: Request | None) -> None:
         """Work out what an entry changes and what its writer is told."""
@@ -324,6 +359,15 @@ class Core:
         for key in keys:
             for callback in self._watchers.get(key, ()):
                 callback()
+
+
+def staged_bodies(core: Core) -> dict[tuple[int, int], Body]:
+    """Return the bodies of the open transactions of a state that was loaded."""
+    return {
+        (pending.index, pending.number): core.staged(pending, core.schema_of(pending.part))
+        for transaction in core.state.transactions.values()
+        for pending in transaction.pending
+    }
 
 
 def _transactions_ended(changes: list[Change], state: State) -> list[int]:

@@ -31,7 +31,7 @@ from lakebed.wal.request import Request
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from lakebed.engine.assembly import Parts
+    from lakebed.engine.parts import Parts
 
 _PIECES_MAX: Final = 4_096
 """The most batches gathered into one entry."""

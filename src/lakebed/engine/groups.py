@@ -31,10 +31,17 @@ from lakebed.types import GroupName, TopicPartition
 class Groups:
     """The consumer groups of a log. Any thread."""
 
-    def __init__(self, core: Core, reading: Reading, submit: Callable[[Command], Any]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        reading: Reading,
+        submit: Callable[[Command], Any],
+        check_writable: Callable[[], None],
+    ) -> None:
         self._core = core
         self._reading = reading
         self._submit = submit
+        self._check_writable = check_writable
         self._guard = threading.RLock()
         self._memberships: dict[str, Membership] = {}
         self._watchers: dict[str, list[Callable[[], None]]] = {}
@@ -52,6 +59,7 @@ class Groups:
         self, group: str, topics: Collection[str], session_seconds: float, strategy: str
     ) -> str:
         """Take a consumer into a group; return its id."""
+        self._check_writable()
         name = GroupName(group)
         for topic in topics:
             self._reading.topic(topic)

@@ -20,6 +20,8 @@ class Lifecycle:
         """True once the folder is released: a further `close` does nothing."""
         self.before_close: list[Callable[[], None]] = []
         """Called when the log is about to be closed: a server of this process detaches here."""
+        self.after_close: list[Callable[[], object]] = []
+        """Called once the folder is released."""
         self.backing_up = threading.RLock()
         """Held while a backup is taken, which needs the folder until it ends."""
 

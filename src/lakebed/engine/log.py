@@ -16,11 +16,12 @@ from lakebed.api.reads import Bounds, check_bounds, microseconds
 from lakebed.api.together import CommittedTogether, outcome_of
 from lakebed.config import LogConfig, TopicConfig
 from lakebed.engine.access import Access
-from lakebed.engine.assembly import Parts, assemble
+from lakebed.engine.assembly import assemble
 from lakebed.engine.audit import Audit
 from lakebed.engine.compaction import planned
 from lakebed.engine.core import Key
 from lakebed.engine.ownership import Takeover
+from lakebed.engine.parts import Parts
 from lakebed.engine.segments import described
 from lakebed.engine.settings import effective_config
 from lakebed.engine.stats import collect_stats
@@ -43,7 +44,7 @@ from lakebed.types import Progress, say_nothing
 
 
 class EmbeddedLog(Log):
-    """A log in a folder that this process owns."""
+    """A log in a folder that this process owns, or a replica of a log in a store."""
 
     lake: Lake
     derived: Derived
@@ -234,13 +235,13 @@ class EmbeddedLog(Log):
 
     def checkpoint(self) -> CheckpointReport:
         """Put what is in memory into segments, write a snapshot, free WAL files."""
-        self._check_open()
+        self._check_writable()
         report: CheckpointReport = self.parts.maintenance.checkpoint()
         return report
 
     def retain(self, topic: str | None = None) -> CleanupReport:
         """Apply retention, compaction and merging now, to one topic or all."""
-        self._check_open()
+        self._check_writable()
         if topic is not None:
             return self.parts.maintenance.clean([self.parts.topics.find(topic)])
         return self.parts.maintenance.clean(self.parts.topics.every())
@@ -256,7 +257,7 @@ class EmbeddedLog(Log):
         self, topic: str, partition: int, segments: Sequence[int], survivors: bytes
     ) -> RewriteReport:
         """Let only the survivors of a compaction stand for segments that follow each other."""
-        self._check_open()
+        self._check_writable()
         key = self.parts.reading.key(self.parts.topics.find(topic), partition)
         return self.parts.maintenance.rewrite(
             lambda: self.parts.compaction_rewrite.rewrite(key, segments, survivors)
@@ -266,7 +267,7 @@ class EmbeddedLog(Log):
         self, target: str | os.PathLike[str], *, progress: Progress | None = None
     ) -> BackupReport:
         """Copy the log as it is at one point, verified, into a folder that is new or empty."""
-        self._check_open()
+        self._check_writable()
         with self.parts.lifecycle.backing_up:
             self._check_open()
             return self.parts.backups.take(target, progress or say_nothing)
@@ -294,7 +295,7 @@ class EmbeddedLog(Log):
 
     def tick(self) -> None:
         """Do what maintenance would do now: timeouts, due checkpoints, retention."""
-        self._check_open()
+        self._check_writable()
         self.parts.maintenance.tick()
 
     def stats(self) -> LogStats:
@@ -324,6 +325,8 @@ class EmbeddedLog(Log):
         parts.reading.closed = True
         parts.core.wake_all()
         parts.groups.wake_all()
+        if parts.replica is not None:
+            parts.replica.close()
         if parts.shipping is not None:
             parts.shipping.prepare_close()
         try:
@@ -333,9 +336,15 @@ class EmbeddedLog(Log):
             if parts.shipping is not None:
                 parts.shipping.finish_close(parts.wal.last_index)
             parts.segment_reader.close()
+            for act in lifecycle.after_close:
+                act()
 
     def _check_open(self) -> None:
         self.parts.lifecycle.check_open()
+
+    def _check_writable(self) -> None:
+        self.parts.lifecycle.check_open()
+        self.parts.wal.check_writable()
 
     def __repr__(self) -> str:
         state = (

@@ -4,7 +4,8 @@
 2. the lease is claimed: at once if it was released, has expired, or was held by this folder; else
    after it has not changed for its time on this process's clock
 3. the chain is walked and compared with the folder's WAL, and fenced
-4. the fence's number becomes the term of the WAL, and the lease says who serves
+4. the fence's number becomes the term of the WAL; the lease is renewed from its claim on, and says
+   who serves once the log is recovered
 
 A folder that has entries and was never part of the chain is refused, not merged: two logs in one
 prefix, or a copy that continued separately.
@@ -34,6 +35,7 @@ from lakebed.chain.settle import create
 from lakebed.chain.walk import Walker
 from lakebed.config import LogConfig, resolve_env
 from lakebed.engine.core import Core
+from lakebed.engine.lease_keeper import LeaseKeeper
 from lakebed.engine.reconcile import DivergedError, LocalLog
 from lakebed.engine.shipping import Shipping
 from lakebed.engine.staging import Staging
@@ -79,8 +81,11 @@ class ChainStore:
         return Driver(self.store, str(log_id))
 
 
-def open_chain(config: LogConfig) -> ChainStore:
-    """Open the store of a log that ships its entries; raise `StoreUnfitError` if it is unfit."""
+def open_chain(config: LogConfig, *, read_only: bool = False) -> ChainStore:
+    """Open the store of a log that ships its entries; raise `StoreUnfitError` if it is unfit.
+
+    A store that is only read is not probed: that would write.
+    """
     if not config.lake.store:
         raise InvalidArgumentError(
             "a log that ships its entries needs a store: set `store` in [lake]",
@@ -90,7 +95,7 @@ def open_chain(config: LogConfig) -> ChainStore:
     options = resolve_env(config.lake.store_options)
     store = open_conditional(config.lake.store, options)
     key = (store.location, json.dumps(options, sort_keys=True))
-    if key not in _probed:
+    if key not in _probed and not read_only:
         probe(store)
         _probed.add(key)
     stored = Driver(store).run(_read(IDENTITY), patience_seconds=_PATIENCE_SECONDS)
@@ -146,17 +151,23 @@ def own(
     _mark(disk, folder, wal.log_id)
     hold = Hold(owner_id(folder), takeover.address, config.wal.lease_ms / 1000)
     _claim(driver, hold, core, config, takeover)
+    lease = LeaseKeeper(driver, hold, core.clock, config.wal.lease_ms / 1000)
+    lease.start()
     local = LocalLog(wal, disk, folder, snapshots)
-    with reading_ahead(chain.store) as store:
-        owner = _take(Driver(store, str(wal.log_id)), local, wal)
-    if wal.hard_state.term < owner.term:
-        wal.set_hard_state(HardState(owner.term))
-    driver.run(hold.serve(owner.term, core.clock.monotonic()), patience_seconds=_PATIENCE_SECONDS)
+    try:
+        with reading_ahead(chain.store) as store:
+            owner = _take(Driver(store, str(wal.log_id)), local, wal)
+        if wal.hard_state.term < owner.term:
+            wal.set_hard_state(HardState(owner.term))
+    except BaseException:
+        driver.stop()
+        lease.join()
+        raise
     _log.info("this process owns the log: term=%d store=%s", owner.term, driver.location)
     return Shipping(
         driver=driver,
         owner=owner,
-        hold=hold,
+        lease=lease,
         wal=wal,
         core=core,
         config=config,

@@ -26,6 +26,7 @@ from lakebed.errors import (
     InvalidArgumentError,
     OffsetOutOfRangeError,
     SchemaChangeError,
+    StoreNotFoundError,
 )
 from lakebed.lake.segment_reader import SegmentReader
 from lakebed.state.values import Partition, Segment, Topic
@@ -138,7 +139,13 @@ class Reading:
             if not partition.low <= offset < partition.end:
                 raise out_of_range(topic, key[1], offset, partition.low, partition.end)
             if offset >= partition.flushed:
-                found = self._from_memtable(topic, key, offset, partition.end, bounds, names)
+                try:
+                    found = self._from_memtable(topic, key, offset, partition.end, bounds, names)
+                except Exception:
+                    self._core.catch_up()
+                    if self._partition(topic, key).flushed == partition.flushed:
+                        raise
+                    continue  # what it had staged in the store was flushed and removed
                 if found is not None:
                     return found
                 continue  # it was flushed a moment ago
@@ -158,6 +165,7 @@ class Reading:
                     columns=_with_offsets(names, segment),
                 )
             except Exception:
+                self._core.catch_up()
                 if segment in self._partition(topic, key).segments:
                     raise
                 continue  # it was replaced or removed a moment ago
@@ -295,7 +303,8 @@ class Reading:
         """Check a segment; False if it went meanwhile."""
         try:
             self._segments.verify(*key, segment)
-        except CorruptionError:
+        except (CorruptionError, StoreNotFoundError):
+            self._core.catch_up()
             if segment.id in [each.id for each in self._segments_of(key)]:
                 raise
             return False
@@ -315,6 +324,7 @@ class Reading:
             try:
                 offset = self._offset_for_time(key, before, time_us)
             except Exception:
+                self._core.catch_up()
                 if self._partition(topic, key).segments == before.segments:
                     raise
                 continue  # a segment was replaced or removed a moment ago

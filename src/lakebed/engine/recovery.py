@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from lakebed.engine.core import Core, Prepared
+from lakebed.engine.core import Core, Prepared, staged_bodies
 from lakebed.engine.leftovers import may_be_dropped, may_be_unfinished, segment_owners
 from lakebed.engine.write_runs import WriteRuns
 from lakebed.errors import (
@@ -39,7 +39,7 @@ from lakebed.state.values import BOTH, LOCAL, STORE, Segment
 from lakebed.wal import Wal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from lakebed.host import Disk
     from lakebed.state.snapshot_files import SnapshotFolder
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("lakebed.engine")
 
-_ENTRIES_AT_A_TIME: Final = 200
+ENTRIES_AT_A_TIME: Final = 200
 
 
 @dataclass
@@ -110,21 +110,23 @@ def replay(core: Core, wal: Wal, found: Recovered, progress: Callable[[int, int]
                 first=start,
                 last=end,
             )
-    for transaction in core.state.transactions.values():
-        for pending in transaction.pending:
-            body = core.staged(pending, core.schema_of(pending.part))
-            core.bodies[(pending.index, pending.number)] = body
+    core.bodies.update(staged_bodies(core))
     runs, index = WriteRuns(core), first
-    while entries := wal.read(index, max_entries=_ENTRIES_AT_A_TIME):
-        number = runs.take(entries, 0)
-        while number < len(entries):
-            runs.finish()
-            _apply(core, entries[number], runs)
-            number = runs.take(entries, number + 1)
+    while entries := wal.read(index, max_entries=ENTRIES_AT_A_TIME):
+        apply_entries(core, runs, entries)
         index += len(entries)
         found.replayed_entries += len(entries)
         progress(index - first, last - first + 1)
     runs.finish()
+
+
+def apply_entries(core: Core, runs: WriteRuns, entries: Sequence[Entry]) -> None:
+    """Apply entries that follow each other; those that `runs` holds are applied by its `finish`."""
+    number = runs.take(entries, 0)
+    while number < len(entries):
+        runs.finish()
+        _apply(core, entries[number], runs)
+        number = runs.take(entries, number + 1)
 
 
 def _apply(core: Core, entry: Entry, runs: WriteRuns) -> None:

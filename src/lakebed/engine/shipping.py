@@ -19,7 +19,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -27,12 +26,12 @@ from crc32c import crc32c
 from lakebed import limits
 from lakebed.chain.checkpoint import write_checkpoint
 from lakebed.chain.driver import Driver
-from lakebed.chain.lease import Hold
 from lakebed.chain.owner import Owner
 from lakebed.chain.slot import Encoded, SlotEntry
 from lakebed.config import AckMode, LogConfig
 from lakebed.engine.core import Core
 from lakebed.engine.hand_over import is_asked
+from lakebed.engine.lease_keeper import LeaseKeeper
 from lakebed.errors import (
     ClosedError,
     CorruptionError,
@@ -58,7 +57,6 @@ _SAMPLES_MAX: Final = 4096
 
 _ENCODED = failpoints.define("ship.encoded")
 _SHIPPED = failpoints.define("ship.shipped")
-_RENEWED = failpoints.define("ship.lease_renewed")
 _BARRIER = failpoints.define("ship.barrier_passed")
 
 
@@ -79,7 +77,7 @@ class Shipping:
         *,
         driver: Driver,
         owner: Owner,
-        hold: Hold,
+        lease: LeaseKeeper,
         wal: Wal,
         core: Core,
         config: LogConfig,
@@ -87,29 +85,31 @@ class Shipping:
     ) -> None:
         self._driver = driver
         self._owner = owner
-        self._hold = hold
+        self.lease = lease
         self._wal = wal
         self._core = core
         self._in_store = config.wal.acks is AckMode.STORE
         self._ship_seconds = max(config.wal.ship_ms, 1) / 1000
         self._linger_seconds = config.wal.store_linger_ms / 1000
-        self._lease_seconds = config.wal.lease_ms / 1000
         self._timeout_seconds = config.write_timeout_ms / 1000
         self._diverged_entries = diverged_entries
         self._slots = self._slot_bytes = 0
         self._slot_began = float("-inf")
         self._pending: Encoded | None = None
         """The slot that is in flight: it is repeated with the same bytes until it is settled."""
-        self.lost: NotOwnerError | None = None
         self._closing = threading.Event()
         self._wake = threading.Event()
         self._wanted = 0
-        self._changed = threading.Condition()
-        self._renewing = threading.Lock()
+        self._changed = lease.changed
         self._samples: deque[_Sample] = deque(maxlen=_SAMPLES_MAX)
         self._base = _Sample(owner.next_index - 1, 0, 0, core.clock.monotonic())
         self._threads: list[threading.Thread] = []
         self._process = os.getpid()
+
+    @property
+    def lost(self) -> NotOwnerError | None:
+        """Why this process does not own the log any more; None while it may."""
+        return self.lease.lost
 
     @property
     def shipped_index(self) -> int:
@@ -117,7 +117,7 @@ class Shipping:
         return self._owner.next_index - 1
 
     def start(self) -> None:
-        """Acknowledge by the chain from now on; start the threads.
+        """Serve: acknowledge by the chain from now on, and state it in the lease.
 
         With `store`, what only this folder has is shipped first: the next slot follows it.
         """
@@ -126,11 +126,9 @@ class Shipping:
         self._wal.replicate_with(
             self._replicate if self._in_store else self._check_lease, slow=self._in_store
         )
-        work = [("lakebed-lease", self._renew_all)]
+        self.lease.serve(self._owner.term)
         if not self._in_store:
-            work.append(("lakebed-shipping", self._ship_all))
-        for name, run in work:
-            thread = threading.Thread(target=run, name=name, daemon=True)
+            thread = threading.Thread(target=self._ship_all, name="lakebed-shipping", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -151,14 +149,11 @@ class Shipping:
         self._write(
             self._owner.encode([(_slot_entry(request), request.parts[:-1]) for request in requests])
         )
-        self._check_lease(group)
+        self.lease.ensure()
 
     def _check_lease(self, _group: list[Request]) -> None:
-        """Return while the lease is valid; else once it was renewed."""
-        if self.lost is not None:
-            raise self.lost
-        if not self._hold.valid(self._core.clock.monotonic()):
-            self._renew()
+        """Return once a group that is on this disk may be acknowledged."""
+        self.lease.ensure()
 
     def _linger(self) -> None:
         """Leave the time between two slots that the settings ask for, unless the log is closing."""
@@ -177,7 +172,7 @@ class Shipping:
                 _hit(_SHIPPED)
                 break
             except NotOwnerError as error:
-                raise self._lose(error) from None
+                raise self.lease.lose(error) from None
             except StoreUnavailableError as error:
                 if patience_seconds is not None:
                     raise
@@ -186,15 +181,6 @@ class Shipping:
         self._slot_bytes += encoded.slot.body_bytes
         with self._changed:
             self._changed.notify_all()
-
-    def _lose(self, error: NotOwnerError) -> NotOwnerError:
-        """Note that another process owns the log; every later write is refused."""
-        if self.lost is None:
-            self.lost = error
-            _log.error("this process no longer owns the log: %s", error)
-        with self._changed:
-            self._changed.notify_all()
-        return self.lost
 
     # Shipping in the background
 
@@ -270,7 +256,7 @@ class Shipping:
         one needs.
         """
         self.flush()
-        self._check_lease([])
+        self.lease.ensure()
 
     def checkpoint(self, index: int, data: bytes) -> None:
         """Make a snapshot of everything up to `index` the base of the chain."""
@@ -290,21 +276,12 @@ class Shipping:
         """
         if self.lost is not None:
             raise NotOwnerError(self.lost.message, **self.lost.facts)
-        if not self._hold.valid(self._core.clock.monotonic()):
-            raise NotOwnerError("the lease of this server has run out", owner=self.owner)
+        if not self.lease.is_valid():
+            raise NotOwnerError("the lease of this server has run out", owner=self.lease.owner)
 
     def is_asked_to_hand_over(self) -> bool:
         """Return True if an operator asks for it: see `engine/owner_status.py`."""
         return is_asked(self._driver, self._owner.term)
-
-    def is_serving(self) -> bool:
-        """Return True while this process owns the log for certain."""
-        return self.lost is None and self._hold.valid(self._core.clock.monotonic())
-
-    @property
-    def owner(self) -> str:
-        """Who the lease names: this process."""
-        return self._hold.lease.owner
 
     # Admission
 
@@ -316,14 +293,14 @@ class Shipping:
         since = self._driver.failing_since
         if since is not None and now - since > self._timeout_seconds:
             raise self._unavailable()
-        if not self._in_store and not self._hold.valid(now):
+        if not self._in_store and not self.lease.is_valid():
             self._await_lease(now + self._timeout_seconds)
 
     def _await_lease(self, deadline: float) -> None:
-        while not self._hold.valid(now := self._core.clock.monotonic()):
+        while not self.lease.is_valid():
             if self.lost is not None:
                 raise NotOwnerError(self.lost.message, **self.lost.facts)
-            if now > deadline or self._closing.is_set():
+            if self._core.clock.monotonic() > deadline or self._closing.is_set():
                 raise self._unavailable()
             with self._changed:
                 self._changed.wait(0.02)
@@ -335,31 +312,6 @@ class Shipping:
             reason=self._driver.failure,
         )
 
-    # The lease
-
-    def announce(self, address: str) -> None:
-        """State in the lease where this process serves the log."""
-        with self._renewing:
-            self._hold.lease = replace(self._hold.lease, address=address)
-        self._renew()
-
-    def _renew_all(self) -> None:
-        while not self._closing.wait(self._lease_seconds / 3) and self.lost is None:
-            with contextlib.suppress(NotOwnerError, ClosedError):
-                self._renew()
-
-    def _renew(self) -> None:
-        with self._renewing:
-            if self.lost is not None:
-                raise self.lost
-            try:
-                self._driver.run(self._hold.renew(self._core.clock.monotonic()))
-            except NotOwnerError as error:
-                raise self._lose(error) from None
-            _hit(_RENEWED)
-        with self._changed:
-            self._changed.notify_all()
-
     # The end
 
     def prepare_close(self) -> None:
@@ -370,6 +322,7 @@ class Shipping:
             with contextlib.suppress(LakebedError):
                 self.flush(timeout=_CLOSING_SECONDS)
         self._closing.set()
+        self.lease.end()
         self._wake.set()
         timer = threading.Timer(_CLOSING_SECONDS, self._driver.stop)
         timer.daemon = True
@@ -383,12 +336,12 @@ class Shipping:
         whole = self.shipped_index >= last_index
         try:
             if self.lost is None and whole and self._driver.failing_since is None:
-                with self._renewing:
-                    self._driver.run(self._hold.release(), patience_seconds=_CLOSING_SECONDS)
+                self.lease.release(_CLOSING_SECONDS)
         except LakebedError as error:
             _log.warning("the lease was not released; it expires: %s", error)
         finally:
             self._driver.stop()
+        self.lease.join()
         for thread in self._threads:
             if isinstance(thread, threading.Timer):
                 thread.cancel()
@@ -421,7 +374,7 @@ class Shipping:
             puts=driver.puts,
             failing_ms=0 if since is None else max(0, int((now - since) * 1000)),
             last_failure=None if failure is None else str(failure),
-            lease_valid=self._hold.valid(now),
+            lease_valid=self.lease.is_valid(),
             diverged_entries=self._diverged_entries,
         )
 

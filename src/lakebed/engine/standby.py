@@ -4,31 +4,29 @@ The folder's WAL gets every entry as it appears in the chain, so that taking ove
 this machine and little of the store. When the base moves, its snapshot is installed and the WAL
 before it is released: a standby needs no more disk than the owner.
 
-A standby that was paused, or cut off from the store, does not know whether the owner was silent
-meanwhile: it begins to watch the lease again.
+A standby that was paused, or cut off from the store, does not know whether the owner could reach
+the store meanwhile: of the time between two looks at the lease it counts a third of the lease at
+most, so that an owner that returns with the store has the time to renew. It counts that much
+however slow it is: a standby on a busy machine takes over later, but it does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from lakebed.chain.checkpoint import read_snapshot
 from lakebed.chain.driver import Driver
 from lakebed.chain.lease import Watch, read
-from lakebed.chain.records import Lease, LeaseState
-from lakebed.chain.walk import Walker
 from lakebed.config import LogConfig
+from lakebed.engine.following import ChainView, ChainWalk, Following
 from lakebed.engine.ownership import ChainStore, join, name_log, open_chain
 from lakebed.engine.reconcile import DivergedError, LocalLog
 from lakebed.errors import ClosedError, MissingFileError
-from lakebed.host import Clock, OsDisk, SystemClock
+from lakebed.host import Clock, OsDisk
 from lakebed.state.snapshot_files import SnapshotFolder
-from lakebed.types import Closing
 from lakebed.wal import Wal
 from lakebed.wal.folder import TOPICS
 
@@ -39,21 +37,8 @@ _POLL_SECONDS_MAX: Final = 0.5
 _POLLS_PER_LEASE: Final = 20
 
 
-@dataclass(frozen=True)
-class StandbyView:
-    """What a standby has seen."""
-
-    lease: Lease | None = None
-    index: int = 0
-    """The last entry that it has."""
-    slot: int = 0
-    """The last slot that it has read."""
-    read_at: float = 0.0
-    """Monotonic seconds at which it last reached the end of the chain; 0 before the first time."""
-
-
-class Standby(Closing):
-    """Follows a log in a store. One thread follows; any thread may close it and look at `view`."""
+class Standby(Following):
+    """Follows a log in a store until it may be taken over."""
 
     def __init__(
         self,
@@ -64,16 +49,12 @@ class Standby(Closing):
         yield_seconds: float = 0.0,
     ) -> None:
         """Follow the log of a store; let others take it over first for `yield_seconds`."""
+        super().__init__(clock)
         self._yield_seconds = yield_seconds
-        self.view = StandbyView()
         self._folder = folder
         self._config = config
-        self._clock = clock or SystemClock()
         self._disk = OsDisk()
         self._ttl_seconds = config.wal.lease_ms / 1000
-        self._closing = threading.Event()
-        self._driver: Driver | None = None
-        self._guard = threading.Lock()
 
     @property
     def poll_seconds(self) -> float:
@@ -95,8 +76,8 @@ class Standby(Closing):
             return self._watch(chain, wal)
 
     def _watch(self, chain: ChainStore, wal: Wal) -> Watch | None:
-        driver = self._start(chain.driver(wal.log_id))
-        follower = _Follower(wal, self._folder, driver)
+        driver = self._use(chain.driver(wal.log_id))
+        follower = _Follower(wal, self._folder, driver, self._clock)
         watch, read_at = Watch(self._ttl_seconds), self._clock.monotonic()
         yields_until = read_at + self._yield_seconds
         try:
@@ -105,11 +86,10 @@ class Standby(Closing):
                     follower.advance()
                 stored = driver.run(read())
                 now = self._clock.monotonic()
-                if now - read_at > self._ttl_seconds / 3:
-                    watch = Watch(self._ttl_seconds)
+                watch.discount(max(0.0, now - read_at - self._ttl_seconds / 3))
                 read_at = now
                 watch.note(stored, now)
-                self.view = StandbyView(watch.lease, wal.last_index, follower.slot, now)
+                self.view = ChainView(watch.lease, wal.last_index, follower.slot, now)
                 if watch.may_take_over(now) and now >= yields_until:
                     return watch
                 self._closing.wait(self.poll_seconds)
@@ -120,62 +100,36 @@ class Standby(Closing):
             driver.stop()
         return None
 
-    def _start(self, driver: Driver) -> Driver:
-        with self._guard:
-            self._driver = driver
-        if self._closing.is_set():
-            driver.stop()
-        return driver
-
-    def owner_address(self) -> str:
-        """Return where the owner serves, if there is one and it has said so."""
-        lease = self.view.lease
-        return lease.address if lease is not None and lease.state is LeaseState.SERVING else ""
-
-    def close(self) -> None:
-        """Stop following. A second call does nothing."""
-        self._closing.set()
-        with self._guard:
-            if self._driver is not None:
-                self._driver.stop()
-
 
 class _Follower:
     """A folder's WAL, brought to the end of the chain again and again. One thread."""
 
-    def __init__(self, wal: Wal, folder: Path, driver: Driver) -> None:
+    def __init__(self, wal: Wal, folder: Path, driver: Driver, clock: Clock) -> None:
         self._wal = wal
         self._driver = driver
         self._snapshots = SnapshotFolder(OsDisk(), folder)
         self._local = LocalLog(wal, OsDisk(), folder, self._snapshots)
-        self._walker: Walker | None = None
+        self._walk = ChainWalk(wal.log_id, self._local, clock)
 
     @property
     def slot(self) -> int:
         """The last slot that was read."""
-        return 0 if self._walker is None else self._walker.next_slot - 1
+        return self._walk.slot
 
     def advance(self) -> None:
         """Add every entry that the chain has and the folder does not."""
         while True:
             try:
-                self._walk()
+                self._walk.to_end(self._driver)
                 break
             except DivergedError as error:
                 self._local.set_aside(error.index)
-                self._walker = None
+                self._walk.restart()
         self._install_base()
-
-    def _walk(self) -> None:
-        if self._walker is None:
-            walker = Walker(self._wal.log_id, self._local)
-            self._driver.run(walker.load())
-            self._walker = walker
-        self._driver.run(self._walker.to_end())
 
     def _install_base(self) -> None:
         """Replace the WAL before the base by the base's snapshot, if the base has moved."""
-        base = self._walker.base if self._walker is not None else None
+        base = self._walk.base
         if base is None or not base.snapshot or base.index <= self._wal.mark.index:
             return
         if base.index > self._wal.last_index:

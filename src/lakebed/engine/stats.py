@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lakebed.reports.stats import LogStats
 
 if TYPE_CHECKING:
-    from lakebed.engine.assembly import Parts
+    from lakebed.engine.parts import Parts
 
 
 def collect_stats(parts: Parts) -> LogStats:
@@ -55,4 +55,5 @@ def collect_stats(parts: Parts) -> LogStats:
         wal=parts.wal.stats(),
         lake=parts.lake.stats(),
         shipping=None if parts.shipping is None else parts.shipping.stats(),
+        replica=None if parts.replica is None else parts.replica.stats(),
     )

@@ -139,6 +139,7 @@ class KeyLookup:
             try:
                 return self._in_segments(key, before, wanted, names)
             except Exception:
+                self._core.catch_up()
                 now = self._partition(topic, key)
                 if now.segments == before.segments and now.low == before.low:
                     raise

@@ -136,6 +136,7 @@ class Scan:
         try:
             return self._segments.open(*key, segment)
         except Exception:
+            self._core.catch_up()
             if segment in self._partition(key).segments:
                 raise
             return None

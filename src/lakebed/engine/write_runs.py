@@ -1,8 +1,8 @@
 """Replays runs of small writes in one step each: the same result as entry by entry, sooner.
 
-A log of records that were appended one by one has one entry for each. Nothing reads while a log is
-recovered, so consecutive `Write` entries of one small batch for one partition are collected, and a
-partition gets the rows of many of them as one chunk, decoded in one pass.
+A log of records that were appended one by one has one entry for each. Consecutive `Write`
+entries of one small batch for one partition are collected, and a partition gets the rows of many of
+them as one chunk, decoded in one pass.
 
 Most of these entries differ only in their time and their rows. What follows the time in the
 envelope (topic, schema, runs, length of the body) is looked up by its bytes:
@@ -22,7 +22,6 @@ import pyarrow as pa
 from lakebed.engine.ledger import Ledger
 from lakebed.state import command_codec, commands
 from lakebed.state.decision import Change
-from lakebed.state.machine import carry_out
 from lakebed.topic.memtable import ONE_PASS_MAX, ONE_PASS_MIN, SMALL_BYTES, Body, Chunk, chunk_of
 from lakebed.topic.messages import Unusual, decode_messages
 
@@ -63,7 +62,7 @@ class _Plan(NamedTuple):
 
 
 class WriteRuns:
-    """Collects writes of a log that is being recovered; `finish` applies them. One thread."""
+    """Collects writes of a log that is replayed; `finish` applies them. One thread."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -112,7 +111,7 @@ class WriteRuns:
         changes += ledger.finished()
         changes.append((core.state.numbers, "applied", last.index))
         changes.append((core.used, "wal_bytes", core.used["wal_bytes"] + self._wal_bytes))
-        carry_out(changes)
+        core.change(changes, tuple(arrivals.key for arrivals in self._waiting))
         self._waiting, self._last, self._wal_bytes = [], None, 0
 
     def forget(self) -> None:

@@ -65,6 +65,7 @@ class Derived(DerivedCalls):
     def __init__(self, parts: LakeParts) -> None:
         self._log = parts.log
         self._log_id = parts.log_id
+        self._check_writable = parts.wal.check_writable
         self._locations = parts.locations
         self._iceberg = parts.config.iceberg
         self.namespace: Final = f"{parts.config.namespace}_tables"
@@ -107,6 +108,7 @@ class Derived(DerivedCalls):
             TableExistsError: the table exists with another definition.
         """
         name = str(TableName(name))
+        self._check_writable()
         self._locations.check()
         buckets = 0 if kind == "append" else buckets
         with self.exclusive():
@@ -145,6 +147,7 @@ class Derived(DerivedCalls):
     def restore(self, name: str) -> DerivedTable:
         """Restore a table that another program has dropped, or that a lost catalog knew."""
         name = str(TableName(name))
+        self._check_writable()
         with self.exclusive(), self._catalog.handle_failures("restoring a table", name):
             if self._catalog.load(name) is None:
                 metadata = self.folder.newest_metadata(name)
@@ -156,6 +159,7 @@ class Derived(DerivedCalls):
     def evolve(self, name: str, schema: pa.Schema) -> DerivedTable:
         """Add the columns of `schema` that a table lacks; existing rows have nulls there."""
         name = str(TableName(name))
+        self._check_writable()
         with self.exclusive(), self._catalog.handle_failures("changing a table's columns", name):
             table = self._open(name)
             fields = added_columns(schema, description_of(name, table).schema)
@@ -176,6 +180,7 @@ class Derived(DerivedCalls):
     def drop(self, name: str) -> bool:
         """Drop a table; return False if there was none. Its files go after the grace period."""
         name = str(TableName(name))
+        self._check_writable()
         with self.exclusive():
             known = self._drop(name)
             return self.folder.remove_hints(name) or known
@@ -268,6 +273,7 @@ class Derived(DerivedCalls):
     # Committing
 
     def _commit(self, name: str, change: Change) -> Committed:
+        self._check_writable()
         commit_id = uuid.uuid4().hex
         with self.exclusive():
             return self._commits.retry(

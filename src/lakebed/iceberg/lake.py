@@ -87,6 +87,7 @@ class Lake:
             progress: called with the number of topics done.
         """
         self._check_enabled()
+        self._parts.wal.check_writable()
         if topic is None:
             if take_over:
                 raise InvalidArgumentError("take_over needs the name of a topic")
@@ -103,6 +104,7 @@ class Lake:
             now: expire older snapshots first, and ignore the grace period; active readers may fail.
         """
         self._check_enabled()
+        self._parts.wal.check_writable()
         with self._worker.exclusive():
             return self._collect(now=now, sweep=True)
 
@@ -129,10 +131,17 @@ class Lake:
         return [self._snapshot(snapshot) for snapshot in table.metadata.snapshots]
 
     def table(self, topic: str) -> Any:
-        """Return the pyiceberg table of a topic, with everything that is in segments now."""
-        self.sync(topic)
+        """Return the pyiceberg table of a topic, with everything that is in segments now.
+
+        That of a replica is the one in a shared catalog, as its owner has left it.
+        """
+        if self._parts.wal.refusal is None:
+            self.sync(topic)
         with self._worker.exclusive():
-            return self._tables.table(self._topic(topic).name)
+            table = self._tables.table(self._topic(topic).name)
+        if table is None:
+            self._parts.wal.check_writable()
+        return table
 
     def locate(self, topic: int, partition: int, segment: Segment) -> str:
         """Return the location of a segment's file, for readers without the log."""

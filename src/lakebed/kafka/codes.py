@@ -88,6 +88,7 @@ _CODES: Final[dict[type[errors.LakebedError], int]] = {
     errors.QuotaExceededError: THROTTLING_QUOTA_EXCEEDED,
     # Retriable for every client: it asks for the leader again and repeats the request.
     errors.ClosedError: NOT_LEADER,
+    errors.NotOwnerError: NOT_LEADER,
     errors.ServerUnavailableError: NOT_LEADER,
     errors.OverloadedError: REQUEST_TIMED_OUT,
     errors.DiskFullError: KAFKA_STORAGE_ERROR,

@@ -7,6 +7,7 @@ from typing import Any
 
 from lakebed.reports.lake import LakeStats
 from lakebed.reports.maintenance import CheckpointReport, CleanupFailure
+from lakebed.reports.replica import ReplicaStats
 from lakebed.reports.shipping import ShippingStats
 from lakebed.reports.wal import WalStats
 
@@ -58,7 +59,16 @@ class LogStats:
     wal: WalStats
     lake: LakeStats
     shipping: ShippingStats | None = None
-    """None for a log that is on this disk alone."""
+    """None for a log that is on this disk alone, and for a replica."""
+    replica: ReplicaStats | None = None
+    """None for a log that its process owns."""
+
+    @property
+    def role(self) -> str:
+        """`owner` or `replica` of a log in a store; `alone` for a log on this disk alone."""
+        if self.replica is not None:
+            return "replica"
+        return "alone" if self.shipping is None else "owner"
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""

@@ -255,7 +255,7 @@ def _hello(session: Session, _: Any) -> Any:
         "log": str(wal.log_id),
         "principal": session.principal.name,
         "server": session.server,
-        "role": "owner",
+        "role": "owner" if session.log.parts.replica is None else "replica",
         "entry_bytes_max": wal.config.entry_bytes_max,
         "request_bytes_max": session.request_bytes_max,
     }

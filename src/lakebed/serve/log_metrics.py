@@ -48,7 +48,9 @@ Row = tuple[tuple[str, ...], tuple[int | None, ...]]
 
 def log_families(log: EmbeddedLog) -> Iterator[Metric]:
     """Return every number of the log's statistics, topics and groups."""
-    if log.parts.shipping is not None:
+    if log.parts.replica is not None:
+        yield role("replica")
+    elif log.parts.shipping is not None:
         yield role("owner")
     yield from _stats(log)
     yield from _topics(log)

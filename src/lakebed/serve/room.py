@@ -23,23 +23,22 @@ class StateQuota:
     """What one caller may still add."""
 
     def __init__(self, log: EmbeddedLog, principal: str, *, administrator: bool) -> None:
-        self._state = log.parts.core.state
-        self._clock = log.parts.core.clock
+        self._core = log.parts.core
         self._principal = principal
         self._administrator = administrator
 
     def check_producer(self, name: str, *, transactional: bool) -> None:
         """Refuse another producer or transaction if there are too many."""
-        if (transactional, name) in self._state.producer_names:
+        if (transactional, name) in self._core.state.producer_names:
             return
-        producers, owner = self._state.producers, owner_of(name)
+        producers, owner = self._core.state.producers, owner_of(name)
         self._check("producers", len(producers), limits.PRODUCERS_MAX)
         self._check_own("producers", producers.owned(owner), limits.PRODUCERS_OF_ONE_MAX)
 
     def check_marker(self, name: str) -> None:
         """Refuse another name of commits if there are too many."""
-        markers = self._state.markers
-        if name in markers or next(markers.over(self._clock.time_us()), None) is not None:
+        markers = self._core.state.markers
+        if name in markers or next(markers.over(self._core.clock.time_us()), None) is not None:
             return  # with this commit those are forgotten whose time is over
         if not self._administrator:  # those of the log itself are checked there
             self._check("markers", len(markers), limits.MARKERS_MAX)
@@ -47,8 +46,9 @@ class StateQuota:
 
     def check_groups(self, names: Sequence[str]) -> None:
         """Refuse another consumer group if there are too many."""
-        if any(name not in self._state.groups for name in names):
-            self._check("groups", len(self._state.groups), limits.GROUPS_MAX)
+        groups = self._core.state.groups
+        if any(name not in groups for name in names):
+            self._check("groups", len(groups), limits.GROUPS_MAX)
 
     def _check(self, what: str, count: int, most: int) -> None:
         """Refuse one more of all callers; administrators have a reserve."""

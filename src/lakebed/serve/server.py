@@ -17,6 +17,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -174,7 +175,8 @@ class Server(Closing):
         self._count(meters)
         self.log.parts.wal.announce(self.url)
         if self.log.parts.shipping is not None:
-            self.log.parts.shipping.announce(self.url)
+            address = advertised(replace(self.config, port=self.port))
+            self.log.parts.shipping.lease.announce(address)
         _log.info("serving: url=%s http_port=%d log=%s", self.url, self.http_port, self.log.folder)
         return self
 
@@ -185,15 +187,19 @@ class Server(Closing):
                 return
             self._stopped = True
             self._finish_calls()
-            try:
-                self.log.checkpoint()
-            except LakebedError as error:
-                _log.error("the last checkpoint failed; the WAL has everything: %s", error)
+            if self.log.parts.replica is None:
+                self._checkpoint()
             self.log.close()
             if self._flight is not None:
                 self.abandoned = not self._flight.end()
             self._remove_socket()
             _log.info("stopped: log=%s", self.log.folder)
+
+    def _checkpoint(self) -> None:
+        try:
+            self.log.checkpoint()
+        except LakebedError as error:
+            _log.error("the last checkpoint failed; the WAL has everything: %s", error)
 
     def hand_over(self) -> None:
         """Stop quickly: what is acknowledged is in the store, from where another server continues.
@@ -293,10 +299,13 @@ class Server(Closing):
         """Return whether calls are served, and why not."""
         if self._flight is None or self._flight.stopping:
             return False, "the server is stopping"
+        replica = self.log.parts.replica
+        if replica is not None and not replica.is_current():
+            return False, "the replica is behind: the store does not answer"
         broken = self.log.parts.core.broken or self.log.parts.wal.stats().poisoned
         if not broken:
             shipping = self.log.parts.shipping
-            if shipping is not None and not shipping.is_serving():
+            if shipping is not None and not shipping.lease.is_valid():
                 return False, "another server may own the log"
             full = self.log.parts.budget.disk_full
             return not full, "the disk is full: writes are refused" if full else ""

@@ -103,6 +103,8 @@ class Wal(WalReading, Closing):
         )
         self._closed = False
         self._forked = False
+        self.refusal: Callable[[], LakebedError] | None = None
+        """Returns why commands are refused; None if they are not. A replica's log has one."""
         _open_logs.add(self)
 
     @classmethod
@@ -210,6 +212,7 @@ class Wal(WalReading, Closing):
         """
         if self._closed or self._forked:
             raise self._closed_error()
+        self.check_writable()
         request: Request
         if callable(payload):
             request = OpenRequest(payload, term=self.commits.tail.hard_state.term)
@@ -217,6 +220,11 @@ class Wal(WalReading, Closing):
             request = self._entry(payload, None, EntryKind.NORMAL)
         request.command = command
         return request
+
+    def check_writable(self) -> None:
+        """Raise if commands are refused."""
+        if self.refusal is not None:
+            raise self.refusal()
 
     def append_many(
         self, payloads: Sequence[Buffer | Sequence[Buffer]], *, term: int | None = None

@@ -8,6 +8,7 @@ SCHEDULES = "tests/chain/test_schedules.py::test_no_schedule_loses_or_forks_the_
 SETTLING = "tests/chain/test_settle.py"
 SHIPPING = "tests/engine/test_shipping.py"
 BASES = "tests/chain/test_owner.py"
+REPLICA = "tests/engine/test_replica.py"
 
 MUTANTS = (
     Mutant(
@@ -125,6 +126,38 @@ MUTANTS = (
         at="lakebed.chain.records:encode_lease",
         changes=(replace("nonce.hex()", "''"),),
         tests=("tests/chain/test_lease.py::test_equal_leases_have_different_bytes",),
+        seconds=5,
+    ),
+    Mutant(
+        name="standby-begins-to-wait-again",
+        breaks="a standby on a busy machine takes over, later",
+        at="lakebed.engine.standby:Standby._watch",
+        changes=(instead("watch.discount(...)", "watch = Watch(self._ttl_seconds)"),),
+        tests=("tests/engine/test_standby.py::test_a_slow_standby_takes_over_later_but_it_does",),
+        seconds=5,
+    ),
+    Mutant(
+        name="replica-accepts-writes",
+        breaks="a replica writes nothing",
+        at="lakebed.wal.log:Wal.check_writable",
+        changes=(never("self.refusal is not None"),),
+        tests=(f"{REPLICA}::test_what_only_the_owner_does_is_refused_and_names_it[append]",),
+        seconds=5,
+    ),
+    Mutant(
+        name="replica-does-not-look-again",
+        breaks="a segment that the owner has replaced is looked for again",
+        at="lakebed.engine.replica:Replica.catch_up",
+        changes=(drop("self._wake.set()"),),
+        tests=(f"{REPLICA}::test_a_segment_that_the_owner_has_replaced_is_looked_for_again",),
+        seconds=15,
+    ),
+    Mutant(
+        name="replica-goes-back",
+        breaks="what a replica has shown stays",
+        at="lakebed.engine.replica:StateFollower.load",
+        changes=(never("self._is_loaded and base.index <= self.index"),),
+        tests=(f"{REPLICA}::test_a_walk_that_begins_again_does_not_go_back",),
         seconds=5,
     ),
 )
