@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -40,6 +41,11 @@ _log = logging.getLogger("lakebed.serve")
 _OTHER_LOGGERS: Final = ("asyncio", "uvicorn.error")
 _FILES_BESIDE_CONNECTIONS: Final = 200
 """Open files that a server may need for the log, its tables and calls to an object store."""
+_SWITCH_SECONDS: Final = 0.0005
+"""How long a thread keeps the interpreter while others wait for it. An append passes through
+several threads: at Python's 5 ms each, one busy call would delay it many times over."""
+_FIRST_CALLS_SECONDS: Final = 60.0
+"""When what calls need is loaded, after the start."""
 _LOOK_SECONDS: Final = 0.2
 """How long a signal may be on record before it is looked at."""
 
@@ -111,6 +117,7 @@ def serve(
 
     A log in a store is handed over: the store has everything, and a standby continues.
     """
+    sys.setswitchinterval(_SWITCH_SECONDS)
     place, config_of_log = locate_log(data, folder)
     if config_of_log.ships:
         served = _config(config_of_log.serve, flags, given)
@@ -140,6 +147,7 @@ def _serve_roles(
     def report(role: str, url: str) -> None:
         _log.info("role: %s", role, extra={"url": url})
         if role == "owner":
+            _freeze_loaded()
             click.echo(f"serving {data} at {url}" + _http(roles.server, serve))
             if roles.server is not None:
                 _echo_ports(roles.server, serve)
@@ -190,6 +198,7 @@ def _serve_folder(folder: Path, flags: dict[str, Any], given: tuple[str, ...]) -
         except BaseException:
             log.close()
             raise
+        _freeze_loaded()
         stack.enter_context(_hangups(server.reload))
         click.echo(f"serving {folder} at {server.url}" + _http(server, config))
         _echo_ports(server, config)
@@ -221,6 +230,22 @@ def _place(data: Path | str, folder: Path | None) -> Path:
     if folder is not None:
         raise click.UsageError("--folder is for a log in a store: --data has the folder")
     return data
+
+
+def _freeze_loaded() -> None:
+    """Have garbage collections leave out what is loaded, now and once the first calls were served.
+
+    Looking at all of it held every thread up for more than 100 ms, every ten seconds under load.
+    """
+    _freeze()
+    later = threading.Timer(_FIRST_CALLS_SECONDS, _freeze)
+    later.daemon = True
+    later.start()
+
+
+def _freeze() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 def _raise_open_files(config: ServeConfig) -> None:
