@@ -278,7 +278,7 @@ class Replica(Process):
             raise ViolationError(f"back: a replica had {before}, and has {self.applied}")
 
     def _live(self) -> Generator[Call, Any, None]:
-        yield from found(LOG, Base())
+        yield from create_base(LOG, Base())
         walker = Walker(LOG, self)
         yield from walker.load()
         while True:

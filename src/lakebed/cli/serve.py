@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -41,6 +42,11 @@ _log = logging.getLogger("lakebed.serve")
 _OTHER_LOGGERS: Final = ("asyncio", "uvicorn.error")
 _FILES_BESIDE_CONNECTIONS: Final = 200
 """Open files that a server may need for the log, its tables and calls to an object store."""
+_SWITCH_SECONDS: Final = 0.0005
+"""How long a thread keeps the interpreter while others wait for it. An append passes through
+several threads: at Python's 5 ms each, one busy call would delay it many times over."""
+_FIRST_CALLS_SECONDS: Final = 60.0
+"""When what calls need is loaded, after the start."""
 _LOOK_SECONDS: Final = 0.2
 """How long a signal may be on record before it is looked at."""
 
@@ -118,6 +124,7 @@ def serve(
 
     A log in a store is handed over: the store has everything, and a standby continues.
     """
+    sys.setswitchinterval(_SWITCH_SECONDS)
     if replica:
         if standby or not isinstance(data, str):
             raise click.UsageError("--replica needs the URL of a store, and no --standby")
@@ -152,6 +159,7 @@ def _serve_roles(
     def report(role: str, url: str) -> None:
         _log.info("role: %s", role, extra={"url": url})
         if role == "owner":
+            _freeze_loaded()
             click.echo(f"serving {data} at {url}" + _http(roles.server, serve))
             if roles.server is not None:
                 _echo_ports(roles.server, serve)
@@ -222,6 +230,7 @@ def _serve_open(log: EmbeddedLog, config: ServeConfig, name: str) -> None:
         except BaseException:
             log.close()
             raise
+        _freeze_loaded()
         stack.enter_context(_hangups(server.reload))
         click.echo(f"serving {name} at {server.url}" + _http(server, config))
         _echo_ports(server, config)
@@ -253,6 +262,22 @@ def _log_folder(data: Path | str, folder: Path | None) -> Path:
     if folder is not None:
         raise click.UsageError("--folder is for a log in a store: --data has the folder")
     return data
+
+
+def _freeze_loaded() -> None:
+    """Have garbage collections leave out what is loaded, now and once the first calls were served.
+
+    Looking at all of it held every thread up for more than 100 ms, every ten seconds under load.
+    """
+    _freeze()
+    later = threading.Timer(_FIRST_CALLS_SECONDS, _freeze)
+    later.daemon = True
+    later.start()
+
+
+def _freeze() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 def _raise_open_files(config: ServeConfig) -> None:

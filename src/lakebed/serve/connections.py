@@ -30,7 +30,10 @@ from lakebed.serve.sockets import Sockets
 _log = logging.getLogger("lakebed.serve")
 
 _LOOK_SECONDS: Final = 0.05
-_SHARE: Final = 0.02
+_SOON_SECONDS: Final = 0.01
+"""How soon to look again while a connection is not known: each may send what it likes until then,
+which takes the processor and memory from others."""
+_SHARE: Final = 0.05
 """The most of one processor that looking may take: with many connections it looks less often."""
 _WINDOW_BYTES: Final = 16 * limits.MIB
 """What HTTP/2's flow control lets a client send ahead on one stream, at most."""
@@ -115,7 +118,9 @@ class Connections:
             except Exception:  # a defect, which must not end the watch
                 _log.exception("a defect: connections could not be looked at")
                 ended.wait(1.0)
-            pause = max(_LOOK_SECONDS, (time.thread_time() - begun) / _SHARE)
+            known = all(each.known for each in self._all.values())
+            least = _LOOK_SECONDS if known else _SOON_SECONDS
+            pause = max(least, (time.thread_time() - begun) / _SHARE)
 
     def look(self, sockets: Sockets) -> int:
         """Look at the connections once; return how many were shut down."""

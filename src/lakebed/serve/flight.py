@@ -35,6 +35,7 @@ from lakebed.operations.routes import STREAMS
 from lakebed.operations.table import OPERATIONS
 from lakebed.serve.callers import OFFERED, PUT, Caller, Callers
 from lakebed.serve.calls import Session, checked, run
+from lakebed.serve.cancelled import Cancellations
 from lakebed.serve.connections import Connections, host_of
 from lakebed.serve.flight_errors import flight_error
 from lakebed.serve.flight_info import flight_info, topic_of
@@ -99,6 +100,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self._config = config
         self._run = uuid.uuid4().hex
         self._gets = Gets(log)
+        self._cancellations = Cancellations()
         self._pool = AckPool()
         self._puts: dict[int, PutStream] = {}
         self._puts_guard = threading.Lock()
@@ -246,7 +248,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         """Return the answer to a ticket and its size; a table's bytes count until it is sent."""
 
         def gone() -> bool:
-            return self.stopping or _is_gone(context)
+            return self.stopping or self._cancellations.seen(context)
 
         answer = self._gets.stream(ticket, gone)
         size = answer.nbytes if isinstance(answer, pa.Table) else 0
@@ -304,7 +306,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             except fl.FlightCancelledError:
                 return  # the client is gone; what it sent is being written
             except (pa.ArrowException, OSError) as error:
-                if isinstance(error, fl.FlightError) and _is_gone(context):
+                if isinstance(error, fl.FlightError) and context.is_cancelled():
                     return
                 raise ProtocolError("the stream cannot be read", reason=str(error)) from error
             self._connections.heard(peer)
@@ -498,10 +500,6 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 def _peer(context: Any) -> str:
     peer = context.peer()
     return peer.decode(errors="replace") if isinstance(peer, bytes) else str(peer)
-
-
-def _is_gone(context: Any) -> bool:
-    return bool(context.is_cancelled())
 
 
 def _outcome(error: Exception) -> str:

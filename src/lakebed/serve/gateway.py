@@ -30,9 +30,10 @@ from lakebed.serve.gateway_models import (
 )
 from lakebed.serve.http_body import GoneError
 from lakebed.serve.http_door import HttpCaller, RequestPipeline
+from lakebed.serve.http_records import Run, records_answer
 from lakebed.serve.openapi import add_route
 from lakebed.serve.record_form import RecordReader
-from lakebed.topic.json_records import RecordTexts, by_partition
+from lakebed.topic.json_records import by_partition
 from lakebed.topic.schema_document import schema_document, schema_of
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ def _add_records(app: FastAPI, door: RequestPipeline) -> None:
             if table is not None:
                 caller.charge(table.nbytes)
                 caller.hold(table.nbytes)
-            return await run(_records, topic, partition, start, table)
+            return await run(_records, topic, partition, start, table, run)
 
         return await door.answer(request, "read", work, [topic])
 
@@ -304,15 +305,12 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _records(topic: str, partition: int, start: int, table: pa.Table | None) -> Response:
-    texts: list[str] = []
+def _records(topic: str, partition: int, start: int, table: pa.Table | None, run: Run) -> Response:
     following = start
     if table is not None and table.num_rows:
-        texts = RecordTexts(table.schema.field("value").type)(table)
         following = table.column("offset")[-1].as_py() + 1
     head = _text({"topic": topic, "partition": partition, "next_offset": following})[:-1]
-    body = f'{head},"records":[{",".join(texts)}]}}'
-    return Response(body, media_type="application/json")
+    return records_answer(head, table, run)
 
 
 # Groups

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 WAIT_MS_MAX: Final = 30_000
 """The longest that an answer waits for a record; a client that waits longer asks again."""
-_LOOK_SECONDS: Final = 0.5
+_LOOK_SECONDS: Final = 1.0
 """How often a waiting stream looks whether its client is still there."""
 _EARLY_MAX: Final = 256
 """So many names that were woken before they waited are remembered."""
@@ -252,9 +252,9 @@ class Gets:
         self, woken: threading.Event, ready: Callable[[], bool], seconds: float, gone: Gone
     ) -> None:
         deadline = time.monotonic() + seconds
-        while not self.stopping and not ready() and not gone():
+        while not self.stopping and not ready():
             left = deadline - time.monotonic()
-            if left <= 0 or woken.wait(min(left, _LOOK_SECONDS)):
+            if left <= 0 or woken.wait(min(left, _LOOK_SECONDS)) or gone():
                 return
 
     def _fetch(self, ticket: Ticket, gone: Gone) -> pa.Table:
@@ -346,7 +346,7 @@ class Gets:
         key = reading.key(topic, partition)
         # Of a compacted segment only the offsets tell where the range ends.
         inner = None if columns is None else [*columns, "offset"]
-        while (until is None or offset < until) and not gone():
+        while (until is None or offset < until) and not self.stopping:
             records = _BATCH.records if until is None else min(_BATCH.records, until - offset)
             table, following = reading.read(
                 topic, partition, offset, _BATCH._replace(records=records), inner
@@ -360,9 +360,10 @@ class Gets:
                 )
             yield from table.to_batches()
             if following == offset:
-                if until is not None or self.stopping:
+                if until is not None:
                     return
-                reading.wait({key: offset}, _LOOK_SECONDS)
+                if not reading.wait({key: offset}, _LOOK_SECONDS) and gone():
+                    return  # while there are records, sending them shows whether it is
             offset = following
 
     def _scan(self, ticket: Ticket) -> tuple[pa.Schema, Iterator[Any]]:

@@ -30,6 +30,7 @@ from lakebed.serve.http_body import (
 from lakebed.serve.http_errors import Refused, problem, refusal
 from lakebed.serve.http_origin import check_origin
 from lakebed.serve.http_places import Places, too_many
+from lakebed.serve.http_records import RecordsAnswer
 from lakebed.serve.http_stalls import BUFFER_BYTES
 from lakebed.serve.record_form import check_form
 from lakebed.serve.refusals import tell
@@ -197,8 +198,9 @@ class RequestPipeline:
                 if names is not None:
                     caller.check(names)
                 response = await work(caller)
-            # What a call has changed is told in any case.
-            caller.hold(len(response.body), always=request.method != "GET")
+            if not isinstance(response, RecordsAnswer):  # whose records are held
+                # What a call has changed is told in any case.
+                caller.hold(len(response.body), always=request.method != "GET")
             outcome = "ok"
         except LakebedError as error:
             outcome, response = error.code, problem(error)

@@ -125,6 +125,11 @@ class HttpConnection(H11Protocol):
         self.app_state = {}  # it names this connection
         super().connection_lost(exc)
 
+    @property
+    def gone(self) -> bool:
+        """Whether the client does not get the rest of its answer any more."""
+        return self.cycle is None or bool(self.cycle.disconnected)
+
     async def drain(self) -> None:
         """Wait until what was sent is out, but for `BUFFER_BYTES`, or the connection has ended."""
         if self.flow.write_paused:
