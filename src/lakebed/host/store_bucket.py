@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from lakebed.errors import StoreUnavailableError
 from lakebed.host.bucket_options import connect
@@ -28,12 +28,6 @@ BYTES_PER_SECOND_MIN: Final = 512 << 10
 """The slowest connection over which all parts that are under way arrive in time."""
 
 
-class _Clients(NamedTuple):
-    small: Any
-    large: Any
-    """For uploads in parts, which have more time."""
-
-
 class Bucket:
     """The objects below a prefix of a bucket. Any thread."""
 
@@ -42,15 +36,14 @@ class Bucket:
         self._options = dict(options)
         self._secrets: Final = secrets_of(options)
         self._guard = threading.Lock()
-        self._clients: _Clients | None = None
+        self._clients: dict[bool, Any] = {}
         self._seen = False
 
     def write(self, name: str, data: memoryview) -> None:
         """Upload an object, whole or not at all."""
         large = len(data) > PART_BYTES
         with self._failures("uploading", name):
-            client = self._connected().large if large else self._connected().small
-            client.put(
+            self._client(large=large).put(
                 name, data, use_multipart=large, chunk_size=PART_BYTES, max_concurrency=PARTS
             )
 
@@ -58,7 +51,7 @@ class Bucket:
         """Download an object piece by piece."""
         with self._failures("downloading", name):
             try:
-                result = self._connected().small.get(name)
+                result = self._client().get(name)
             except FileNotFoundError:
                 self._check_bucket(name)
                 raise
@@ -77,7 +70,7 @@ class Bucket:
     def read(self, name: str, start: int, stop: int) -> memoryview:
         """Download a part of an object."""
         with self._failures("reading", name):
-            return memoryview(self._connected().small.get_range(name, start=start, end=stop))
+            return memoryview(self._client().get_range(name, start=start, end=stop))
 
     def size(self, name: str) -> int | None:
         """Return an object's length, or None if there is none."""
@@ -87,7 +80,7 @@ class Bucket:
     def listing(self, folder: str) -> list[Stored]:
         """List the objects below a folder; the markers that stand for folders are none."""
         with self._failures("listing", folder):
-            batches = self._connected().small.list(folder or None)
+            batches = self._client().list(folder or None)
             return [
                 Stored(meta["path"], meta["size"], int(meta["last_modified"].timestamp() * 1e6))
                 for batch in batches
@@ -105,12 +98,12 @@ class Bucket:
             if self._size(name) is None:
                 return False
             with contextlib.suppress(FileNotFoundError):
-                self._connected().small.delete(name)
+                self._client().delete(name)
             return True
 
     def _size(self, name: str) -> int | None:
         try:
-            meta = self._connected().small.head(name)
+            meta = self._client().head(name)
         except FileNotFoundError:
             self._check_bucket(name)
             return None
@@ -124,7 +117,7 @@ class Bucket:
     def _check_bucket(self, name: str) -> None:
         """Tell a missing bucket from a missing object: only a listing's failure differs."""
         if not self._seen:
-            next(iter(self._connected().small.list(name, chunk_size=1)), None)
+            next(iter(self._client().list(name, chunk_size=1)), None)
             self._seen = True
 
     def _failures(self, doing: str, name: str) -> contextlib.AbstractContextManager[None]:
@@ -133,18 +126,14 @@ class Bucket:
     def _uri(self, name: str) -> str:
         return f"{self._location}/{name}"
 
-    def _connected(self) -> _Clients:
+    def _client(self, *, large: bool = False) -> Any:
+        """Return the client for requests, or the one for uploads in parts, which has more time."""
         with self._guard:
-            if self._clients is None:
-                seconds = PARTS * PART_BYTES / BYTES_PER_SECOND_MIN
-                small, large = (
-                    connect(
-                        self._location,
-                        self._options,
-                        repetitions=REPETITIONS,
-                        more_seconds=more_seconds,
-                    )
-                    for more_seconds in (0, seconds)
+            if large not in self._clients:
+                self._clients[large] = connect(
+                    self._location,
+                    self._options,
+                    repetitions=REPETITIONS,
+                    more_seconds=PARTS * PART_BYTES / BYTES_PER_SECOND_MIN if large else 0,
                 )
-                self._clients = _Clients(small, large)
-            return self._clients
+            return self._clients[large]
