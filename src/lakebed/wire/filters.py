@@ -56,7 +56,7 @@ def check_tree(tree: list[Any]) -> list[Any]:
         unpack_predicate(tree)
     except ProtocolError as error:
         raise InvalidArgumentError(
-            "a served log does not take this predicate; filter the result instead",
+            "filters and served logs do not take this predicate; filter the result instead",
             reason=str(error),
         ) from error
     return tree
@@ -135,7 +135,7 @@ def type_name(kind: pa.DataType) -> str:
 def unsupported(function: str, **facts: Any) -> InvalidArgumentError:
     """Return the error of a predicate that has something which a server does not take."""
     return InvalidArgumentError(
-        "a served log does not take this in a predicate; filter the result instead",
+        "filters and served logs do not take this in a predicate; filter the result instead",
         function=function,
         **facts,
     )
