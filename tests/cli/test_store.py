@@ -60,7 +60,7 @@ def test_commands_work_on_a_log_in_a_store(tmp_path: Path) -> None:
         command += ["--data", f"file://{tmp_path}/shop"]
         done = forked.run(command, capture_output=True, text=True, env=cache, check=False)
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return str(done.stdout)
 
     run("topic", "create", "orders")
     assert "orders" in run("topic", "list")

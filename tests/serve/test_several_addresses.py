@@ -17,7 +17,7 @@ import lakebed
 import lakebed.aio
 from lakebed import ClientConfig, Log, ServeConfig
 from lakebed.client.address import parse_addresses, url_of
-from lakebed.client.route import Route
+from lakebed.client.route import OwnerRoute
 from lakebed.errors import (
     InvalidArgumentError,
     LakebedError,
@@ -113,7 +113,7 @@ def _error(address: object) -> NotOwnerError:
 
 
 def test_a_client_follows_the_owner_that_a_server_names() -> None:
-    route = Route("lakebed+tls://a:1,b:1,c:1")
+    route = OwnerRoute("lakebed+tls://a:1,b:1,c:1")
     first = route.current
     route.follow(first, _error("lakebed+tls://c:1"))
     assert route.current.url == "lakebed+tls://c:1"
@@ -139,7 +139,7 @@ def test_a_client_follows_the_owner_that_a_server_names() -> None:
     ],
 )
 def test_a_client_goes_to_the_next_server_without_an_owner_that_it_may_use(address: object) -> None:
-    route = Route("lakebed+tls://a:1,b:1")
+    route = OwnerRoute("lakebed+tls://a:1,b:1")
     route.follow(route.current, _error(address))
     assert route.current.url == "lakebed+tls://b:1"
     route.leave(route.current)

@@ -154,9 +154,9 @@ class AsyncRemoteLog(AsyncLog):
                 record = writing.record(*arguments)
                 lane = writing._own_lane(record.target)
                 gathered = writing._gathering_lanes[writing._own_key(record.target)]
-                if gathered.crowded():
+                if gathered.is_crowded():
                     lane.pump()
-                    lane.wait_while(gathered.crowded)
+                    lane.wait_while(gathered.is_crowded)
                 gathered.add(record, reply)
                 lanes.add(lane)
             except Exception as error:
@@ -187,7 +187,7 @@ class AsyncRemoteLog(AsyncLog):
         """Fetch a topic again; return whether it has changed, which explains the error."""
         if not isinstance(topic, str):
             return False
-        return await self._run(self._log._topics.changed, topic)
+        return await self._run(self._log._topics.has_changed, topic)
 
     # Reading
 

@@ -130,7 +130,7 @@ class RemoteBackend:
 
     def fork_error(self) -> LakebedError:
         """Return the error of what a forked process tries."""
-        return self._connection.forked_error()
+        return self._connection.fork_error()
 
     def adopt(self, session: Forkable) -> None:
         """Call the `after_fork` of a producer or transaction in a forked process."""

@@ -24,7 +24,7 @@ import pyarrow.flight as fl
 from lakebed.client.address import Address
 from lakebed.client.config import ClientConfig
 from lakebed.client.diagnosis import diagnosis
-from lakebed.client.route import Route
+from lakebed.client.route import OwnerRoute
 from lakebed.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -95,7 +95,7 @@ class Connection:
     ) -> None:
         self.url = url
         self.config = config = config.resolved()
-        self.route = Route(url)
+        self.route = OwnerRoute(url)
         self._options: dict[str, Any] = {"generic_options": list(_OPTIONS)}
         if self.route.tls:
             _check_pem(config)
@@ -131,9 +131,9 @@ class Connection:
     def check_process(self) -> None:
         """Raise `ClosedError` in a process that was forked from the one that opened the log."""
         if self.forked or _process.has_parents_grpc:
-            raise self.forked_error()
+            raise self.fork_error()
 
-    def forked_error(self) -> ClosedError:
+    def fork_error(self) -> ClosedError:
         """Return the error of everything that a forked process tries."""
         return ClosedError(
             "a served log cannot be used in a process that was forked while one was open: start"

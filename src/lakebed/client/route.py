@@ -15,7 +15,7 @@ from lakebed.errors import InvalidArgumentError, NotOwnerError
 from lakebed.host.forks import watch_forks
 
 
-class Route:
+class OwnerRoute:
     """The addresses of a log's servers, and the one in use. Any thread."""
 
     def __init__(self, url: str) -> None:
