@@ -7,6 +7,7 @@ import logging
 import resource
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,6 +118,48 @@ def test_lines_about_connections_are_written_once_a_second(
     last = record()
     assert once.filter(last)
     assert last.getMessage() == "a fault: lines left out before: 3"
+
+
+def _fault(kind: type[Exception]) -> logging.LogRecord:
+    try:
+        raise kind("why")
+    except kind:
+        facts = {"msg": "Exception in ASGI application", "exc_info": sys.exc_info()}
+        return logging.makeLogRecord(facts)
+
+
+def test_bad_requests_do_not_hide_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fault has its own line in a second: by its text, its error, and where it was raised."""
+    monkeypatch.setattr(refusals, "monotonic", lambda: 7.0)
+    once = OncePerSecond()
+
+    def bad() -> logging.LogRecord:
+        return logging.makeLogRecord({"msg": "Invalid HTTP request received."})
+
+    assert [once.filter(bad()) for _ in range(3)] == [True, False, False]
+    assert [once.filter(_fault(ValueError)) for _ in range(3)] == [True, False, False]
+    assert once.filter(_fault(KeyError))
+    try:
+        {}["elsewhere"]
+    except KeyError:
+        facts = {"msg": "Exception in ASGI application", "exc_info": sys.exc_info()}
+        assert once.filter(logging.makeLogRecord(facts))
+    for number in range(300):  # it remembers a bounded number of them
+        assert once.filter(logging.makeLogRecord({"msg": f"reason {number}"}))
+    assert once.filter(bad())
+
+
+def test_messages_about_connections_are_limited_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Refused connections do not hide that none can be accepted."""
+    monkeypatch.setattr(refusals, "monotonic", lambda: 7.0)
+    for message in ("first message", "second message", "first message", "second message"):
+        refusals.tell_connections(message, peer="1.2.3.4")
+    assert [record.getMessage() for record in caplog.records] == [
+        "first message",
+        "second message",
+    ]
 
 
 def test_bad_chunks_are_answered_and_do_not_fill_the_log(tmp_path: Path) -> None:

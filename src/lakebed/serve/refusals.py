@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import defaultdict
 from time import monotonic
 from typing import Final
 
@@ -18,6 +19,8 @@ from lakebed.errors import (
 _log: Final = logging.getLogger("lakebed.serve")
 
 _LINES_PER_SECOND: Final = 10
+_REASONS_MAX: Final = 100
+"""Reasons that are remembered; the code has fewer."""
 
 
 class _Limit:
@@ -47,30 +50,50 @@ class _Limit:
 
 
 _limit: Final = _Limit(_LINES_PER_SECOND)
-_connections: Final = _Limit(1, "more lines about HTTP connections were left out: lines=%d")
+_connections: Final = defaultdict[str, _Limit](
+    lambda: _Limit(1, "more lines about HTTP connections were left out: lines=%d")
+)
+"""By what is told, of which there are few."""
 
 
 class OncePerSecond(logging.Filter):
-    """Lets one record a second pass; the next one says how many were left out."""
+    """Lets one record a second pass for each reason; the next one says how many were left out.
+
+    A reason is a text without its values, and where the code raised: so bad requests in any number
+    do not hide a fault of the server.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._guard = threading.Lock()
-        self._second = -1
-        self._left_out = 0
+        self._last: dict[object, tuple[int, int]] = {}
+        """By reason: the second of the last line, and how many were left out since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True if a record is to be logged."""
+        reason = _reason(record)
         with self._guard:
-            second = int(monotonic())
-            if second == self._second:
-                self._left_out += 1
+            now = int(monotonic())
+            second, left_out = self._last.get(reason, (-1, 0))
+            if second == now:
+                self._last[reason] = (now, left_out + 1)
                 return False
-            self._second, left_out, self._left_out = second, self._left_out, 0
+            self._last[reason] = (now, 0)
+            if len(self._last) > _REASONS_MAX:
+                del self._last[next(iter(self._last))]
         record.msg = str(record.msg).strip()
         if left_out:
             record.msg += f": lines left out before: {left_out}"
         return True
+
+
+def _reason(record: logging.LogRecord) -> object:
+    """Return what distinguishes a record from those that say the same with other values."""
+    kind, _, trace = record.exc_info or (None, None, None)
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = None if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+    return record.levelno, record.msg, kind, place
 
 
 def tell(call: str, error: LakebedError, peer: str) -> None:
@@ -94,6 +117,6 @@ def tell_upgrade(topic: str, principal: str, peer: str, error: LakebedError) -> 
 
 
 def tell_connections(message: str, **facts: object) -> None:
-    """Log what happened to HTTP connections, in one line a second."""
-    if _connections.may_tell():
+    """Log what happened to HTTP connections, in one line a second for each message."""
+    if _connections[message].may_tell():
         _log.warning(message, extra={name: value for name, value in facts.items() if value != ""})

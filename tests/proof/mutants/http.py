@@ -155,8 +155,16 @@ MUTANTS = (
         name="connection-lines-without-a-limit",
         breaks="HTTP connections have one log line a second",
         at="lakebed.serve.refusals:OncePerSecond.filter",
-        changes=(never("$X == self._second"),),
+        changes=(never("second == now"),),
         tests=(f"{CROWDS}::test_lines_about_connections_are_written_once_a_second",),
+        seconds=15,
+    ),
+    Mutant(
+        name="faults-hidden-by-bad-requests",
+        breaks="a fault of the server is logged beside any number of bad requests",
+        at="lakebed.serve.refusals:_reason",
+        changes=(replace("(record.levelno, $X, kind, place)", "None"),),
+        tests=(f"{CROWDS}::test_bad_requests_do_not_hide_a_fault",),
         seconds=15,
     ),
     Mutant(
