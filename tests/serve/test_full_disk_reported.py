@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import lakebed
-from lakebed import Log, LogConfig, ServeConfig, aio
+from lakebed import Log, LogConfig, ServeConfig, WalConfig, aio
 from lakebed.client.config import ClientConfig
-from lakebed.errors import DiskFullError
+from lakebed.errors import DiskFullError, RejectedError
 from lakebed.host import Fault, FaultyDisk, OsDisk
 from lakebed.serve.server import Server
 from tests.engine.support import inner
@@ -126,3 +126,46 @@ def test_a_full_disk_is_not_ready_and_clients_get_the_reason(full: Full) -> None
             full.free()
             until(lambda: _ready(server)[0] == 200, "a checkpoint")
             client.append("t", _VALUE)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ENOSPC, "disk_full"), (errno.EMFILE, "too_many_files")]
+)
+def test_a_wal_file_that_cannot_be_made_is_not_ready_until_it_can(
+    tmp_path: Path, number: int, code: str
+) -> None:
+    """A rotation that fails shows in `/health/ready`; it heals without a write."""
+    disk = FaultyDisk(OsDisk())
+    wal = WalConfig(file_bytes=1 << 20, spare_files=0)
+    with Log.open(tmp_path / "log", LogConfig(wal=wal), disk=disk) as log:
+        log.create_topic("t")
+        with Server(log, ServeConfig(port=0, http_port=0)).start() as server:
+            disk.fault = Fault("open", disk.calls["open"] + 1, errno=number, lasting=True)
+            with pytest.raises(RejectedError) as refused:
+                for _ in range(100):
+                    log.append("t", _VALUE)
+            assert refused.value.code == code
+            for _ in range(2):  # looking does not heal it
+                status, answer = _ready(server)
+                assert status == 503
+                assert answer["reason"] == f"no WAL file can be made, so writes are refused: {code}"
+            disk.fault = None
+            assert _ready(server) == (200, {"ready": True, "reason": ""})
+            log.append("t", _VALUE)
+
+
+def test_a_spare_wal_file_that_cannot_be_made_is_not_ready_until_it_can(tmp_path: Path) -> None:
+    """It is made ahead of the rotation that needs it, so there is time to act."""
+    disk = FaultyDisk(OsDisk())
+    wal = WalConfig(file_bytes=1 << 20, spare_files=1)
+    with Log.open(tmp_path / "log", LogConfig(wal=wal), disk=disk) as log:
+        log.create_topic("t")
+        with Server(log, ServeConfig(port=0, http_port=0)).start() as server:
+            disk.fault = Fault(
+                "preallocate", disk.calls["preallocate"] + 1, errno=errno.ENOSPC, lasting=True
+            )
+            for _ in range(5):
+                log.append("t", _VALUE)
+            until(lambda: _ready(server)[0] == 503, "the spare file")
+            disk.fault = None
+            assert _ready(server)[0] == 200

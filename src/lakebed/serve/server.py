@@ -307,8 +307,12 @@ class Server(Closing):
             shipping = self.log.parts.shipping
             if shipping is not None and not shipping.lease.is_valid():
                 return False, "another server may own the log"
-            full = self.log.parts.budget.disk_full
-            return not full, "the disk is full: writes are refused" if full else ""
+            if self.log.parts.budget.disk_full:
+                return False, "the disk is full: writes are refused"
+            lacking = self.log.parts.wal.room_failure()
+            if lacking is not None:
+                return False, f"no WAL file can be made, so writes are refused: {lacking.code}"
+            return True, ""
         # Whoever asks need not be known; why it has stopped may name files.
         return False, "the log has stopped; see the server's log"
 

@@ -19,6 +19,7 @@ from lakebed.errors import (
     InvalidArgumentError,
     LakebedError,
     UnknownOutcomeError,
+    from_os_error,
     translated,
 )
 from lakebed.host import Clock, Disk, OsDisk, SystemClock, failpoints
@@ -341,6 +342,16 @@ class Wal(WalReading, Closing):
             counters=replace(counters, entries_per_sync=list(counters.entries_per_sync)),
             recovery=self._opened.recovery,
         )
+
+    def room_failure(self) -> LakebedError | None:
+        """Return why no further file can be had, None if one can; after a failure it looks again.
+
+        Entries that the current file has no room for are refused meanwhile.
+        """
+        error = self._opened.spares.look_again()
+        if error is None:
+            return None
+        return from_os_error(error, "making the next WAL file", self._opened.layout.wal)
 
     def announce(self, url: str) -> None:
         """Report in the lock where this log is served: others who open the folder connect there."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -64,6 +65,8 @@ class Spares:
         self._thread: threading.Thread | None = None
         self._wanted = False
         self._closing = False
+        self.failure: OSError | None = None
+        """Why the last file that was wanted could not be made or opened; None if it could."""
 
     def adopt(self) -> None:
         """Take over what an earlier owner left.
@@ -92,6 +95,10 @@ class Spares:
 
         The caller renames it. An `OSError` leaves nothing behind.
         """
+        with self._noted():
+            return self._take(bytes_min)
+
+    def _take(self, bytes_min: int) -> File:
         with self._guard:
             fits = bytes_min <= self._file_bytes and bool(self._ready)
             path = self._ready.pop(0) if fits else None
@@ -100,6 +107,36 @@ class Spares:
         self._counters.spares_missed += 1
         length = -(-max(bytes_min, self._file_bytes) // CAPACITY_UNIT) * CAPACITY_UNIT
         return self._make(length, filled=False)
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Remember whether a file could be had within the block."""
+        try:
+            yield
+        except InterruptedError:
+            raise
+        except OSError as error:
+            self.failure = error
+            raise
+        self.failure = None
+
+    def look_again(self) -> OSError | None:
+        """Return why no file can be had for the log; after a failure, try it. Any thread."""
+        if self.failure is not None:
+            with contextlib.suppress(OSError), self._noted():
+                self._try()
+        return self.failure
+
+    def _try(self) -> None:
+        """Open a spare file, or make one and remove it."""
+        with self._guard:
+            path = self._ready[0] if self._ready else None
+        if path is not None:
+            self._disk.open(path, Mode.WRITE).close()
+            return
+        file = self._make(self._file_bytes, filled=False)
+        file.close()
+        self._disk.remove(file.path)
 
     def _open_spare(self, path: Path) -> File:
         try:
@@ -203,7 +240,8 @@ class Spares:
                     return
                 self._wanted = False
             try:
-                self.fill()
+                with self._noted():
+                    self.fill()
             except InterruptedError:
                 return
             except OSError as error:

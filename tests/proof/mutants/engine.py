@@ -42,6 +42,17 @@ MUTANTS = (
         seconds=5,
     ),
     Mutant(
+        name="wal-file-that-cannot-be-made-is-ready",
+        breaks="a server without a file for the next entries is not ready",
+        at="lakebed.serve.server:Server._ready",
+        changes=(never("lacking is not None"),),
+        tests=(
+            "tests/serve/test_full_disk_reported.py"
+            "::test_a_wal_file_that_cannot_be_made_is_not_ready_until_it_can",
+        ),
+        seconds=30,
+    ),
+    Mutant(
         name="full-disk-not-told",
         breaks="a writer learns at once that the disk is full",
         at="lakebed.engine.budget:Budget.disk_full",
