@@ -69,15 +69,19 @@ class Http2:
             part = data[start : start + _FRAME_BYTES]
             self.socket.sendall(frame(_DATA, 0, stream, part))
 
-    def wait_for_ends(self, count: int) -> None:
-        """Read until the server has ended so many calls."""
+    def wait_for_ends(self, count: int) -> bytes:
+        """Read until the server has ended so many calls; return the headers of its answers."""
         self.socket.settimeout(_ANSWER_SECONDS)
         stream = self.socket.makefile("rb")
+        headers = []
         while count:
             head = stream.read(9)
             assert len(head) == 9, "the connection ended"
-            stream.read(int.from_bytes(head[:3], "big"))
-            count -= head[3] == _HEADERS and bool(head[4] & _END_STREAM)
+            payload = stream.read(int.from_bytes(head[:3], "big"))
+            if head[3] == _HEADERS:
+                headers.append(payload)
+                count -= bool(head[4] & _END_STREAM)
+        return b"".join(headers)
 
     def ended(self) -> bool:
         """Read until the server has closed the connection."""

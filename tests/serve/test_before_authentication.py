@@ -214,3 +214,20 @@ def test_two_tokens_are_none(server: Known) -> None:
     with Raw(server) as raw, pytest.raises(fl.FlightUnauthenticatedError) as caught:
         list(raw.client.do_action(fl.Action("hello", b""), options))
     assert isinstance(unpack_error(caught.value.extra_info), UnauthenticatedError)
+
+
+@pytest.mark.parametrize("method", ["DoPut", "DoExchange"])
+def test_a_header_that_is_no_ascii_is_refused_without_a_line_in_the_log(
+    server: Known, method: str
+) -> None:
+    """pyarrow refuses it before the server is asked; its answer names no file of this machine."""
+    said, threads = server.said, server.threads
+    with Http2(server) as connection:
+        for _ in range(100):
+            connection.begin(method, token="é")
+        answers = connection.wait_for_ends(100)
+    assert b"ascii" in answers
+    assert str(Path(pa.__file__).parent).encode() not in answers
+    assert len(answers) < 100 * 1500
+    assert server.said == said
+    until(lambda: server.threads < threads + 60, "threads wait for callers that are not known")
