@@ -6,6 +6,7 @@ from tests.proof.mutation import Mutant, always, before, drop, instead, never, o
 
 UNKNOWN = "tests/serve/test_before_authentication.py"
 STREAMS_OF_ONE = "tests/serve/test_streams_of_one.py"
+CANCELLED = "tests/serve/test_cancelled.py"
 NOT_TAKEN = "tests/serve/test_answers_not_taken.py"
 REQUESTS = "tests/serve/test_requests.py"
 ROOM = "tests/serve/test_room.py"
@@ -128,6 +129,14 @@ MUTANTS = (
         at="lakebed.client.puts:ProducerStream.expire",
         changes=(omit("self._over_quota"),),
         tests=(f"{STREAMS_OF_ONE}::test_a_refusal_for_want_of_streams_is_told_as_such[append]",),
+        seconds=15,
+    ),
+    Mutant(
+        name="cancellations-asked-without-a-limit",
+        breaks="asking whether calls were cancelled takes a small share of the time",
+        at="lakebed.serve.cancelled:Cancellations.seen",
+        changes=(never("began < self._next"),),
+        tests=(f"{CANCELLED}::test_asking_takes_a_small_share_of_the_time",),
         seconds=15,
     ),
     Mutant(
