@@ -8,6 +8,7 @@ SCHEDULES = "tests/chain/test_schedules.py::test_no_schedule_loses_or_forks_the_
 SETTLING = "tests/chain/test_settle.py"
 SHIPPING = "tests/engine/test_shipping.py"
 BASES = "tests/chain/test_owner.py"
+TABLES = "tests/engine/test_store_catalog.py"
 
 MUTANTS = (
     Mutant(
@@ -126,5 +127,40 @@ MUTANTS = (
         changes=(replace("nonce.hex()", "''"),),
         tests=("tests/chain/test_lease.py::test_equal_leases_have_different_bytes",),
         seconds=5,
+    ),
+    Mutant(
+        name="no-term-in-the-table",
+        breaks="an owner that was taken over changes no table",
+        at="lakebed.iceberg.pointers:check_term",
+        changes=(never("term > own_term"),),
+        tests=(f"{TABLES}::test_an_owner_that_was_taken_over_changes_no_table",),
+        seconds=15,
+    ),
+    Mutant(
+        name="table-not-claimed",
+        breaks="an owner claims a table before it judges its files",
+        at="lakebed.iceberg.pointers:TablePointers.find",
+        changes=(never("pointer.term < self._owner.term"),),
+        tests=(f"{TABLES}::test_an_owner_claims_a_table_before_it_judges_its_files",),
+        seconds=15,
+    ),
+    Mutant(
+        name="commit-without-a-snapshot-in-a-shared-catalog",
+        breaks="an owner that was taken over changes no table of a shared catalog",
+        at="lakebed.iceberg.derived_table:Derived._change_files",
+        changes=(never("self._catalog.needs_snapshots"),),
+        tests=(
+            f"{TABLES}::"
+            "test_a_commit_of_an_owner_that_is_taken_over_before_its_swap_is_refused[shared]",
+        ),
+        seconds=15,
+    ),
+    Mutant(
+        name="table-shows-what-is-not-shipped",
+        breaks="a table shows nothing that is not in the store",
+        at="lakebed.iceberg.catalog:Catalog.confirm",
+        changes=(drop("self._owner.confirm()"),),
+        tests=(f"{TABLES}::test_a_table_shows_nothing_that_is_not_in_the_store",),
+        seconds=15,
     ),
 )
