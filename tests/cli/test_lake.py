@@ -122,8 +122,27 @@ def counts_of(readers: dict[str, str], connection: Any) -> tuple[int, int, int]:
     exec(compile(ast.Module(before, []), "Polars", "exec"), scope)
     assert isinstance(last, ast.Expr)
     frame = eval(compile(ast.Expression(last.value), "Polars", "eval"), scope)
-    scope["catalog"].close()
+    if "catalog" in scope:
+        scope["catalog"].close()
     return by_duckdb, by_pyiceberg, frame.height
+
+
+def test_what_describe_shows_reads_a_table_of_a_log_that_ships_its_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its catalog is in the store: readers find the table by its folder alone."""
+    (tmp_path / "store").mkdir()
+    monkeypatch.setenv("LAKEBED_LAKE_STORE", f"file://{tmp_path}/store")
+    monkeypatch.setenv("LAKEBED_WAL_ACKS", "store")
+    shell = Shell(tmp_path / "data")
+    shell.run("topic", "create", "orders")
+    shell.run("produce", "orders", given="a\nb\n")
+    shell.run("lake", "sync")
+    (found,) = shell.json("lake", "describe", "orders")
+    assert found["catalog"] == {}
+    connection = duckdb_connection()
+    assert counts_of(found["readers"], connection) == (2, 2, 2)
+    connection.close()
 
 
 def test_what_describe_shows_reads_a_table_in_a_store(

@@ -2,9 +2,10 @@
 
     main FOLDER SETTINGS RUN MODE
 
-Settings are JSON: `store`, `options`. Modes: `script` lives a fixed number of steps in one thread,
-with everything in it that a lake does, and comes by every failpoint of it; `write` lets the log's
-own threads do all that while it appends, until it is killed. Reports are lines of JSON:
+Settings are JSON: `store`, `options`, and `ships` if its entries go to the store. Modes: `script`
+lives a fixed number of steps in one thread, with everything in it that a lake does, and comes by
+every failpoint of it; `write` lets the log's own threads do all that while it appends, until it is
+killed. Reports are lines of JSON:
 
     ["ack", topic, partition, offset, key, value]   a record was acknowledged
     ["failed", what, why]                           a step raised one of our errors
@@ -17,13 +18,14 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyiceberg.catalog.sql
 import pyiceberg.io.pyarrow  # noqa: F401  # imported before the fork: it takes a second
 
-from lakebed import Log, LogConfig, WalConfig
+from lakebed import AckMode, Log, LogConfig, WalConfig
 from lakebed.config import LakeConfig
 from lakebed.errors import LakebedError
 from tests.engine.support import inner
@@ -42,8 +44,11 @@ def settings(given: str, *, busy: bool = False) -> LogConfig:
     """Return a log's settings; a busy one does everything automatically, as often as it can."""
     lake = json.loads(given)
     often = 20 if busy else 100_000
+    wal = WalConfig(file_bytes=16 << 10, entry_bytes_max=1 << 20, spare_files=0)
+    if lake.get("ships"):
+        wal = replace(wal, acks=AckMode.STORE, lease_ms=LEASE_MS)
     return LogConfig(
-        wal=WalConfig(file_bytes=16 << 10, entry_bytes_max=1 << 20, spare_files=0),
+        wal=wal,
         checkpoint_interval_ms=often,
         retention_interval_ms=often,
         lake=LakeConfig(
@@ -56,6 +61,9 @@ def settings(given: str, *, busy: bool = False) -> LogConfig:
             sync_interval_ms=often,
         ),
     )
+
+
+LEASE_MS = 600
 
 
 class Life:
@@ -114,6 +122,14 @@ class Life:
 
         return step
 
+    def begin_to_ship(self, config: LogConfig) -> None:
+        """Make tables that are in the store, and from then on ship every entry to it."""
+        self.do("append", self.append("kept", 5))
+        self.do("checkpoint", lambda log: log.checkpoint())
+        self.do("sync", lambda log: log.lake.sync())
+        self.close()
+        self._config = config
+
     def script(self) -> None:
         """Live the life that comes by every failpoint."""
         for what, step in self._steps():
@@ -157,5 +173,11 @@ class Life:
 def main(folder: str, given: str, run: str, mode: str) -> None:
     """Live one life."""
     busy = mode == "write"
-    life = Life(Path(folder), settings(given, busy=busy), int(run), threaded=busy)
+    config = settings(given, busy=busy)
+    if config.ships and not busy:
+        before = settings(json.dumps({**json.loads(given), "ships": False}))
+        life = Life(Path(folder), before, int(run), threaded=False)
+        life.begin_to_ship(config)
+    else:
+        life = Life(Path(folder), config, int(run), threaded=busy)
     life.write() if busy else life.script()

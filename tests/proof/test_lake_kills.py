@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from lakebed import Log
+from lakebed import Log, LogConfig
 from lakebed.host import failpoints
+from lakebed.reports.lake import SnapshotInfo
 from tests.proof import lake_writer
 from tests.proof.engine_child import ForkedChild
 from tests.proof.lake_ledger import LakeLedger, check_files, check_tables
@@ -26,6 +27,7 @@ __all__ = ["s3"]
 
 FILE = "tests/proof/test_lake_kills.py"
 _FAMILIES = (
+    "catalog.",
     "lake.",
     "host.store.",
     "engine.tier.",
@@ -38,6 +40,8 @@ _STORED = ("host.store.", "engine.tier.", "lake.fetched.")
 """Points that only a log with a store comes by."""
 _LOCAL = ("engine.removal.segment_removed",)
 """Points that only a log without one comes by."""
+_SHIPPED = ("catalog.",)
+"""Points that only a log comes by whose entries are in the store as well."""
 _ELSEWHERE = "lake.derived."
 """Points of derived tables, which `test_derived_kills.py` has."""
 _POINTS = [
@@ -53,14 +57,17 @@ def _kinds(point: str) -> list[str]:
         return ["file"]
     if point.startswith(_LOCAL):
         return ["local"]
+    if point.startswith(_SHIPPED):
+        return ["shipped"]
     return ["file", "local"] if LONG else ["file" if len(point) % 2 else "local"]
 
 
 def _settings(kind: str, folder: Path) -> str:
     store = folder / "store"
-    if kind == "file":
+    if kind != "local":
         store.mkdir(parents=True, exist_ok=True)
-    return json.dumps({"store": f"file://{store}" if kind == "file" else "", "options": {}})
+    location = "" if kind == "local" else f"file://{store}"
+    return json.dumps({"store": location, "options": {}, "ships": kind == "shipped"})
 
 
 def _live(folder: Path, given: str, ledger: LakeLedger, failpoint: str) -> int:
@@ -83,9 +90,17 @@ def _live(folder: Path, given: str, ledger: LakeLedger, failpoint: str) -> int:
 
 
 def _check(folder: Path, given: str, ledger: LakeLedger) -> None:
-    """Open the log, and compare everything."""
+    """Open the log, and compare everything; one that is in the store, on another machine too."""
     ledger.deleted("gone")
-    with Log.open(folder / "log", lake_writer.settings(given), threaded=False) as log:
+    config = lake_writer.settings(given)
+    history = _compare(folder / "log", config, ledger)
+    if config.ships:
+        assert _compare(folder / "other", config, ledger) == history
+
+
+def _compare(folder: Path, config: LogConfig, ledger: LakeLedger) -> dict[str, list[SnapshotInfo]]:
+    """Open the log, and compare everything; return the snapshots of each table."""
+    with Log.open(folder, config, threaded=False) as log:
         assert not log.lake.sync().failures
         log.verify()
         ledger.check_records(log)
@@ -93,6 +108,7 @@ def _check(folder: Path, given: str, ledger: LakeLedger) -> None:
         log.lake.gc(now=True)
         check_files(log)
         log.verify()
+        return {topic: log.lake.history(topic) for topic in log.topics()}
 
 
 @pytest.mark.proof
@@ -103,9 +119,9 @@ def test_a_kill_at_any_step_leaves_tables_that_agree_with_the_log(
     """Killed at the nth hit of each point, whatever it was doing."""
     test = f"{FILE}::test_a_kill_at_any_step_leaves_tables_that_agree_with_the_log[{point}]"
     for kind in in_turn(point, _kinds(point)):
-        given = _settings(kind, tmp_path)
         for nth in range(1, trials(1, 10) + 1):
             folder = tmp_path / f"{kind}-{nth}"
+            given = _settings(kind, folder)
             with kept_on_failure(folder, test, f"{point}=kill@{nth} {kind}"):
                 ledger = LakeLedger()
                 code = _live(folder, given, ledger, f"{point}=kill@{nth}")
@@ -136,9 +152,9 @@ def test_an_error_at_any_step_is_typed_and_made_good(point: str, tmp_path: Path)
     """One failure alone, at each point."""
     test = f"{FILE}::test_an_error_at_any_step_is_typed_and_made_good[{point}]"
     for kind in _kinds(point):
-        given = _settings(kind, tmp_path)
         for nth in (1, 2, 5):
             folder = tmp_path / f"{kind}-{nth}"
+            given = _settings(kind, folder)
             with kept_on_failure(folder, test, f"{point}=error@{nth} {kind}"):
                 ledger = LakeLedger()
                 assert _live(folder, given, ledger, f"{point}=error@{nth}") == 0

@@ -57,6 +57,10 @@ class Driver:
         self.failing_since: float | None = None
         """Monotonic seconds at which calls began to fail; None while they do not."""
 
+    def copy(self) -> Driver:
+        """Return a driver for the same objects, which is stopped separately."""
+        return Driver(self._store, self._prefix.rstrip("/"))
+
     def run(self, procedure: Procedure[T], *, patience_seconds: float | None = None) -> T:
         """Run a procedure to its end and return its result.
 

@@ -14,7 +14,7 @@ import lakebed
 from lakebed.cli.completion import complete_topic
 from lakebed.cli.data import Target, confirm, data_option, open_log, yes_option
 from lakebed.cli.lake_derived import listing_of, show_listing, write_listing
-from lakebed.cli.lake_readers import catalog_properties, readers
+from lakebed.cli.lake_readers import catalog_properties, file_properties, readers
 from lakebed.cli.output import (
     Meter,
     advice,
@@ -29,7 +29,7 @@ from lakebed.cli.output import (
     write_table,
     write_wrapped,
 )
-from lakebed.config import LakeConfig
+from lakebed.config import LogConfig
 from lakebed.engine.log import EmbeddedLog
 from lakebed.reports.lake import SnapshotInfo, SyncReport, TableInfo
 from lakebed.reports.maintenance import CheckpointReport
@@ -92,7 +92,7 @@ def describe_command(topic: str, folder: Target, *, as_json: bool) -> None:
     with open_log(folder, silent=as_json) as log:
         info = log.lake.describe(topic)
         more = (
-            _catalog_values(info, log.config.lake, log.folder)
+            _catalog_values(info, log.config, log.folder)
             if isinstance(log, EmbeddedLog)
             else _values_without_catalog(info)
         )
@@ -107,11 +107,13 @@ def describe_command(topic: str, folder: Target, *, as_json: bool) -> None:
             write_line(f"  {line}")
 
 
-def _catalog_values(info: TableInfo, config: LakeConfig, folder: Path) -> dict[str, Any]:
+def _catalog_values(info: TableInfo, config: LogConfig, folder: Path) -> dict[str, Any]:
     """Return the table's name, its catalog, and how other programs read it."""
-    properties = catalog_properties(config, folder)
-    name = (*config.namespace.split("."), info.topic)
-    lines = readers(info.location, name, properties) if info.exists else {}
+    lake = config.lake
+    by_pointer = config.ships and not lake.catalog
+    properties = file_properties(lake) if by_pointer else catalog_properties(lake, folder)
+    name = (*lake.namespace.split("."), info.topic)
+    lines = readers(info.location, name, properties, hint=by_pointer) if info.exists else {}
     return {"table": ".".join(name), "catalog": properties, "readers": lines}
 
 

@@ -30,6 +30,12 @@ def catalog_properties(config: LakeConfig, folder: Path) -> dict[str, str]:
     return {name: _hide_secrets(name, value) for name, value in properties.items()}
 
 
+def file_properties(config: LakeConfig) -> dict[str, str]:
+    """Return the properties that pyiceberg needs to read a table's files, without secrets."""
+    properties = {**config.store_options, **_region(config)}
+    return {name: _hide_secrets(name, value) for name, value in properties.items()}
+
+
 def _region(config: LakeConfig) -> dict[str, str]:
     """Return the region that we use, also if none is set: pyiceberg would ask Amazon for it."""
     from lakebed.host.bucket_options import with_defaults
@@ -46,12 +52,18 @@ def _hide_secrets(name: str, value: str) -> str:
     return _PARAMETER.sub(rf"\1{_HIDDEN}", _PASSWORD.sub(rf"\1:{_HIDDEN}@", value))
 
 
-def readers(location: str, name: tuple[str, ...], properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the lines, by program, that read the table in a folder; two need pyiceberg's."""
+def readers(
+    location: str, name: tuple[str, ...], properties: Mapping[str, str], *, hint: bool = False
+) -> dict[str, str]:
+    """Return the lines, by program, that read the table in a folder; two need pyiceberg's.
+
+    With `hint`, pyiceberg finds the table by its version hint, without a catalog.
+    """
     s3 = _Store.of(properties) if _S3.match(location) else None
+    table_lines = _by_hint(location, properties) if hint else _pyiceberg(name, properties)
     return {
         "DuckDB": "\n".join(_duckdb(location, s3)),
-        "pyiceberg": "\n".join(_pyiceberg(name, properties)),
+        "pyiceberg": "\n".join(table_lines),
         "Polars": "\n".join(_polars(s3)),
         "Spark": "\n".join(_spark(s3)),
     }
@@ -128,6 +140,18 @@ def _sql(value: str) -> str:
 
 
 # Python
+
+
+def _by_hint(location: str, properties: Mapping[str, str]) -> Iterator[str]:
+    if any(value.startswith("env:") for value in properties.values()):
+        yield "import os"
+    yield "from pyiceberg.table import StaticTable"
+    if not properties:
+        yield f"table = StaticTable.from_metadata({location!r})"
+        return
+    yield f"table = StaticTable.from_metadata({location!r}, {{"
+    yield from (f"    {key!r}: {_expression(value)}," for key, value in properties.items())
+    yield "})"
 
 
 def _pyiceberg(name: tuple[str, ...], properties: Mapping[str, str]) -> Iterator[str]:

@@ -138,8 +138,9 @@ class LakeConfig:
     """Whether every topic is an Iceberg table."""
 
     catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Properties of the pyiceberg catalog that holds the tables; none for a SQLite catalog inside
-    the log's folder. A value `env:NAME` is taken from the environment.
+    """Properties of the pyiceberg catalog that holds the tables; none for the log's own: SQLite
+    inside its folder, or objects of its store if it ships its entries. A value `env:NAME` is
+    taken from the environment.
     """
 
     namespace: str = "lakebed"

@@ -327,6 +327,7 @@ def _open_tables(
         store=store,
         remote_cache=cache,
         locations=locations,
+        owner=None if shipping is None else shipping.table_owner(),
     )
     derived = Derived(parts)
     return _Tables(reader, derived, Lake(parts, derived))

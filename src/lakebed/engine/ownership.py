@@ -147,8 +147,8 @@ def own(
     """Become the owner of the log; its WAL then holds what the chain holds, and perhaps more."""
     _check_same_log(chain, wal, disk, folder)
     driver = chain.driver(wal.log_id)
+    _mark(disk, folder, wal.log_id)  # first: what a crash leaves in the store is this folder's
     _found(chain, driver, wal, snapshots, uploads, core.staging)
-    _mark(disk, folder, wal.log_id)
     hold = Hold(owner_id(folder), takeover.address, config.wal.lease_ms / 1000)
     _claim(driver, hold, core, config, takeover)
     lease = LeaseKeeper(driver, hold, core.clock, config.wal.lease_ms / 1000)

@@ -40,6 +40,7 @@ from lakebed.errors import (
     StoreUnavailableError,
 )
 from lakebed.host import failpoints
+from lakebed.iceberg.pointers import TableOwner
 from lakebed.reports.shipping import ShippingStats
 from lakebed.types import EntryKind
 from lakebed.wal import Wal
@@ -115,6 +116,15 @@ class Shipping:
     def shipped_index(self) -> int:
         """The last entry that is in the chain."""
         return self._owner.next_index - 1
+
+    def table_owner(self) -> TableOwner:
+        """Return what the tables of the log know about its owner."""
+        return TableOwner(
+            log_id=str(self._wal.log_id),
+            term=self._owner.term,
+            confirm=self.confirm,
+            new_driver=self._driver.copy,
+        )
 
     def start(self) -> None:
         """Serve: acknowledge by the chain from now on, and state it in the lease.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from lakebed.errors import CorruptionError, LakebedError
+from lakebed.errors import CorruptionError, LakebedError, MissingFileError
 from lakebed.host import failpoints
 from lakebed.host.store import ObjectStore
 from lakebed.lake.folder import LakeFolder
@@ -40,10 +40,18 @@ class Uploads:
         self._staged: dict[int, list[str]] = {}
 
     def segment(self, topic: int, partition: int, segment: Segment) -> Segment:
-        """Upload a segment of the local disk; return it as one that is in both places."""
+        """Upload a segment of the local disk; return it as one that is in both places.
+
+        One that was moved to the store after a snapshot is there already.
+        """
         path = self._lake.path(topic, partition, segment.id)
-        mapping = map_segment(self._lake.disk, path, segment)
         name = self._locations.object_name(topic, partition, segment)
+        try:
+            mapping = map_segment(self._lake.disk, path, segment)
+        except MissingFileError:
+            if self._store.size(name) != segment.file_bytes:
+                raise
+            return segment._replace(place=BOTH)
         self._store.put(name, mapping.view(0, segment.file_bytes))
         _SEGMENT.hit()
         return segment._replace(place=BOTH)

@@ -20,7 +20,7 @@ from lakebed.errors import CatalogUnavailableError, ForeignTableError, SchemaMis
 from lakebed.host import failpoints
 from lakebed.iceberg.catalog import Catalog
 from lakebed.iceberg.failures import ConflictError, commit_transaction
-from lakebed.iceberg.table_metadata import expired_snapshots
+from lakebed.iceberg.table_metadata import expired_snapshots, terms
 from lakebed.lake.locations import HINT_NAME
 
 _ATTEMPTS: Final = 5
@@ -121,8 +121,19 @@ class TableCommits:
         if old:
             change._stage((_expiry(old),))
         self._steps.prepared.hit()
+        self.make_ready(change)
         commit_transaction(change)
         self._steps.swapped.hit()
+
+    def make_ready(self, change: Any) -> None:
+        """State the owner's term in a transaction; return when it may be committed.
+
+        All that the table may show is in the log's store then, if the log ships its entries.
+        """
+        stated = terms(self._catalog.term)
+        if stated:
+            change.set_properties(stated)
+        self._catalog.confirm()
 
     def expire(self, table: Any, before_us: int) -> int:
         """Expire a table's snapshots before a time, except the newest; return how many."""
@@ -130,6 +141,7 @@ class TableCommits:
         if old:
             change = table.transaction()
             change._stage((_expiry(old),), (is_at_head(table),))
+            self.make_ready(change)
             change.commit_transaction()
             self.write_hint(table)
         return len(old)
@@ -140,6 +152,7 @@ class TableCommits:
         location = _hint_location(table)
         if self._hints.get(location) == name:
             return
+        self._catalog.confirm()  # an owner that was taken over would point to older metadata
         with table.io.new_output(location).create(overwrite=True) as file:
             file.write(name.encode())
         self._hints[location] = name

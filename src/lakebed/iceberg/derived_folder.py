@@ -38,6 +38,8 @@ class DerivedFolder:
         self.store_options: Final = dict(resolve_env(parts.config.store_options)) if store else {}
         """What executors need to reach the files, secrets included."""
         self.store: Final = ObjectStore(base, self.store_options)
+        if parts.owner is not None:
+            self.store.before_remove = parts.owner.confirm
         self.location: Final = f"{base}/{self._prefix}"
         """The parent of every table's folder."""
 

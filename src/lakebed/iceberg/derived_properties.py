@@ -9,6 +9,7 @@ lakebed.commit      the last commit's own name: tells ours from another's if it 
 lakebed.snapshot    the snapshot that the last commit with files left behind
 lakebed.writers     {writer: number of its last commit}
 lakebed.positions   {topic: {partition: next offset}}
+lakebed.term        the term of the owner that changed it last, in a log that ships its entries
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ from lakebed.iceberg.derived_properties import (
 )
 from lakebed.iceberg.derived_schema import added_columns, check_made_alike, table_schema
 from lakebed.iceberg.parts import LakeParts
-from lakebed.iceberg.table_metadata import LOG, live_files
+from lakebed.iceberg.table_metadata import LOG, live_files, terms
 from lakebed.reports.derived import BUCKET, Committed, DerivedFiles, DerivedTable
 from lakebed.types import TableName
 
@@ -72,7 +72,13 @@ class Derived(DerivedCalls):
         """The catalog's namespace in which the tables are."""
         self.folder: Final = DerivedFolder(parts)
         config = replace(parts.config, namespace=self.namespace)
-        self._catalog = Catalog(config=config, disk=parts.disk, folder=parts.tables_folder)
+        self._catalog = Catalog(
+            config=config,
+            disk=parts.disk,
+            folder=parts.tables_folder,
+            store=self.folder.store if config.store else None,
+            owner=parts.owner,
+        )
         self._commits = TableCommits(self._catalog, config.snapshots_kept, _STEPS)
         self._live: dict[str, tuple[int | None, dict[str, Any]]] = {}
         """Newest snapshot and live files of each table, by the table's identity."""
@@ -139,7 +145,7 @@ class Derived(DerivedCalls):
             columns,
             None if kind == "append" else BUCKET,
             f"{self.folder.location}/{name}/{uuid.uuid4().hex}",
-            first_properties(self._log_id, kind, key, buckets),
+            first_properties(self._log_id, kind, key, buckets) | terms(self._catalog.term),
         )
         self._commits.write_hint(table)
         return table
@@ -174,6 +180,7 @@ class Derived(DerivedCalls):
         with change.update_schema() as update:
             for field in _pyarrow_to_schema_without_ids(pa.schema(fields)).fields:
                 update.add_column(field.name, field.field_type)
+        self._commits.make_ready(change)
         change.commit_transaction()
         self._commits.write_hint(table)
 
@@ -314,7 +321,7 @@ class Derived(DerivedCalls):
         now = table.properties
         following = following_properties(now, change, commit_id, now.get(SNAPSHOT, ""))
         update = table.transaction()
-        if added or removed:
+        if added or removed or self._catalog.needs_snapshots:
             marks = {LOG: self._log_id, VERSION: following[VERSION]}
             producer = change_files(update, added, removed, marks)
             following[SNAPSHOT] = str(producer.snapshot_id)
@@ -370,6 +377,7 @@ class Derived(DerivedCalls):
         """Refuse further work, and close the catalog."""
         self._closed = True
         self.folder.store.close()
+        self._catalog.stop()
         if not self._lock.acquire(timeout=_STOP_SECONDS):
             _log.error(
                 "the catalog of derived tables does not answer: the log is closed without it"

@@ -54,6 +54,10 @@ class TopicGarbage:
         """Where tables kept them before the log had a store."""
         self._uploaded: set[str] = set() if tiering is None else tiering.sent
         """The names of objects that were uploaded since the log was opened."""
+        self._dropped_ids: set[int] = set()
+        """Segments that a log which ships its entries dropped since; their objects are known too,
+        though a checkpoint uploaded them.
+        """
         self._first_segment = parts.log.state.numbers["segment"]
         self._first_topic = parts.log.state.numbers["topic"]
         """The first ids that were not assigned yet when the log was opened."""
@@ -112,6 +116,8 @@ class TopicGarbage:
         for segment in dropped:
             topic_id = segment[0]
             self._parts.reader.forget(segment[2])
+            if self._parts.owner is not None:
+                self._dropped_ids.add(segment[2])
             self._topics.add(topic_id)
             if topic_id not in shown:
                 shown[topic_id] = self._may_be_shown(topic_id)
@@ -249,7 +255,7 @@ class TopicGarbage:
         segment_id = self._locations.segment_of(name)
         if segment_id is None or segment_id < self._first_segment:
             return False
-        return name not in self._uploaded
+        return name not in self._uploaded and segment_id not in self._dropped_ids
 
     def _has_objects(self, topic_id: int, files: Iterable[str]) -> bool:
         """Return whether some of these are segments in the store; local ones wait elsewhere."""

@@ -49,7 +49,11 @@ class Lake:
         self._log = parts.log
         self._config = parts.config
         catalog = Catalog(
-            config=parts.config, disk=parts.disk, folder=parts.tables_folder, store=parts.store
+            config=parts.config,
+            disk=parts.disk,
+            folder=parts.tables_folder,
+            store=parts.store,
+            owner=parts.owner,
         )
         self._worker = Worker(parts, catalog)
         self._tables = TopicTables(parts, catalog)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from lakebed.config import LakeConfig, resolve_env
 from lakebed.host import Clock, Disk
 from lakebed.host.store import ObjectStore
+from lakebed.iceberg.pointers import TableOwner
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.locations import TABLES_NAME, Locations
 from lakebed.lake.remote_cache import RemoteCache
@@ -75,6 +76,8 @@ class LakeParts:
     remote_cache: RemoteCache | None
     """Local copies of segments that are in the store; None without a store."""
     locations: Locations
+    owner: TableOwner | None = None
+    """Who may change the tables of a log that ships its entries; None for one on this disk."""
 
     @property
     def disk(self) -> Disk:

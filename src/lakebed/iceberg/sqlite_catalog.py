@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.utils.config import Config, merge_config
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, select
 from sqlalchemy.pool import NullPool
 
 
@@ -36,6 +36,17 @@ def load(name: str, properties: Mapping[str, str]) -> Catalog:
     configured: Any = Config().get_catalog_config(name) or {}
     merged = merge_config(configured, cast("dict[str, Any]", dict(properties)))
     return SqliteCatalog(name, **cast("dict[str, str]", merged))
+
+
+def metadata_locations(catalog: Any, namespace: tuple[str, ...]) -> dict[str, str]:
+    """Return the metadata location of each table in a namespace, by the table's name."""
+    query = (
+        select(IcebergTables.table_name, IcebergTables.metadata_location)
+        .where(IcebergTables.catalog_name == catalog.name)
+        .where(IcebergTables.table_namespace == ".".join(namespace))
+    )
+    with catalog.engine.connect() as connection:
+        return {name: location or "" for name, location in connection.execute(query)}
 
 
 def _is_sqlite(properties: Mapping[str, str]) -> bool:

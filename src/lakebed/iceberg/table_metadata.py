@@ -17,6 +17,7 @@ LOG: Final = "lakebed.log"
 TOPIC: Final = "lakebed.topic"
 POSITION: Final = "lakebed.position"
 OFFSETS: Final = "lakebed.offsets"
+TERM: Final = "lakebed.term"
 
 
 class Registered(NamedTuple):
@@ -32,6 +33,11 @@ def number_of(properties: Mapping[str, str], name: str) -> int:
     """Return a property that is a number; -1 if it is missing or not a number."""
     text = properties.get(name, "")
     return int(text) if text.isascii() and text.isdigit() else -1
+
+
+def terms(term: int | None) -> dict[str, str]:
+    """Return the property that states an owner's term; none for a log on this disk alone."""
+    return {} if term is None else {TERM: str(term)}
 
 
 def is_ours(snapshot: Any, properties: Mapping[str, str], log: str) -> bool:

@@ -11,6 +11,7 @@ Properties of the table name its owner:
     lakebed.topic      the topic's id
     lakebed.position   the index of the last entry that the table reflects
     lakebed.offsets    {partition: offset}: every record below is in the table, or was removed
+    lakebed.term       the term of the owner that changed it last, in a log that ships its entries
 
 Each snapshot of the log has the first and the third in its summary as well; a newest snapshot
 without them is another writer's. Then every file of the table is checked. A file that the log never
@@ -36,6 +37,7 @@ from lakebed.iceberg.table_metadata import (
     LOG,
     OFFSETS,
     POSITION,
+    TERM,
     TOPIC,
     check_partitioning,
     check_position,
@@ -44,6 +46,7 @@ from lakebed.iceberg.table_metadata import (
     is_ours,
     live_files,
     number_of,
+    terms,
 )
 from lakebed.iceberg.topic_contents import TableContents, contents_of
 from lakebed.iceberg.topic_progress import TopicProgress
@@ -144,7 +147,8 @@ class TopicTables:
         added = [place for place in contents.files if place not in have]
         removed = have.difference(contents.files)
         schema = self._missing_fields(table, contents)
-        if added or removed or schema is not None or foreign:
+        taken_over = self._catalog.needs_snapshots and self._is_of_earlier_owner(table)
+        if added or removed or schema is not None or foreign or taken_over:
             if removed and live is None:
                 live = live_files(table)
             gone = [(live or {})[place] for place in removed]
@@ -159,6 +163,10 @@ class TopicTables:
             len(added), len(removed), table.metadata.current_snapshot_id, created, foreign
         )
 
+    def _is_of_earlier_owner(self, table: Any) -> bool:
+        """Return whether an owner before this one changed the table last, and still could."""
+        return number_of(table.properties, TERM) < (self._catalog.term or 0)
+
     def _open(self, contents: TableContents, *, take_over: bool) -> tuple[Any, bool]:
         """Return a topic's table, and whether it was created just now."""
         table = self._load(contents, take_over=take_over)
@@ -170,7 +178,7 @@ class TopicTables:
             contents.first_columns,
             "partition",
             self.location(contents.topic),
-            {"format-version": "2", **_PROPERTIES, **marks},
+            {"format-version": "2", **_PROPERTIES, **marks, **terms(self._catalog.term)},
         )
         return table, True
 
@@ -250,6 +258,7 @@ class TopicTables:
         _log.warning("table %s: its settings are restored", ".".join(table.name()))
         change = table.transaction()
         change.set_properties(_PROPERTIES)
+        self._commits.make_ready(change)
         commit_transaction(change)
 
     def _check_strangers(

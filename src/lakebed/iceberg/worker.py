@@ -105,6 +105,7 @@ class Worker:
         self._join()
         if self._store is not None:
             self._store.close()  # ends every pause before another attempt
+        self._catalog.stop()
         self._join()
         if not self._lock.acquire(timeout=_STOP_SECONDS):
             self._abandoned = True

@@ -9,6 +9,7 @@ SETTLING = "tests/chain/test_settle.py"
 SHIPPING = "tests/engine/test_shipping.py"
 BASES = "tests/chain/test_owner.py"
 REPLICA = "tests/engine/test_replica.py"
+TABLES = "tests/engine/test_store_catalog.py"
 
 MUTANTS = (
     Mutant(
@@ -159,5 +160,40 @@ MUTANTS = (
         changes=(never("self._is_loaded and base.index <= self.index"),),
         tests=(f"{REPLICA}::test_a_walk_that_begins_again_does_not_go_back",),
         seconds=5,
+    ),
+    Mutant(
+        name="no-term-in-the-table",
+        breaks="an owner that was taken over changes no table",
+        at="lakebed.iceberg.pointers:check_term",
+        changes=(never("term > own_term"),),
+        tests=(f"{TABLES}::test_an_owner_that_was_taken_over_changes_no_table",),
+        seconds=15,
+    ),
+    Mutant(
+        name="table-not-claimed",
+        breaks="an owner claims a table before it judges its files",
+        at="lakebed.iceberg.pointers:TablePointers.find",
+        changes=(never("pointer.term < self._owner.term"),),
+        tests=(f"{TABLES}::test_an_owner_claims_a_table_before_it_judges_its_files",),
+        seconds=15,
+    ),
+    Mutant(
+        name="commit-without-a-snapshot-in-a-shared-catalog",
+        breaks="an owner that was taken over changes no table of a shared catalog",
+        at="lakebed.iceberg.derived_table:Derived._change_files",
+        changes=(never("self._catalog.needs_snapshots"),),
+        tests=(
+            f"{TABLES}::"
+            "test_a_commit_of_an_owner_that_is_taken_over_before_its_swap_is_refused[shared]",
+        ),
+        seconds=15,
+    ),
+    Mutant(
+        name="table-shows-what-is-not-shipped",
+        breaks="a table shows nothing that is not in the store",
+        at="lakebed.iceberg.catalog:Catalog.confirm",
+        changes=(drop("self._owner.confirm()"),),
+        tests=(f"{TABLES}::test_a_table_shows_nothing_that_is_not_in_the_store",),
+        seconds=15,
     ),
 )
