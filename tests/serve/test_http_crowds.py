@@ -140,7 +140,7 @@ def test_bad_requests_do_not_hide_a_fault(monkeypatch: pytest.MonkeyPatch) -> No
     assert [once.filter(_fault(ValueError)) for _ in range(3)] == [True, False, False]
     assert once.filter(_fault(KeyError))
     try:
-        {}["elsewhere"]
+        raise KeyError("elsewhere")
     except KeyError:
         facts = {"msg": "Exception in ASGI application", "exc_info": sys.exc_info()}
         assert once.filter(logging.makeLogRecord(facts))
