@@ -16,8 +16,8 @@ import pytest
 import lakebed
 import lakebed.aio
 from lakebed import ClientConfig, Log, ServeConfig
-from lakebed.client.address import meant_url, parse_addresses
-from lakebed.client.route import Route
+from lakebed.client.address import parse_addresses, url_of
+from lakebed.client.route import OwnerRoute
 from lakebed.errors import (
     InvalidArgumentError,
     LakebedError,
@@ -100,9 +100,9 @@ def test_a_url_with_a_mistake_is_refused_before_a_connection_is_made(url: str) -
 
 
 def test_a_folder_that_looks_like_several_addresses_is_taken_for_a_mistake() -> None:
-    assert meant_url("a:4747,b:4747") == "lakebed://a:4747,b:4747"
-    assert meant_url("lakebed+tls:/a:1,[::1]:2") == "lakebed+tls://a:1,[::1]:2"
-    assert meant_url("a,b") == ""
+    assert url_of("a:4747,b:4747") == "lakebed://a:4747,b:4747"
+    assert url_of("lakebed+tls:/a:1,[::1]:2") == "lakebed+tls://a:1,[::1]:2"
+    assert url_of("a,b") == ""
 
 
 # The route
@@ -113,7 +113,7 @@ def _error(address: object) -> NotOwnerError:
 
 
 def test_a_client_follows_the_owner_that_a_server_names() -> None:
-    route = Route("lakebed+tls://a:1,b:1,c:1")
+    route = OwnerRoute("lakebed+tls://a:1,b:1,c:1")
     first = route.current
     route.follow(first, _error("lakebed+tls://c:1"))
     assert route.current.url == "lakebed+tls://c:1"
@@ -139,7 +139,7 @@ def test_a_client_follows_the_owner_that_a_server_names() -> None:
     ],
 )
 def test_a_client_goes_to_the_next_server_without_an_owner_that_it_may_use(address: object) -> None:
-    route = Route("lakebed+tls://a:1,b:1")
+    route = OwnerRoute("lakebed+tls://a:1,b:1")
     route.follow(route.current, _error(address))
     assert route.current.url == "lakebed+tls://b:1"
     route.leave(route.current)

@@ -19,11 +19,11 @@ from lakebed.aio.producer import AsyncProducer
 from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
 from lakebed.api.acks import Ack, Acks
-from lakebed.api.arguments import checked_wait
+from lakebed.api.arguments import wait_seconds
 from lakebed.api.consumer import Consumer
 from lakebed.api.encoding import Record, Rows
 from lakebed.api.producer import Producer
-from lakebed.api.reads import checked_bounds
+from lakebed.api.reads import check_bounds
 from lakebed.api.transaction import Transaction
 from lakebed.bridge import log as bridge
 from lakebed.bridge.completions import AsyncEvent, FutureReply
@@ -133,8 +133,8 @@ class AsyncEmbeddedLog(AsyncLog):
         holding a thread.
         """
         self._log._check_open()
-        seconds = checked_wait(wait_ms)
-        bounds = checked_bounds(max_records, max_bytes)
+        seconds = wait_seconds(wait_ms)
+        bounds = check_bounds(max_records, max_bytes)
         return await bridge.read(
             self._log, self._run, topic, partition, offset, bounds, columns, seconds
         )

@@ -27,18 +27,18 @@ from lakebed.aio.remote_consumer import AsyncRemoteConsumer
 from lakebed.aio.table import AsyncTable
 from lakebed.aio.transaction import AsyncTransaction
 from lakebed.api.acks import Ack, Acks
-from lakebed.api.arguments import checked_wait
+from lakebed.api.arguments import wait_seconds
 from lakebed.api.consumer import Consumer
 from lakebed.api.encoding import Rows
 from lakebed.api.producer import Producer
 from lakebed.api.producer_batch import Sent
-from lakebed.api.reads import checked_bounds
+from lakebed.api.reads import check_bounds
 from lakebed.api.transaction import Transaction
 from lakebed.bridge.completions import FutureReply
 from lakebed.bridge.threads import Threads
 from lakebed.client.connection import Connection
 from lakebed.client.log import RemoteLog
-from lakebed.client.reading import check_named, listed
+from lakebed.client.reading import as_list, check_named
 from lakebed.client.table import RemoteTable
 from lakebed.client.writing import STALE_TOPIC_ERRORS, RemoteWriting
 from lakebed.errors import ClosedError
@@ -154,9 +154,9 @@ class AsyncRemoteLog(AsyncLog):
                 record = writing.record(*arguments)
                 lane = writing._own_lane(record.target)
                 gathered = writing._gathering_lanes[writing._own_key(record.target)]
-                if gathered.crowded():
+                if gathered.is_crowded():
                     lane.pump()
-                    lane.wait_while(gathered.crowded)
+                    lane.wait_while(gathered.is_crowded)
                 gathered.add(record, reply)
                 lanes.add(lane)
             except Exception as error:
@@ -187,7 +187,7 @@ class AsyncRemoteLog(AsyncLog):
         """Fetch a topic again; return whether it has changed, which explains the error."""
         if not isinstance(topic, str):
             return False
-        return await self._run(self._log._topics.changed, topic)
+        return await self._run(self._log._topics.has_changed, topic)
 
     # Reading
 
@@ -210,8 +210,8 @@ class AsyncRemoteLog(AsyncLog):
         """
         self._check_open()
         check_named(topic)
-        seconds = checked_wait(wait_ms)
-        bounds = checked_bounds(max_records, max_bytes)
+        seconds = wait_seconds(wait_ms)
+        bounds = check_bounds(max_records, max_bytes)
         deadline = None if seconds is None else time.monotonic() + seconds
         ticket = {
             "call": "read",
@@ -219,7 +219,7 @@ class AsyncRemoteLog(AsyncLog):
             "partition": partition,
             "max_records": bounds.records,
             "max_bytes": bounds.bytes,
-            "columns": listed(columns),
+            "columns": as_list(columns),
         }
         with self._log._reading.waiting.under_a_name() as name:
             while True:

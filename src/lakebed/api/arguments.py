@@ -15,7 +15,7 @@ def check_range(name: str, value: Any, low: int, high: int) -> None:
         raise InvalidArgumentError(f"{name} must be from {low} to {high}", got=repr(value))
 
 
-def checked_wait(wait_ms: Any) -> float | None:
+def wait_seconds(wait_ms: Any) -> float | None:
     """Return how many seconds a read may wait; None forever."""
     if wait_ms is None:
         return None
@@ -24,21 +24,21 @@ def checked_wait(wait_ms: Any) -> float | None:
 
 
 def check_wait(wait_ms: Any) -> None:
-    """Refuse a time to wait that is none."""
+    """Raise unless `wait_ms` is a non-negative number or None."""
     if wait_ms is not None and (
         not isinstance(wait_ms, int | float) or isinstance(wait_ms, bool) or wait_ms < 0
     ):
         raise InvalidArgumentError("wait_ms must be 0 or more, or None", got=repr(wait_ms))
 
 
-def checked_start(start: Any) -> str:
+def check_start(start: Any) -> str:
     """Check where a group begins that has committed nothing."""
     if start not in (EARLIEST, LATEST):
         raise InvalidArgumentError("start must be 'earliest' or 'latest'", got=repr(start))
     return str(start)
 
 
-def checked_consumer(
+def check_consumer(
     group: str | None,
     topics: Collection[str] | None,
     partitions: Collection[tuple[str, int]] | None,
@@ -57,10 +57,10 @@ def checked_consumer(
     return topics
 
 
-def checked_segments(segments: Sequence[int]) -> tuple[int, ...]:
+def check_segments(segments: Sequence[int]) -> tuple[int, ...]:
     """Return ids of segments as they are compared with the log's, or refuse what are none."""
     listed = isinstance(segments, list | tuple) and bool(segments)
-    if not listed or any(type(each) is not int for each in segments):
+    if not listed or any(type(segment_id) is not int for segment_id in segments):
         raise InvalidArgumentError(
             "segments must be a list of ids, as `plan_compaction` returns them",
             got=repr(segments)[:200],

@@ -152,7 +152,7 @@ class Consumer(Closing):
     def _empty(self) -> pa.Table:
         if self._empty_table is not None:
             return self._empty_table
-        topics = self._topics or [place.topic for place in self._positions]
+        topics = self._topics or [partition.topic for partition in self._positions]
         return self._backend.empty(topics, self._columns)
 
     def _at_most_a_beat(self, left: float | None) -> float | None:
@@ -217,18 +217,18 @@ class Consumer(Closing):
         """Return where to begin in each of these partitions, and remember it."""
         starts: dict[TopicPartition, int] = {}
         committed = self._groups.committed(self.group) if self.group else {}
-        for name in sorted({place.topic for place in places}):
+        for name in sorted({partition.topic for partition in places}):
             topic, bounds = self._backend.describe(name)
             self._cursor.ids.setdefault(name, topic.id)
-            for place in [place for place in places if place.topic == name]:
-                check_partition(topic, place.partition)
-                low, end = bounds[place.partition]
-                position = committed.get(place)
+            for partition in [partition for partition in places if partition.topic == name]:
+                check_partition(topic, partition.partition)
+                low, end = bounds[partition.partition]
+                position = committed.get(partition)
                 if position is None:
                     position = low if self._start == EARLIEST else end
                 elif not low <= position <= end:
-                    position = self._cursor.skip(place, position, low, end)
-                starts[place] = position
+                    position = self._cursor.skip(partition, position, low, end)
+                starts[partition] = position
         self._began.update(starts)
         return starts
 
@@ -251,18 +251,18 @@ class Consumer(Closing):
             offset: an integer, `"earliest"` or `"latest"`.
         """
         for name in self._cursor.topics():
-            known, bounds = self._backend.describe(name)
-            lows = {number: low for number, (low, _) in bounds.items()}
-            self._cursor.restart(name, known.id, lows.__getitem__)
-        place = TopicPartition(topic, partition)
-        if place not in self._positions:
+            topic_state, bounds = self._backend.describe(name)
+            lows = {index: low for index, (low, _) in bounds.items()}
+            self._cursor.restart(name, topic_state.id, lows.__getitem__)
+        key = TopicPartition(topic, partition)
+        if key not in self._positions:
             raise InvalidArgumentError(
                 "the partition is not assigned to this consumer", topic=topic, partition=partition
             )
-        known, bounds = self._backend.describe(topic)
-        check_partition(known, partition)
-        position = resolve_offset(known, partition, offset, *bounds[partition])
-        self._positions[place] = self._cursor.given[place] = position
+        topic_state, bounds = self._backend.describe(topic)
+        check_partition(topic_state, partition)
+        position = resolve_offset(topic_state, partition, offset, *bounds[partition])
+        self._positions[key] = self._cursor.given[key] = position
 
     def rewind(self) -> None:
         """Go back to the committed offsets, or to where this consumer began.
@@ -270,16 +270,16 @@ class Consumer(Closing):
         Use it after failed work; otherwise the next commit would include the failed records.
         """
         committed = self._groups.committed(self.group) if self.group else {}
-        for place in self._positions:
-            self._positions[place] = committed.get(place, self._began[place])
+        for partition in self._positions:
+            self._positions[partition] = committed.get(partition, self._began[partition])
         self._cursor.given.clear()
 
     def lag(self) -> dict[TopicPartition, int]:
         """Count the records of each partition that this consumer has not returned yet."""
         ends = {name: self._backend.offsets(name) for name in self._cursor.topics()}
         return {
-            place: ends[place.topic][place.partition][1] - position
-            for place, position in self._positions.items()
+            partition: ends[partition.topic][partition.partition][1] - position
+            for partition, position in self._positions.items()
         }
 
     def commit(self, offsets: Offsets | None = None) -> None:
@@ -301,12 +301,12 @@ class Consumer(Closing):
 
         What was given out of a topic that is gone does not count, even if there is one of its name.
         """
-        given, ids = self._cursor.given, self._cursor.ids
-        known = self._backend.topic_ids({place.topic for place in given})
+        delivered, ids = self._cursor.given, self._cursor.ids
+        current_ids = self._backend.topic_ids({partition.topic for partition in delivered})
         return {
-            place: offset
-            for place, offset in given.items()
-            if known.get(place.topic) == ids.get(place.topic)
+            partition: offset
+            for partition, offset in delivered.items()
+            if current_ids.get(partition.topic) == ids.get(partition.topic)
         }
 
     def close(self) -> None:

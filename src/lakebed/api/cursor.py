@@ -49,7 +49,7 @@ class Cursor:
 
     def topics(self) -> set[str]:
         """Return the names of the topics that are read."""
-        return {place.topic for place in self.positions}
+        return {partition.topic for partition in self.positions}
 
     def restart(self, topic: str, topic_id: int, low: Callable[[int], int]) -> None:
         """Start again in a topic that was deleted and recreated: its old offsets mean nothing.
@@ -59,19 +59,19 @@ class Cursor:
         if self.ids.setdefault(topic, topic_id) == topic_id:
             return
         _log.warning("%s was deleted and created again; reading from its start", topic)
-        for place in self.positions:
-            if place.topic == topic:
-                self.given.pop(place, None)
-                self.positions[place] = low(place.partition)
+        for partition in self.positions:
+            if partition.topic == topic:
+                self.given.pop(partition, None)
+                self.positions[partition] = low(partition.partition)
         self.ids[topic] = topic_id
 
-    def skip(self, place: TopicPartition, position: int, low: int, end: int) -> int:
+    def skip(self, partition: TopicPartition, position: int, low: int, end: int) -> int:
         """Return where to continue instead of at a position that the partition does not have."""
         if position > end:
             _log.warning(
                 "%s/%d ends at %d, before offset %d: it was created again; reading from its start",
-                place.topic,
-                place.partition,
+                partition.topic,
+                partition.partition,
                 end,
                 position,
             )
@@ -80,8 +80,8 @@ class Cursor:
         _log.warning(
             "%d records of %s/%d were removed before group %s read them; going on at %d",
             low - position,
-            place.topic,
-            place.partition,
+            partition.topic,
+            partition.partition,
             self.group,
             low,
         )
@@ -95,8 +95,8 @@ class Cursor:
 
     def give_up(self, places: Collection[TopicPartition]) -> None:
         """Forget partitions that the group assigned to another member."""
-        for place in places:
-            self.positions.pop(place, None)
-            self.given.pop(place, None)
+        for partition in places:
+            self.positions.pop(partition, None)
+            self.given.pop(partition, None)
         left = self.topics()
         self.ids = {name: topic_id for name, topic_id in self.ids.items() if name in left}

@@ -6,7 +6,7 @@ import abc
 import uuid
 from collections.abc import Sequence
 
-from lakebed.api.derived_change import Change, checked_change
+from lakebed.api.derived_change import Change, check_change
 from lakebed.reports.derived import Committed, DerivedFile, DerivedTable, Positions
 from lakebed.types import TableName
 
@@ -39,7 +39,7 @@ class DerivedCalls(abc.ABC):
         version that the work is based on; `positions` say what of which topics is in the table now.
         """
         checked = str(TableName(name))
-        change = checked_change(writer, number, added, removed, positions, expected)
+        change = check_change(writer, number, added, removed, positions, expected)
         return self._commit(checked, change)
 
     @abc.abstractmethod

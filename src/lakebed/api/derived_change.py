@@ -24,7 +24,7 @@ class Change(NamedTuple):
     expected: int
 
 
-def checked_change(
+def check_change(
     writer: object,
     number: object,
     added: Sequence[DerivedFile],
@@ -59,7 +59,7 @@ def _check_positions(positions: object) -> None:
         pairs = [pair for ends in positions.values() for pair in ends.items()]  # type: ignore[attr-defined]
     except AttributeError:
         pairs = [("", "")]
-    if not all(type(number) is int and type(end) is int for number, end in pairs):
+    if not all(type(partition) is int and type(end) is int for partition, end in pairs):
         raise InvalidArgumentError(
             "positions must be {topic: {partition: offset}}", got=repr(positions)
         )

@@ -108,14 +108,14 @@ class RecordEncoder(abc.ABC):
     def target(self, name: str) -> WriteTarget:
         """Return a topic as writers need it; `TopicNotFoundError` if it does not exist."""
         topic = self._lookup.topic_named(name)
-        known = self._targets.get(name)
-        if known is None or known.topic is not topic:
+        target = self._targets.get(name)
+        if target is None or target.topic is not topic:
             schema = self._lookup.schema(topic, len(topic.schemas))
-            known = WriteTarget(
+            target = WriteTarget(
                 topic, stored_config(topic.config), schema, schema.field("value").type
             )
-            self._targets[name] = known
-        return known
+            self._targets[name] = target
+        return target
 
     # Batches
 
@@ -172,7 +172,7 @@ class RecordEncoder(abc.ABC):
         timestamp: Any,
     ) -> Record:
         """Check one record in its caller's thread, so that it cannot spoil the others' batch."""
-        record = self._checked_record(topic, value, key, headers, partition, timestamp)
+        record = self._check_record(topic, value, key, headers, partition, timestamp)
         if record.size > self.batch_bytes_max // 4:
             self._check_fits_alone(record)
         return record
@@ -206,7 +206,7 @@ class RecordEncoder(abc.ABC):
         largest = ProducerWrite(most, most, most, (most,), encoded.part)
         self.check_fits(encode(largest, [encoded.body.raw()]))
 
-    def _checked_record(
+    def _check_record(
         self,
         topic: str,
         value: Any,

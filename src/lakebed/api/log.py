@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from lakebed import limits
 from lakebed.api.acks import Ack, Acks
-from lakebed.api.arguments import check_range, checked_consumer, checked_start
+from lakebed.api.arguments import check_consumer, check_range, check_start
 from lakebed.api.backend import Backend
 from lakebed.api.consumer import Callback, Consumer
 from lakebed.api.encoding import Rows
 from lakebed.api.offsets import Offsets
 from lakebed.api.parts import AccessApi, DerivedApi, LakeApi
 from lakebed.api.producer import Producer
-from lakebed.api.reads import checked_bounds
+from lakebed.api.reads import check_bounds
 from lakebed.api.table import Table
 from lakebed.api.together import KEEP_MS, CommittedTogether, command_of
 from lakebed.api.transaction import Transaction
@@ -419,14 +419,14 @@ class Log(Closing):
             on_revoke: called with partitions before they are given up.
         """
         self._check_open()
-        topics = checked_consumer(group, topics, partitions, session_timeout_ms)
+        topics = check_consumer(group, topics, partitions, session_timeout_ms)
         return Consumer(
             self._backend,
             None if group is None else str(GroupName(group)),
             topics or (),
             partitions,
-            start=checked_start(start),
-            bounds=checked_bounds(max_records, max_bytes),
+            start=check_start(start),
+            bounds=check_bounds(max_records, max_bytes),
             columns=columns,
             session_seconds=session_timeout_ms / 1000,
             strategy=strategy,

@@ -21,18 +21,18 @@ def flat_offsets(offsets: Offsets) -> list[tuple[str, int, Any]]:
             "offsets must be {(topic, partition): offset} or {topic: {partition: offset}}",
             got=repr(offsets)[:200],
         )
-    found: list[tuple[str, int, Any]] = []
+    items: list[tuple[str, int, Any]] = []
     for key, value in offsets.items():
         if isinstance(key, str) and isinstance(value, Mapping):
-            found += [(key, partition, offset) for partition, offset in value.items()]
+            items += [(key, partition, offset) for partition, offset in value.items()]
         elif isinstance(key, tuple) and len(key) == 2:
-            found.append((*key, value))
+            items.append((*key, value))
         else:
             raise InvalidArgumentError(
                 "offsets must be {(topic, partition): offset} or {topic: {partition: offset}}",
                 got=repr({key: value})[:200],
             )
-    return found
+    return items
 
 
 def place_offsets(

@@ -238,7 +238,7 @@ class Producer(Closing):
         for key, run in zip(keys, encoded.part.runs, strict=True):
             self._sequences[key] = self._sequences.get(key, 0) + run.records
 
-        def settled(_: object) -> None:
+        def on_settled(_: object) -> None:
             error = future.exception()
             if isinstance(error, LakebedError):
                 self._fail(batch, error)
@@ -250,7 +250,7 @@ class Producer(Closing):
                 return
             self._settle(batch, Acks(topic.name, runs, encoded.order), None)
 
-        future.add_done_callback(settled)
+        future.add_done_callback(on_settled)
 
     def _encode(self, batch: ProducerBatch) -> EncodedPart:
         target, count = batch.target, batch.target.topic.partitions
@@ -260,7 +260,7 @@ class Producer(Closing):
             data = from_columns(
                 values,
                 None if keys.count(None) == len(keys) else keys,
-                [each and each.headers for each in extras] if extras else None,
+                [extra and extra.headers for extra in extras] if extras else None,
                 microseconds_of(times),
                 target.value_type,
                 target.config.record_bytes_max,
@@ -272,15 +272,15 @@ class Producer(Closing):
                 now_us=self._backend.clock.time_us(),
                 record_bytes_max=target.config.record_bytes_max,
             )
-        if not any(each is not None and each.partition is not None for each in extras):
+        if not any(extra is not None and extra.partition is not None for extra in extras):
             return self._writing.encode_batch(target, data, None)
         partitions = partitions_of(data.column("key"), count)
         keyless = np.flatnonzero(partitions < 0)
         partitions[keyless] = (np.arange(len(keyless)) + self._turn) % count
         self._turn += len(keyless)
-        for row, each in enumerate(extras):
-            if each is not None and each.partition is not None:
-                partitions[row] = each.partition
+        for row, extra in enumerate(extras):
+            if extra is not None and extra.partition is not None:
+                partitions[row] = extra.partition
         return self._writing.encode_routed(target, Routed(*split(data, partitions)))
 
     def _fail(self, batch: ProducerBatch, error: LakebedError) -> None:

@@ -136,7 +136,7 @@ class ProducerBatch:
         if self.tickets[ticket : ticket + 1] == [ticket]:
             return ticket
         if self._rows is None:
-            self._rows = {each: row for row, each in enumerate(self.tickets)}
+            self._rows = {ticket: row for row, ticket in enumerate(self.tickets)}
         return self._rows[ticket]
 
     def settle(self, acks: Acks | None, error: LakebedError | None) -> None:

@@ -20,7 +20,7 @@ class Bounds(NamedTuple):
     bytes: int
 
 
-def checked_bounds(max_records: Any, max_bytes: Any) -> Bounds:
+def check_bounds(max_records: Any, max_bytes: Any) -> Bounds:
     """Check how much a read may give."""
     for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -122,7 +122,7 @@ class Table(abc.ABC):
         """
 
 
-def checked_where(where: object) -> None:
+def check_where(where: object) -> None:
     """Refuse what is not a predicate, and what Arrow cannot show or cannot evaluate safely."""
     if not isinstance(where, pc.Expression):
         raise InvalidArgumentError(
@@ -155,7 +155,7 @@ def _without_texts(where: pc.Expression) -> str:
     return re.sub(r'"(?:[^"\\]|\\.)*"', "", str(where))
 
 
-def checked_time(time: datetime | int | None) -> int:
+def check_time(time: datetime | int | None) -> int:
     """Return a time as microseconds since 1970, if that many there are."""
     time_us = microseconds(time)
     if not -(1 << 63) <= time_us < 1 << 63:
@@ -163,7 +163,7 @@ def checked_time(time: datetime | int | None) -> int:
     return time_us
 
 
-def checked_key(key: object) -> bytes:
+def check_key(key: object) -> bytes:
     """Return a key as it is stored: text as UTF-8."""
     try:
         if isinstance(key, str):

@@ -46,32 +46,33 @@ def command_of(
     chosen = str(ProducerName(name))
     _check_whole("number", number, limits.MARKER_NUMBER_MAX)
     _check_whole("keep_ms", keep_ms, limits.MARKER_KEPT_MS_MAX)
-    named = checked_transactions(transactions)
-    found = tuple(
-        (str(GroupName(group)), "", *place)
+    named = check_transactions(transactions)
+    groups = tuple(
+        (str(GroupName(group)), "", *partition)
         for group, wanted in sorted(_by_group(offsets).items())
-        for place in places(wanted)
+        for partition in places(wanted)
     )
-    return CommitTogether(chosen, number, time_us, keep_ms * 1000, named, found)
+    return CommitTogether(chosen, number, time_us, keep_ms * 1000, named, groups)
 
 
-def checked_transactions(given: Any) -> tuple[tuple[int, int], ...]:
+def check_transactions(transactions: Any) -> tuple[tuple[int, int], ...]:
     """Take what `prepare` gave, of each transaction, or refuse it."""
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
+    if isinstance(transactions, str | bytes | Mapping) or not isinstance(transactions, Sequence):
         raise InvalidArgumentError("transactions must be a list of results of prepare()")
-    if len(given) > limits.TOGETHER_MAX:
+    if len(transactions) > limits.TOGETHER_MAX:
         raise InvalidArgumentError(
             "there are too many transactions for one commit",
-            transactions=len(given),
+            transactions=len(transactions),
             transactions_max=limits.TOGETHER_MAX,
         )
-    named = tuple(tuple(each) if isinstance(each, tuple | list) else () for each in given)
-    for each in named:
-        if len(each) != 2 or any(type(part) is not int or part < 0 for part in each):
+    named = tuple(tuple(item) if isinstance(item, tuple | list) else () for item in transactions)
+    for identity in named:
+        if len(identity) != 2 or any(type(part) is not int or part < 0 for part in identity):
             raise InvalidArgumentError(
-                "a transaction must be (id, epoch), as prepare() returns it", got=repr(each)[:200]
+                "a transaction must be (id, epoch), as prepare() returns it",
+                got=repr(identity)[:200],
             )
-    return tuple((number, epoch) for number, epoch in named)
+    return tuple((producer_id, epoch) for producer_id, epoch in named)
 
 
 def outcome_of(written: Written) -> CommittedTogether:
@@ -85,7 +86,7 @@ def outcome_of(written: Written) -> CommittedTogether:
 def _by_group(offsets: Any) -> Mapping[str, Offsets]:
     if offsets is None:
         return {}
-    if not isinstance(offsets, Mapping) or not all(isinstance(each, str) for each in offsets):
+    if not isinstance(offsets, Mapping) or not all(isinstance(group, str) for group in offsets):
         raise InvalidArgumentError("offsets must be {group: offsets}", got=repr(offsets)[:200])
     return offsets
 

@@ -87,11 +87,11 @@ class Transaction(Closing):
         with self._guard:
             self._check_open()
             self._write_collected()
-            known = self._records.setdefault(topic, [])
-            if known and known[0].target.topic is not record.target.topic:
+            records = self._records.setdefault(topic, [])
+            if records and records[0].target.topic is not record.target.topic:
                 self._encode_collected(topic)
-                known = self._records.setdefault(topic, [])
-            known.append(record)
+                records = self._records.setdefault(topic, [])
+            records.append(record)
             self._collect(record.size + RECORD_BYTES)
 
     def _add_at_once(self, topic: str, record: Record) -> bool:
@@ -218,11 +218,13 @@ class Transaction(Closing):
             (group, member, topic, partition, offset)
             for (group, topic, partition), (member, offset) in sorted(self._offsets.items())
         )
-        parts = tuple(each.part for each in self._ready)
+        parts = tuple(prepared.part for prepared in self._ready)
         self._backend.admit()
         time_us = self._backend.clock.time_us()
         command = CommitTransaction(self.id, self.epoch, time_us, parts, offsets)
-        written: Written = self._writing.submit(command, [each.body for each in self._ready])
+        written: Written = self._writing.submit(
+            command, [prepared.body for prepared in self._ready]
+        )
         return written
 
     def abort(self) -> None:
@@ -314,7 +316,7 @@ class Transaction(Closing):
 
     def _check_written(self) -> None:
         """Raise what a write of this transaction was refused for, as soon as it is known."""
-        for future in [each for each in self._written if each.done()]:
+        for future in [future for future in self._written if future.done()]:
             future.result()  # one that was refused stays, so that the commit is refused too
             self._written.remove(future)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import lakebed
 from lakebed.cli.output import Meter
-from lakebed.client.address import meant_url
+from lakebed.client.address import url_of
 from lakebed.config import STORE_SCHEMES
 from lakebed.engine.log import EmbeddedLog
 from lakebed.errors import (
@@ -114,7 +114,7 @@ def open_log(folder: Target, *, make: bool = False, silent: bool) -> Iterator[la
         pass  # the log is in a store: this process takes it over
     elif isinstance(folder, str):
         lakebed.open(folder, lakebed.ClientConfig(retry_ms=_CONNECT_MS)).close()
-    elif not make or meant_url(folder):
+    elif not make or url_of(folder):
         check_log(folder)
     with Meter(silent=silent) as meter:
         log = lakebed.open(os.fspath(folder), progress=meter)
@@ -162,7 +162,7 @@ def check_log(folder: Path) -> None:
     except OSError as error:
         raise from_os_error(error, "looking for the log", folder) from error
     if not exists:
-        url = meant_url(folder)
+        url = url_of(folder)
         asked = f": did you mean {url}?" if url else ""
         raise NotALogError(f"there is no log in this folder{asked}", path=folder)
 

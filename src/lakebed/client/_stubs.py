@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakebed.api.arguments import checked_segments
+from lakebed.api.arguments import check_segments
 from lakebed.api.reads import microseconds
 from lakebed.operations.requests import as_list, topic_name, topic_name_or_none
 from lakebed.reports.access import EXPIRES_MS, DenialInfo, GrantInfo, RuleInfo, TokenInfo
@@ -351,7 +351,7 @@ class RemoteLogStub:
             "rewrite_segments",
             topic=topic_name(topic),
             partition=partition,
-            segments=checked_segments(segments),
+            segments=check_segments(segments),
             survivors=check_survivors(survivors),
         )
         return result

@@ -81,7 +81,7 @@ def _parse(url: str) -> Address:
     return Address(url, f"{scheme}://{host}:{port}", port, scheme == "grpc+tls")
 
 
-def meant_url(target: str | os.PathLike[str]) -> str:
+def url_of(target: str | os.PathLike[str]) -> str:
     """Return the URL that a path looks like which was perhaps meant to be one; else nothing."""
     match = _ADDRESS.fullmatch(os.fspath(target))
     return "" if match is None else f"{match[1] or 'lakebed'}://{match[2]}"
@@ -89,7 +89,7 @@ def meant_url(target: str | os.PathLike[str]) -> str:
 
 def check_no_address(target: str | os.PathLike[str]) -> None:
     """Refuse to make a folder whose name looks like the address of a server."""
-    url = meant_url(target)
+    url = url_of(target)
     if url and not Path(target).exists():
         raise NotALogError(
             f"there is no log in this folder: did you mean {url}?", path=os.fspath(target)

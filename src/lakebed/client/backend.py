@@ -63,7 +63,9 @@ class RemoteFetcher:
             None if said["empty"] else table,
             _places(said["following"]),
             _places(said["given"]),
-            None if allowed is None else frozenset(TopicPartition(*place) for place in allowed),
+            None
+            if allowed is None
+            else frozenset(TopicPartition(*partition) for partition in allowed),
             table if said["empty"] else None,
         )
 
@@ -128,7 +130,7 @@ class RemoteBackend:
 
     def fork_error(self) -> LakebedError:
         """Return the error of what a forked process tries."""
-        return self._connection.forked_error()
+        return self._connection.fork_error()
 
     def adopt(self, session: Forkable) -> None:
         """Call the `after_fork` of a producer or transaction in a forked process."""
@@ -164,7 +166,7 @@ class RemoteBackend:
 def _ticket(cursor: Cursor, request: FetchRequest) -> dict[str, Any]:
     return {
         "call": "fetch",
-        "places": [(*place, offset) for place, offset in cursor.positions.items()],
+        "places": [(*partition, offset) for partition, offset in cursor.positions.items()],
         "ids": cursor.ids,
         "turn": cursor.turn,
         "max_records": request.bounds.records,
@@ -179,8 +181,8 @@ def _move(cursor: Cursor, said: Mapping[str, Any]) -> None:
     """Bring a cursor to where the server says that it is."""
     for topic, topic_id in said["ids"].items():
         if cursor.ids.get(topic, topic_id) != topic_id:  # recreated: old offsets mean nothing
-            for place in [place for place in cursor.given if place.topic == topic]:
-                del cursor.given[place]
+            for partition in [key for key in cursor.given if key.topic == topic]:
+                del cursor.given[partition]
     cursor.ids = dict(said["ids"])
     cursor.turn = said["turn"]
     cursor.skipped_records += said["skipped"]

@@ -24,7 +24,7 @@ import pyarrow.flight as fl
 from lakebed.client.address import Address
 from lakebed.client.config import ClientConfig
 from lakebed.client.diagnosis import diagnosis
-from lakebed.client.route import Route
+from lakebed.client.route import OwnerRoute
 from lakebed.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -95,7 +95,7 @@ class Connection:
     ) -> None:
         self.url = url
         self.config = config = config.resolved()
-        self.route = Route(url)
+        self.route = OwnerRoute(url)
         self._options: dict[str, Any] = {"generic_options": list(_OPTIONS)}
         if self.route.tls:
             _check_pem(config)
@@ -131,9 +131,9 @@ class Connection:
     def check_process(self) -> None:
         """Raise `ClosedError` in a process that was forked from the one that opened the log."""
         if self.forked or _process.has_parents_grpc:
-            raise self.forked_error()
+            raise self.fork_error()
 
-    def forked_error(self) -> ClosedError:
+    def fork_error(self) -> ClosedError:
         """Return the error of everything that a forked process tries."""
         return ClosedError(
             "a served log cannot be used in a process that was forked while one was open: start"
@@ -177,8 +177,8 @@ class Connection:
         with self._guard:
             if self.closed:
                 raise ClosedError("the log is closed", url=self.url)
-            known = self._clients.get(address.location)
-            return fl.connect(address.location, **self._options) if known is None else known
+            client = self._clients.get(address.location)
+            return fl.connect(address.location, **self._options) if client is None else client
 
     def _check_hello(self, said: Any, address: Address) -> None:
         """Refuse a server of another protocol, or of another log than the first one serves."""
@@ -209,7 +209,7 @@ class Connection:
                 raise ProtocolError("a call has one reply", call=name, got=len(results))
             return unpack(memoryview(results[0].body))
 
-        return self.repeated(attempt, safe=operation.safe)
+        return self.repeat(attempt, safe=operation.safe)
 
     def _in_time(self, begun: float, wait_ms: int = 0, *, may_go_elsewhere: bool = False) -> Any:
         """Return the options of an attempt of a call: the one place that computes its deadline.
@@ -252,7 +252,7 @@ class Connection:
                 raise
             return unpack(memoryview(reply.body))
 
-        said = self.repeated(attempt, safe=True, seconds=seconds)
+        said = self.repeat(attempt, safe=True, seconds=seconds)
         self._check_hello(said, self.route.current)
         self._log_id = str(said.get("log", ""))
         return dict(said)
@@ -300,7 +300,7 @@ class Connection:
                 options = self._in_time(begun, wait_ms, may_go_elsewhere=True)
             return self.client.do_get(packed, options).read_all()
 
-        table = self.repeated(attempt, safe=True)
+        table = self.repeat(attempt, safe=True)
         metadata = dict(table.schema.metadata or {})
         said = metadata.pop(b"lakebed", None)
         return (
@@ -311,9 +311,9 @@ class Connection:
     def stream(self, ticket: dict[str, Any]) -> Any:
         """Begin the stream of batches that a ticket stands for."""
         packed = fl.Ticket(pack(ticket))
-        return self.repeated(lambda: self.client.do_get(packed, self.options), safe=True)
+        return self.repeat(lambda: self.client.do_get(packed, self.options), safe=True)
 
-    def repeated(
+    def repeat(
         self, attempt: Callable[[], Result], *, safe: bool, seconds: float | None = None
     ) -> Result:
         """Try until it succeeds, is refused, or has been tried for long enough."""

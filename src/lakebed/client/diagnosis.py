@@ -42,7 +42,7 @@ def diagnosis(url: str, port: int, config: ClientConfig) -> LakebedError | None:
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
         return None  # it hangs up, as a server does that is stopping
     except ssl.SSLError as error:
-        return _failed(error, url)
+        return _translate(error, url)
     except OSError:
         return None  # no server is there, or not now
 
@@ -109,7 +109,7 @@ def _wants_certificate(url: str) -> TlsError:
     )
 
 
-def _failed(error: ssl.SSLError, url: str) -> LakebedError:
+def _translate(error: ssl.SSLError, url: str) -> LakebedError:
     reason = str(error.reason or error)
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER_FAILURE" in reason:
         return TlsError("the server does not speak TLS: use lakebed://", url=url)

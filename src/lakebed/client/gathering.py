@@ -56,7 +56,7 @@ class GatheredRecords:
             refused, self._records = self._records, []
         _refuse([future for _, future in refused], error)
 
-    def crowded(self) -> bool:
+    def is_crowded(self) -> bool:
         """Whether there are more than the next batch can take."""
         return len(self._records) >= GATHERED_RECORDS_MAX
 

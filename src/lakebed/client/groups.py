@@ -38,7 +38,7 @@ class RemoteGroups:
     ) -> frozenset[TopicPartition]:
         """Report that a member lives and what it holds; return what it may hold."""
         allowed = self._call("heartbeat", group=group, member=member, held=sorted(held))
-        return frozenset(TopicPartition(*each) for each in allowed)
+        return frozenset(TopicPartition(*partition) for partition in allowed)
 
     def leave(self, group: str, member: str) -> None:
         """Let a member go."""
@@ -66,8 +66,8 @@ class RemoteGroups:
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """Return the committed offsets of a group."""
-        found = self._call("committed", group=str(GroupName(group)))
-        return {TopicPartition(topic, partition): offset for topic, partition, offset in found}
+        offsets = self._call("committed", group=str(GroupName(group)))
+        return {TopicPartition(topic, partition): offset for topic, partition, offset in offsets}
 
     # Looking after groups
 

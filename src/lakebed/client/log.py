@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from lakebed import limits
-from lakebed.api.arguments import checked_wait
+from lakebed.api.arguments import wait_seconds
 from lakebed.api.log import Log
-from lakebed.api.reads import checked_bounds
+from lakebed.api.reads import check_bounds
 from lakebed.api.together import CommittedTogether
 from lakebed.client._stubs import RemoteLogStub
 from lakebed.client.access import RemoteAccess
@@ -168,8 +168,8 @@ class RemoteLog(RemoteLogStub, Log):
         return done
 
     def _committed_number(self, name: str) -> int | None:
-        number: int | None = self._call("committed_number", name=name)
-        return number
+        committed: int | None = self._call("committed_number", name=name)
+        return committed
 
     # Reading
 
@@ -186,8 +186,8 @@ class RemoteLog(RemoteLogStub, Log):
     ) -> pa.Table:
         """Return records of a partition from `offset` on, as one table; empty at the end."""
         self._check_open()
-        seconds = checked_wait(wait_ms)
-        bounds = checked_bounds(max_records, max_bytes)
+        seconds = wait_seconds(wait_ms)
+        bounds = check_bounds(max_records, max_bytes)
         return self._reading.read(topic, partition, offset, bounds, columns, seconds)
 
     def table(self, name: str) -> RemoteTable:

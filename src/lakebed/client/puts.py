@@ -210,20 +210,22 @@ class ProducerStream:
             self._flying[self._number] = item
             return self._writer, self._number, item
 
-    def _send(self, writer: Any, number: int, item: Item) -> None:
+    def _send(self, writer: Any, message_id: int, item: Item) -> None:
         item.sent = True
         item.sent_at = time.monotonic()
         if item.sequences is None:
             runs: list[Any] = list(item.runs)
         else:
-            runs = [(*run, at) for run, at in zip(item.runs, item.sequences, strict=True)]
+            runs = [
+                (*run, sequence) for run, sequence in zip(item.runs, item.sequences, strict=True)
+            ]
         try:
-            message = pack([number, self._kind, *self._identity(), *self._head, runs])
+            message = pack([message_id, self._kind, *self._identity(), *self._head, runs])
             writer.write_with_metadata(item.batch, message)
         except LakebedError as error:  # no identity could be had
             item.sent = False
             with self._guard:
-                self._flying.pop(number, None)
+                self._flying.pop(message_id, None)
                 self._gap = self._numbered  # its numbers are free again
             item.give_up(error, self._connection.url)
         except (pa.ArrowException, OSError):
@@ -299,8 +301,8 @@ class ProducerStream:
             with self._guard:
                 self._writer = writer
                 again = list(self._flying.items())
-            for number, item in again:
-                self._send(writer, number, item)
+            for message_id, item in again:
+                self._send(writer, message_id, item)
         return writer, reader
 
     def _read(self, reader: Any, generation: int) -> None:
@@ -312,8 +314,8 @@ class ProducerStream:
             acks = unpack(memoryview(buffer))
             self._over_quota = None
             try:
-                for number, answer in acks:
-                    self._answer(number, answer)
+                for message_id, answer in acks:
+                    self._answer(message_id, answer)
             except (TypeError, ValueError) as error:
                 raise ProtocolError("an acknowledgement must be [number, runs]") from error
             self._number_anew()
@@ -331,14 +333,14 @@ class ProducerStream:
             writer.close()
         raise ServerUnavailableError("the server ended the stream")
 
-    def _answer(self, number: int, answer: Any) -> None:
-        if number == 0:  # about the stream: the server is stopping
+    def _answer(self, message_id: int, answer: Any) -> None:
+        if message_id == 0:  # about the stream: the server is stopping
             self._hang_up()
             return
         if isinstance(answer, LakebedError) and self._may_pass(answer):
             raise answer  # what is under way stays so, and is sent to another server
         with self._guard:
-            item = self._flying.pop(number, None)
+            item = self._flying.pop(message_id, None)
             if item is None:
                 return
             item.sent = False

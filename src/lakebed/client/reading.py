@@ -97,7 +97,7 @@ class RemoteReading:
                         "offset": offset,
                         "max_records": bounds.records,
                         "max_bytes": bounds.bytes,
-                        "columns": listed(columns),
+                        "columns": as_list(columns),
                         "wait_ms": wait_ms,
                         "waiter": name,
                     }
@@ -113,7 +113,10 @@ class RemoteReading:
         check_named(name)
         info = self._connection.call("describe_topic", name=name)
         topic = Topic(info.id, info.name, len(info.partitions), (), (), info.created_us)
-        return topic, {each.partition: (each.earliest, each.end) for each in info.partitions}
+        return topic, {
+            partition.partition: (partition.earliest, partition.end)
+            for partition in info.partitions
+        }
 
     def topic(self, name: str) -> Topic:
         """Find a topic, or raise `TopicNotFoundError`."""
@@ -121,23 +124,23 @@ class RemoteReading:
 
     def ids(self, names: Collection[str]) -> dict[str, int]:
         """Return the id of each of these topics that exists."""
-        found: dict[str, int] = {}
+        topic_ids: dict[str, int] = {}
         for name in names:
             with contextlib.suppress(LakebedError):
-                found[name] = self.topic(name).id
-        return found
+                topic_ids[name] = self.topic(name).id
+        return topic_ids
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """Return earliest offset and end of each partition."""
         return {
-            number: (low, end)
-            for number, (low, end) in self._connection.call("offsets", topic=topic).items()
+            partition: (low, end)
+            for partition, (low, end) in self._connection.call("offsets", topic=topic).items()
         }
 
     def empty(self, topics: Sequence[str], columns: Sequence[str] | None) -> pa.Table:
         """Return a table without records in the columns of the first of the topics that exists."""
-        known = self._connection.call("topics")
-        left = [name for name in topics if name in known] or list(topics)
+        existing = self._connection.call("topics")
+        left = [name for name in topics if name in existing] or list(topics)
         table, _ = self._connection.get(
             {
                 "call": "read",
@@ -162,8 +165,8 @@ def check_named(topic: object) -> None:
         raise no_topic(topic)
 
 
-def listed(given: Any) -> Any:
+def as_list(columns: Any) -> Any:
     """Return a list as it travels; the server says what is wrong with anything else."""
-    if isinstance(given, Collection) and not isinstance(given, str | bytes | Mapping):
-        return list(given)
-    return given
+    if isinstance(columns, Collection) and not isinstance(columns, str | bytes | Mapping):
+        return list(columns)
+    return columns

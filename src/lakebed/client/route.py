@@ -15,7 +15,7 @@ from lakebed.errors import InvalidArgumentError, NotOwnerError
 from lakebed.host.forks import watch_forks
 
 
-class Route:
+class OwnerRoute:
     """The addresses of a log's servers, and the one in use. Any thread."""
 
     def __init__(self, url: str) -> None:
@@ -70,8 +70,8 @@ class Route:
     def _next(self, address: Address) -> Address:
         if address not in self._addresses:
             return self._addresses[0]
-        place = self._addresses.index(address) + 1
-        return self._addresses[place % len(self._addresses)]
+        following = self._addresses.index(address) + 1
+        return self._addresses[following % len(self._addresses)]
 
     def _owner(self, error: NotOwnerError) -> Address | None:
         """Return the address that an error names, as this client may use it."""
@@ -79,5 +79,5 @@ class Route:
             (owner,) = parse_addresses(str(error.facts.get("address", "")))
         except (InvalidArgumentError, ValueError):
             return None
-        known = (address for address in self._addresses if address.location == owner.location)
-        return next(known, owner if owner.tls == self.tls and owner.port else None)
+        addresses = (address for address in self._addresses if address.location == owner.location)
+        return next(addresses, owner if owner.tls == self.tls and owner.port else None)

@@ -13,12 +13,12 @@ from lakebed.api.table import (
     Points,
     Table,
     by_position,
-    checked_key,
-    checked_time,
-    checked_where,
+    check_key,
+    check_time,
+    check_where,
 )
 from lakebed.client.connection import Connection
-from lakebed.client.reading import check_named, listed
+from lakebed.client.reading import as_list, check_named
 from lakebed.errors import ClosedError, InvalidArgumentError
 from lakebed.reports.topics import ScanPlan
 from lakebed.topic.times import python_rows
@@ -62,9 +62,9 @@ class RemoteTable(Table):
                 "call": "scan",
                 "topic": self.name,
                 "id": self._id,
-                "columns": listed(columns),
-                "where": _packed(where),
-                "partitions": listed(partitions),
+                "columns": as_list(columns),
+                "where": _pack(where),
+                "partitions": as_list(partitions),
                 "start": _points(start),
                 "until": _points(until),
             }
@@ -88,32 +88,32 @@ class RemoteTable(Table):
         until: Points | None = None,
     ) -> ScanPlan:
         """Return which files hold the records of a range, and what of it is in no file yet."""
-        found: ScanPlan = self._connection.call(
+        plan: ScanPlan = self._connection.call(
             "plan",
             topic=self.name,
             id=self._id,
-            partitions=listed(partitions),
+            partitions=as_list(partitions),
             start=_points(start),
             until=_points(until),
         )
-        return found
+        return plan
 
     def get(self, key: bytes | str, default: Any = None) -> Any:
         """Return the current value of a key: bytes of a raw topic, a dictionary of a typed one."""
-        found = self.record(key)
-        value = None if found is None else found["value"]
+        record = self.record(key)
+        value = None if record is None else record["value"]
         return default if value is None else value
 
     def record(self, key: bytes | str) -> dict[str, Any] | None:
         """Return the latest record of a key with all its columns, also if it is a tombstone."""
         table, _ = self._connection.get(
-            {"call": "record", "topic": self.name, "id": self._id, "key": checked_key(key)}
+            {"call": "record", "topic": self.name, "id": self._id, "key": check_key(key)}
         )
         return python_rows(table)[0] if table.num_rows else None
 
     def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the current record of each key, in the order of partitions and offsets."""
-        ticket = {"call": "latest", "topic": self.name, "id": self._id, "columns": listed(columns)}
+        ticket = {"call": "latest", "topic": self.name, "id": self._id, "columns": as_list(columns)}
         return self._connection.get(ticket)[0]
 
     def as_of(
@@ -129,9 +129,9 @@ class RemoteTable(Table):
             "topic": self.name,
             "id": self._id,
             "offset": _points(offset),
-            "time": None if time is None else checked_time(time),
-            "columns": listed(columns),
-            "where": _packed(where),
+            "time": None if time is None else check_time(time),
+            "columns": as_list(columns),
+            "where": _pack(where),
         }
         return self._connection.get(ticket)[0]
 
@@ -147,15 +147,15 @@ class RemoteTable(Table):
         return StaticTable.from_metadata(info.metadata)
 
 
-def _points(given: Points | None) -> Any:
-    return dict(given) if isinstance(given, Mapping) else given
+def _points(points: Points | None) -> Any:
+    return dict(points) if isinstance(points, Mapping) else points
 
 
-def _packed(where: pc.Expression | None) -> Any:
+def _pack(where: pc.Expression | None) -> Any:
     """Return a predicate as the tree that a server takes."""
     if where is None:
         return None
-    checked_where(where)
+    check_where(where)
     try:
         return pack_predicate(where)
     except pa.ArrowException as error:

@@ -29,12 +29,12 @@ class RemoteTopics:
         """
         if not isinstance(name, str):
             raise no_topic(name)
-        return self.known(name) or self.look(name)
+        return self.find(name) or self.look(name)
 
-    def known(self, name: str) -> Topic | None:
+    def find(self, name: str) -> Topic | None:
         """Return a topic that was looked up before."""
-        number = self._names.get(name)
-        return None if number is None else self._topics.get(number)
+        topic_id = self._names.get(name)
+        return None if topic_id is None else self._topics.get(topic_id)
 
     def forget(self, name: str) -> None:
         """Ask the server about a topic before the next record goes to it."""
@@ -43,31 +43,31 @@ class RemoteTopics:
     def look(self, name: str) -> Topic:
         """Ask the server about a topic."""
         try:
-            given = self._connection.call("topic", name=name)
+            description = self._connection.call("topic", name=name)
         except TopicNotFoundError:
             self._names.pop(name, None)
             raise
-        number, known, partitions, schemas, config, created_us = given
-        topic = Topic(number, known, partitions, schemas, config, created_us)
-        before = self._topics.get(number)
-        self._names[known] = number
+        topic_id, current_name, partitions, schemas, config, created_us = description
+        topic = Topic(topic_id, current_name, partitions, schemas, config, created_us)
+        before = self._topics.get(topic_id)
+        self._names[current_name] = topic_id
         if before == topic:
             return before  # targets are told apart by their topic
-        self._topics[number] = topic
+        self._topics[topic_id] = topic
         return topic
 
-    def changed(self, name: str) -> bool:
+    def has_changed(self, name: str) -> bool:
         """Ask again about a topic; return whether it is another one than it was."""
-        before = self.known(name)
+        before = self.find(name)
         return self.look(name) is not before
 
-    def topic(self, number: int) -> Topic | None:
+    def topic(self, topic_id: int) -> Topic | None:
         """Return a topic that was looked up before, by its id."""
-        return self._topics.get(number)
+        return self._topics.get(topic_id)
 
-    def looked_up(self, number: int) -> Topic:
+    def look_up(self, topic_id: int) -> Topic:
         """Return a topic that a record was encoded for, by its id."""
-        return self._topics[number]
+        return self._topics[topic_id]
 
     def schema(self, topic: Topic, version: int) -> pa.Schema:
         """Return the storage schema of a topic's schema version; 0 for a raw topic."""

@@ -139,15 +139,15 @@ class RemoteWriting(LogWriter):
         try:
             return attempt()
         except STALE_TOPIC_ERRORS:
-            if not isinstance(topic, str) or not self._topics.changed(topic):
+            if not isinstance(topic, str) or not self._topics.has_changed(topic):
                 raise
             return attempt()
 
     def doubt(self, topic: str | int, error: LakebedError | None) -> None:
         """Look at a topic again before the next record, if a refusal may come from a change."""
         if isinstance(error, STALE_TOPIC_ERRORS):
-            known = self._topics.topic(topic) if isinstance(topic, int) else None
-            self._topics.forget(str(topic) if known is None else known.name)
+            topic_state = self._topics.topic(topic) if isinstance(topic, int) else None
+            self._topics.forget(str(topic) if topic_state is None else topic_state.name)
 
     def _doubting(self, topic: str | int, item: Item) -> Item:
         """Have a topic doubted before whoever waits for a batch is told that it was refused."""
@@ -196,12 +196,12 @@ class RemoteWriting(LogWriter):
         check = super().record
         return self.fresh(topic, lambda: check(topic, value, key, headers, partition, timestamp))
 
-    def record_at_once(self, topic: str, *given: Any) -> Record | None:
+    def record_at_once(self, topic: str, *arguments: Any) -> Record | None:
         """Check a record without a call to the server; None if that is needed, or it is refused."""
-        if not isinstance(topic, str) or self._topics.known(topic) is None:
+        if not isinstance(topic, str) or self._topics.find(topic) is None:
             return None
         with contextlib.suppress(LakebedError):
-            return super().record(topic, *given)
+            return super().record(topic, *arguments)
         return None
 
     def append(self, record: Record) -> Ack:
@@ -220,9 +220,9 @@ class RemoteWriting(LogWriter):
         """Append one record; the future is told its place."""
         lane = self._own_lane(record.target)
         gathered = self._gathering_lanes[self._own_key(record.target)]
-        if gathered.crowded() and not in_callback():  # there, waiting would make no room
+        if gathered.is_crowded() and not in_callback():  # there, waiting would make no room
             lane.pump()
-            lane.wait_while(gathered.crowded)
+            lane.wait_while(gathered.is_crowded)
         gathered.add(record, future)
         lane.pump()
         lane.refuse_late()
@@ -387,7 +387,7 @@ class RemoteWriting(LogWriter):
                 lane = self._lanes.get(key)
                 if lane is None:
                     self._watch()
-                    topic = self._topics.looked_up(part.topic)
+                    topic = self._topics.look_up(part.topic)
                     lane = self._lanes[key] = ProducerStream(
                         connection=self._connection,
                         topic=topic.name,

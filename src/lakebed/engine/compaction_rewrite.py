@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.api.arguments import checked_segments
+from lakebed.api.arguments import check_segments
 from lakebed.config import TopicConfig
 from lakebed.engine.checkpoint import Checkpointer
 from lakebed.engine.compaction import checked_compaction, holds_of
@@ -79,7 +79,7 @@ class CompactionRewrite:
             topic = self._core.topic(key[0])
             if topic is None:
                 raise _stale(key, "the topic is gone")
-            return self._rewrite(topic, key, checked_segments(segments), survivors)
+            return self._rewrite(topic, key, check_segments(segments), survivors)
 
     def _rewrite(
         self, topic: Topic, key: Key, segments: tuple[int, ...], packed: bytes

@@ -10,9 +10,9 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lakebed import limits
-from lakebed.api.arguments import checked_wait
+from lakebed.api.arguments import wait_seconds
 from lakebed.api.log import Log
-from lakebed.api.reads import Bounds, checked_bounds, microseconds
+from lakebed.api.reads import Bounds, check_bounds, microseconds
 from lakebed.api.together import CommittedTogether, outcome_of
 from lakebed.config import LogConfig, TopicConfig
 from lakebed.engine.access import Access
@@ -181,8 +181,8 @@ class EmbeddedLog(Log):
     ) -> pa.Table:
         """Return records of a partition from `offset` on, as one table; empty at the end."""
         self._check_open()
-        seconds = checked_wait(wait_ms)
-        bounds = checked_bounds(max_records, max_bytes)
+        seconds = wait_seconds(wait_ms)
+        bounds = check_bounds(max_records, max_bytes)
         table, wanted = self._read_now(topic, partition, offset, bounds, columns)
         if table.num_rows or seconds == 0 or not self.parts.reading.wait(wanted, seconds):
             return table

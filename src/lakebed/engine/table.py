@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lakebed.api.lookup import no_topic
 from lakebed.api.reads import COLUMNS, Bounds, out_of_range
-from lakebed.api.table import Points, Table, by_position, checked_key, checked_time, checked_where
+from lakebed.api.table import Points, Table, by_position, check_key, check_time, check_where
 from lakebed.engine.core import Core
 from lakebed.engine.plan import plan
 from lakebed.engine.reading import Reading
@@ -158,7 +158,7 @@ class EmbeddedTable(Table):
         if offset is not None:
             until = self._checked_ends(topic, now, _points("offset", offset, self._reading, topic))
         else:
-            time_us = checked_time(time)
+            time_us = check_time(time)
             wanted = _by_then(wanted, time_us)
             self._check_time(topic, now, time_us)
         extents = [ScanExtent(number, found.low, until[number]) for number, found in now.items()]
@@ -222,7 +222,7 @@ class EmbeddedTable(Table):
         return Selection(names, where, _needed(self._reading.empty(topic, None), where))
 
     def _find(self, key: bytes | str, columns: Sequence[str]) -> pa.RecordBatch | None:
-        checked = checked_key(key)
+        checked = check_key(key)
         while True:
             topic = self._topic()
             found = self._lookup.find(topic, checked, columns)
@@ -307,7 +307,7 @@ def _names(columns: Sequence[str] | None) -> tuple[str, ...]:
 
 def _needed(empty: pa.Table, where: pc.Expression) -> tuple[str, ...]:
     """Check a predicate, and return the columns it looks at: without them it has no meaning."""
-    checked_where(where)
+    check_where(where)
     trouble = _trouble(empty, where) or by_position(where)
     if trouble is not None:
         raise InvalidArgumentError(

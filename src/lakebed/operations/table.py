@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from lakebed.api.arguments import checked_segments
+from lakebed.api.arguments import check_segments
 from lakebed.api.reads import microseconds
 from lakebed.api.together import CommittedTogether
 from lakebed.operations.description import Operation, Owner, Pace, Parameter, Route, Size
@@ -346,7 +346,7 @@ _ROWS: Final = (
         ADMIN,
         {
             **SEGMENT,
-            "segments": Parameter((tuple,), checked_segments),
+            "segments": Parameter((tuple,), check_segments),
             "survivors": Parameter((bytes,), check_survivors),
         },
         RewriteReport,

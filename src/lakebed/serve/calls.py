@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakebed import limits
 from lakebed.api.lookup import no_topic
-from lakebed.api.together import checked_transactions
+from lakebed.api.together import check_transactions
 from lakebed.errors import (
     FencedError,
     InvalidArgumentError,
@@ -171,7 +171,7 @@ def _commit_together(session: Session, request: Any) -> Any:
         request["number"],
         log.parts.core.clock.time_us(),
         request["keep_ms"] * 1000,
-        checked_transactions(request["transactions"]),
+        check_transactions(request["transactions"]),
         _committed_offsets(request),
     )
     return log._commit_together(command)

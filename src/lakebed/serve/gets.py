@@ -33,10 +33,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed import limits
-from lakebed.api.arguments import checked_wait
+from lakebed.api.arguments import wait_seconds
 from lakebed.api.cursor import Cursor, Fetched
 from lakebed.api.lookup import no_topic
-from lakebed.api.reads import COLUMNS, Bounds, checked_bounds
+from lakebed.api.reads import COLUMNS, Bounds, check_bounds
 from lakebed.engine.fetching import fetch, wanted_next
 from lakebed.errors import InvalidArgumentError, ProtocolError, SchemaChangeError
 from lakebed.operations.routes import STREAMS
@@ -157,7 +157,7 @@ class Ticket:
 
     def bounds(self) -> Bounds:
         """Return how much an answer may hold: what was requested, within the server's limits."""
-        asked = checked_bounds(self.given.get("max_records"), self.given.get("max_bytes"))
+        asked = check_bounds(self.given.get("max_records"), self.given.get("max_bytes"))
         return Bounds(
             min(asked.records, limits.READ_RECORDS_MAX), min(asked.bytes, limits.READ_BYTES_MAX)
         )
@@ -231,7 +231,7 @@ class Gets:
         return _with(table, {"following": next(iter(wanted.values()))})
 
     def _wait_seconds(self, ticket: Ticket) -> float:
-        seconds = checked_wait(ticket.given.get("wait_ms", 0))
+        seconds = wait_seconds(ticket.given.get("wait_ms", 0))
         most = WAIT_MS_MAX / 1000
         return most if seconds is None else min(seconds, most)
 
