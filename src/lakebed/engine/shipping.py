@@ -28,7 +28,7 @@ from lakebed import limits
 from lakebed.chain.checkpoint import write_checkpoint
 from lakebed.chain.driver import Driver
 from lakebed.chain.lease import Hold
-from lakebed.chain.owner import Owner
+from lakebed.chain.owner import ChainOwner
 from lakebed.chain.slot import Encoded, SlotEntry
 from lakebed.config import AckMode, LogConfig
 from lakebed.engine.core import Core
@@ -78,7 +78,7 @@ class Shipping:
         self,
         *,
         driver: Driver,
-        owner: Owner,
+        owner: ChainOwner,
         hold: Hold,
         wal: Wal,
         core: Core,
@@ -238,7 +238,7 @@ class Shipping:
         index = self._core.state.numbers["applied"]
         sample = _Sample(index, used["records"], used["wal_bytes"], clock.monotonic())
         self._samples.append(sample)
-        if self._unshipped_bytes(sample) >= SLOT_BYTES_MAX:
+        if self._count_unshipped_bytes(sample) >= SLOT_BYTES_MAX:
             self._wake.set()
 
     # The barrier
@@ -425,7 +425,7 @@ class Shipping:
             diverged_entries=self._diverged_entries,
         )
 
-    def _unshipped_bytes(self, sample: _Sample) -> int:
+    def _count_unshipped_bytes(self, sample: _Sample) -> int:
         shipped = self.shipped_index
         while self._samples and self._samples[0].entry <= shipped:
             self._base = self._samples.popleft()
