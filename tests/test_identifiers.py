@@ -13,7 +13,22 @@ from tests.documents.pages import ROOT
 
 SOURCE: Final = ROOT / "src" / "lakebed"
 
-CLEAN: Final = ("aio", "bridge", "cli", "config", "demo", "kafka", "reports", "spark")
+CLEAN: Final = (
+    *(
+        "aio",
+        "api",
+        "bridge",
+        "chain",
+        "cli",
+        "client",
+        "config",
+        "demo",
+        "engine",
+        "kafka",
+        "lake",
+    ),
+    *("reports", "spark", "topic", "wal"),
+)
 """Packages that are held to the rules; those that are missing have not been renamed yet."""
 
 VAGUE: Final = frozenset(["each", "number", "found", "given", "known", "place", "at"])
@@ -38,8 +53,23 @@ PUBLIC: Final = {
     "aio/consumer.py:given": {"given"},
     "aio/log.py:commit_together": {"number"},
     "aio/remote_consumer.py:given": {"given"},
+    "api/backend.py:committed": {"committed"},
+    "api/consumer.py:given": {"given"},
+    "api/derived.py:commit": {"number"},
+    "api/derived_change.py:check_change": {"number"},
+    "api/log.py:commit_together": {"number"},
+    "api/log.py:committed": {"committed"},
+    "api/log.py:committed_number": {"committed_number"},
+    "api/log.py:_committed_number": {"_committed_number"},
+    "api/parts.py:commit": {"number"},
+    "api/together.py:command_of": {"number"},
+    "client/config.py:resolved": {"resolved"},
+    "client/groups.py:committed": {"committed"},
+    "client/log.py:_committed_number": {"_committed_number"},
     "config/topic.py:changed": {"changed"},
     "config/topic.py:stored_config": {"stored_config"},
+    "engine/groups.py:committed": {"committed"},
+    "engine/log.py:_committed_number": {"_committed_number"},
     "spark/tables/appending.py:append": {"number"},
     "spark/tables/merging.py:merge": {"number"},
 }

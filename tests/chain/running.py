@@ -10,7 +10,7 @@ from crc32c import crc32c
 from lakebed.chain.calls import Procedure
 from lakebed.chain.checkpoint import read_snapshot
 from lakebed.chain.driver import Driver
-from lakebed.chain.owner import Owner, create_base, take_over
+from lakebed.chain.owner import ChainOwner, create_base, take_over
 from lakebed.chain.records import Base
 from lakebed.chain.slot import Encoded, Slot, SlotEntry, payloads
 from lakebed.chain.walk import Walker
@@ -57,14 +57,14 @@ class Bench:
         self.run(walker.load())
         return walker, reader
 
-    def own(self, nonce: int) -> Owner:
+    def own(self, nonce: int) -> ChainOwner:
         """Take the log over."""
         walker, _ = self.walker()
         owner = self.run(take_over(walker, nonce.to_bytes(16, "big")))
         assert owner is not None
         return owner
 
-    def write(self, owner: Owner, *texts: bytes) -> Encoded:
+    def write(self, owner: ChainOwner, *texts: bytes) -> Encoded:
         """Write one slot."""
         encoded = owner.encode([(entry(text, owner.term), [text]) for text in texts])
         self.run(owner.write(encoded))

@@ -23,7 +23,7 @@ from crc32c import crc32c
 
 from lakebed.chain.calls import Call, Delete, Get, Pause, Procedure, Put, PutAll, PutIf, PutNew
 from lakebed.chain.checkpoint import read_snapshot, write_checkpoint
-from lakebed.chain.owner import Owner, create_base, removable, take_over
+from lakebed.chain.owner import ChainOwner, create_base, removable, take_over
 from lakebed.chain.records import BASE, Base, decode_base
 from lakebed.chain.slot import Slot, SlotEntry, decode_slot, payloads, slot_name
 from lakebed.chain.walk import Walker
@@ -220,7 +220,7 @@ class Process:
             else:
                 yield Pause(1)
 
-    def _write(self, owner: Owner) -> Procedure[None]:
+    def _write(self, owner: ChainOwner) -> Procedure[None]:
         world = self.world
         world.written += 1
         entry = world.written
@@ -234,7 +234,7 @@ class Process:
         world.slot_of[entry] = encoded.slot.number
         world.check_prefix(self.applied)
 
-    def _check_owner(self, owner: Owner) -> None:
+    def _check_owner(self, owner: ChainOwner) -> None:
         """An owner has every entry that was acknowledged in a slot before its fence."""
         world = self.world
         world.takeovers += 1

@@ -123,7 +123,7 @@ def test_a_checkpoint_that_cannot_stage_a_transaction_leaves_no_segments(tmp_pat
     transaction._collect(1 << 30)
     write = log.parts.staging.write
 
-    def full(number: int, bodies: Any) -> Any:
+    def full(file_id: int, bodies: Any) -> Any:
         raise from_os_error(OSError(errno.ENOSPC, "full"), "staging", tmp_path)
 
     log.parts.staging.write = full  # type: ignore[method-assign]

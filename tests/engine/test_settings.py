@@ -543,9 +543,9 @@ def test_an_entry_that_flushes_nothing_does_not_use_up_the_budget_for_good() -> 
     log.delete_topic("t")
     log.checkpoint()
     inner(log).parts.writing.submit(Write(0, (encoded.part,)), (encoded.body,))
-    assert inner(log).parts.budget.used() > 1
+    assert inner(log).parts.budget.share_used() > 1
     log.checkpoint()
-    assert inner(log).parts.budget.used() < 1
+    assert inner(log).parts.budget.share_used() < 1
 
 
 def test_settings_are_taken_as_they_are_shown(tmp_path: Path) -> None:

@@ -136,15 +136,15 @@ def _held(server: Server, call: Any) -> list[int]:
     """Return the sizes of what was held for a call."""
     sizes: list[int] = []
     quotas = _quotas(server)
-    held = quotas.held
+    held = quotas.hold
 
     def noting(principal: Any, nbytes: int, wait_seconds: float = 0.0) -> Any:
         sizes.append(nbytes)
         return held(principal, nbytes, wait_seconds)
 
-    quotas.held = noting
+    quotas.hold = noting
     try:
         call()
     finally:
-        quotas.held = held
+        quotas.hold = held
     return sizes

@@ -17,7 +17,7 @@ from lakebed.client.config import ClientConfig
 from lakebed.engine.audit import AUDIT_TOPIC
 from lakebed.errors import AccessDeniedError, InvalidArgumentError, InvalidNameError
 from lakebed.serve.guard import Action, Guard, Need, Principal
-from lakebed.serve.logs import mask_tokens, masked
+from lakebed.serve.logs import mask, mask_tokens
 from lakebed.serve.server import Server
 from lakebed.types import GroupName, PrincipalName, ProducerName, RoleName, TopicName
 from tests.engine.support import rows
@@ -168,6 +168,6 @@ def test_a_token_is_no_name(kind: Callable[[str], str]) -> None:
 def test_what_is_masked() -> None:
     assert mask_tokens(f"topic={TOKEN} x") == "topic=lkb_*** x"
     assert mask_tokens("topic=lkb_orders") == "topic=lkb_orders"
-    assert masked(f"a {JWT} b") == mask_tokens(f"a {JWT} b") == "a eyJ*** b"
+    assert mask(f"a {JWT} b") == mask_tokens(f"a {JWT} b") == "a eyJ*** b"
     assert mask_tokens(f"'{JWT[:45]}") == "'eyJ***"
     assert os.sep not in mask_tokens(TOKEN)

@@ -14,7 +14,7 @@ import lakebed
 from lakebed import Log, ServeConfig
 from lakebed.client.config import ClientConfig
 from lakebed.errors import InvalidArgumentError, UnauthenticatedError
-from lakebed.serve.certificates import CertificateNames, certified_name, form_of
+from lakebed.serve.certificates import CertificateNames, form_of, name_of_certificate
 from lakebed.serve.server import Server
 from tests.serve.certificates import Authority
 from tests.serve.over_http import Served
@@ -102,7 +102,7 @@ def test_the_form_of_a_text_tells_its_kind(text: str, form: str) -> None:
     [("URI", "admin"), ("email", "admin"), ("DNS", "a@b"), ("IP Address", "10.0.0.1"), ("x", "y")],
 )
 def test_http_refuses_a_text_whose_form_belies_its_kind(kind: str, text: str) -> None:
-    name = certified_name({"subjectAltName": ((kind, text),)})
+    name = name_of_certificate({"subjectAltName": ((kind, text),)})
     for config in (ServeConfig(), ServeConfig(tls_principal="uri", tls_principal_rules="DEFAULT")):
         with pytest.raises(UnauthenticatedError):
             CertificateNames(config).principal(name)

@@ -25,7 +25,7 @@ class Told:
         self.received: dict[str, int] = {}
         self.closed: list[str] = []
 
-    def seen(self) -> list[Seen]:
+    def look(self) -> list[Seen]:
         """Return what the test says."""
         return [Seen(peer, 3, size) for peer, size in self.received.items()]
 
@@ -61,7 +61,7 @@ class Watched:
 def test_a_connection_is_known_once_a_call_of_it_was_authenticated() -> None:
     watched = Watched(flight_unauthenticated_bytes_max=MIB)
     assert watched.look(a=MIB, b=MIB) == []
-    watched.connections.heard("a")
+    watched.connections.note_heard("a")
     assert watched.look(a=2 * MIB, b=MIB + 1) == ["b"]
     watched.now = 1000.0
     assert watched.look(c=1) == []
@@ -79,11 +79,11 @@ def test_a_log_without_tokens_gives_every_connection_the_same_room() -> None:
 def test_a_known_connection_may_send_what_its_streams_may() -> None:
     """Beyond what has reached the server; each stream may have a message under way."""
     watched = Watched()
-    watched.connections.heard("a")
+    watched.connections.note_heard("a")
     assert watched.look(a=1000) == []
     with watched.connections.stream("a"), watched.connections.stream("a"):
         assert watched.look(a=300 * MIB) == []
-        watched.connections.heard("a")
+        watched.connections.note_heard("a")
         assert watched.look(a=301 * MIB) == []
     assert watched.look(a=301 * MIB + 144 * MIB) == []
     assert watched.look(a=301 * MIB + 145 * MIB) == ["a"]
@@ -105,7 +105,7 @@ def test_the_newest_connections_beyond_a_limit_go_and_unknown_ones_first() -> No
     assert watched.look(**dict.fromkeys(peers, 1)) == []
     watched.now = 1.0
     newest = "ipv4:10.0.0.1:99"
-    watched.connections.heard(newest)
+    watched.connections.note_heard(newest)
     assert watched.look(**{newest: 1}) == ["ipv4:10.0.0.1:11"]
     watched.now = 2.0
     assert watched.look(**{"ipv4:10.0.0.77:1": 1}) == ["ipv4:10.0.0.77:1"]
@@ -166,20 +166,20 @@ def test_the_connections_of_a_port_are_seen_with_the_bytes_that_came() -> None:
         accepted = _accepted(family, host)
         with accepted as (port, client, server), contextlib.closing(Sockets(port)) as sockets:
             client.sendall(bytes(5000))
-            until(lambda: sockets.seen()[0].received == 5000)  # it is called here
-            (seen,) = sockets.seen()
+            until(lambda: sockets.look()[0].received == 5000)  # it is called here
+            (seen,) = sockets.look()
             assert host_of(seen.peer) == peer
             assert seen.fd == server.fileno()
             assert sockets.shut_down(seen)
             assert client.recv(1) == b""
             server.close()
-            assert sockets.seen() == []
+            assert sockets.look() == []
 
 
 def test_a_descriptor_of_another_connection_is_left_alone() -> None:
     accepted = _accepted(socket.AF_INET, "127.0.0.1")
     with accepted as (port, client, server), contextlib.closing(Sockets(port)) as sockets:
-        (seen,) = sockets.seen()
+        (seen,) = sockets.look()
         assert not sockets.shut_down(seen._replace(peer="ipv4:127.0.0.1:1"))
         assert not sockets.shut_down(seen._replace(fd=99_999))
         server.sendall(b"still there")
@@ -193,9 +193,9 @@ def test_a_descriptor_that_is_used_again_has_its_new_peer() -> None:
             for _ in range(3):
                 client = stack.enter_context(socket.create_connection(address))
                 with listening.accept()[0]:
-                    (seen,) = sockets.seen()
+                    (seen,) = sockets.look()
                     assert seen.peer == f"ipv4:127.0.0.1:{client.getsockname()[1]}"
-                assert sockets.seen() == []
+                assert sockets.look() == []
 
 
 def test_a_connection_is_seen_and_shut_down_without_a_free_descriptor() -> None:
@@ -220,7 +220,7 @@ try:
         os.dup(0)
 except OSError as error:
     print(errno.errorcode[error.errno])
-(seen,) = sockets.seen()
+(seen,) = sockets.look()
 print("seen")
 assert sockets.shut_down(seen)
 assert client.recv(1) == b""

@@ -18,7 +18,7 @@ from schemathesis.config import SchemathesisConfig
 from lakebed import Log, TopicConfig, limits
 from lakebed.cli.formats import format_of
 from lakebed.operations.routes import ROUTES
-from lakebed.serve.http_body import parsed
+from lakebed.serve.http_body import parse
 from tests.engine.support import any_time
 from tests.serve.over_http import Answer, Served, served
 from tests.waiting import until
@@ -86,15 +86,15 @@ def test_what_is_no_json_is_refused(here: Served, body: bytes) -> None:
 
 
 def test_numbers_mean_what_they_say() -> None:
-    assert parsed(b"[1.0, -1.5, 1e2, 0.0, 2.5e-3]") == [1, -1.5, 100, 0, 0.0025]
-    assert [type(each) for each in parsed(b"[1.0, 1e2, 0.0, -0.0, 1.5]")] == [
+    assert parse(b"[1.0, -1.5, 1e2, 0.0, 2.5e-3]") == [1, -1.5, 100, 0, 0.0025]
+    assert [type(each) for each in parse(b"[1.0, 1e2, 0.0, -0.0, 1.5]")] == [
         int,
         int,
         int,
         float,
         float,
     ]
-    assert parsed(b'"\\ud83d\\ude00"') == "\N{GRINNING FACE}"
+    assert parse(b'"\\ud83d\\ude00"') == "\N{GRINNING FACE}"
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from lakebed.operations.table import OPERATIONS
 from lakebed.reports.access import DenialInfo
 from lakebed.reports.derived import DerivedFile
 from lakebed.reports.maintenance import CleanupFailure
-from lakebed.serve.calls import checked
+from lakebed.serve.calls import check_parameters
 from lakebed.serve.gets import Ticket
 from lakebed.serve.guard import Principal
 from lakebed.serve.puts import AckPool, PutStream
@@ -384,7 +384,7 @@ def test_a_ticket_asks_for_no_more_than_a_server_gives() -> None:
 @given(st.sampled_from(sorted(OPERATIONS)), WIRE | st.dictionaries(st.text(max_size=12), WIRE))
 def test_any_request_has_the_parameters_of_its_call_or_is_refused(name: str, request: Any) -> None:
     try:
-        request = checked(OPERATIONS[name], crossed(request))
+        request = check_parameters(OPERATIONS[name], crossed(request))
     except ProtocolError:
         return
     assert set(request) <= set(OPERATIONS[name].request)
@@ -409,7 +409,7 @@ def test_any_request_has_the_parameters_of_its_call_or_is_refused(name: str, req
 )
 def test_what_does_not_fit_in_a_request_is_named(name: str, request_: Any, place: str) -> None:
     with pytest.raises(ProtocolError, match="does not fit") as caught:
-        checked(OPERATIONS[name], request_)
+        check_parameters(OPERATIONS[name], request_)
     assert place in str(caught.value.facts["reason"])
     assert caught.value.facts["call"] == name
 

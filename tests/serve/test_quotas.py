@@ -36,7 +36,7 @@ def quotas(time: Time | None = None, **settings: Any) -> Quotas:
 
 
 def refused(made: Quotas, name: str, nbytes: int, **more: Any) -> QuotaExceededError:
-    with pytest.raises(QuotaExceededError) as caught, made.admitted(name, nbytes, **more):
+    with pytest.raises(QuotaExceededError) as caught, made.admit(name, nbytes, **more):
         pass
     assert caught.value.retriable
     assert int(str(caught.value.facts["wait_ms"])) > 0
@@ -45,7 +45,7 @@ def refused(made: Quotas, name: str, nbytes: int, **more: Any) -> QuotaExceededE
 
 def passes(made: Quotas, name: str, nbytes: int = 1) -> bool:
     try:
-        with made.admitted(name, nbytes):
+        with made.admit(name, nbytes):
             return True
     except QuotaExceededError:
         return False
@@ -53,9 +53,9 @@ def passes(made: Quotas, name: str, nbytes: int = 1) -> bool:
 
 def test_bytes_on_their_way_are_limited_for_each_principal_and_in_all() -> None:
     made = quotas(**SMALL)
-    with made.admitted("a", 60 * KIB):
+    with made.admit("a", 60 * KIB):
         assert refused(made, "a", 5 * KIB).facts["principal_inflight_bytes"] == 60 * KIB
-        with made.admitted("a", 4 * KIB), made.admitted("b", 36 * KIB):
+        with made.admit("a", 4 * KIB), made.admit("b", 36 * KIB):
             assert made.inflight_bytes == 100 * KIB
             assert refused(made, "b", 1).facts["inflight_bytes"] == 100 * KIB
             assert refused(made, "c", 1)
@@ -66,36 +66,36 @@ def test_bytes_on_their_way_are_limited_for_each_principal_and_in_all() -> None:
 
 def test_a_request_larger_than_a_limit_passes_alone() -> None:
     made = quotas(**SMALL)
-    with made.admitted("a", 500 * KIB):
+    with made.admit("a", 500 * KIB):
         assert refused(made, "a", 1).facts["inflight_bytes"] == 500 * KIB
         assert refused(made, "b", 1).facts["inflight_bytes"] == 500 * KIB
-    with made.admitted("b", 1):
+    with made.admit("b", 1):
         assert refused(made, "a", 500 * KIB).facts["inflight_bytes"] == 1
     assert made.inflight_bytes == 0
 
 
 def test_an_answer_is_held_beside_tickets_and_counts_until_it_is_sent() -> None:
     made = quotas(principal_inflight_bytes_max=2_000_000, inflight_bytes_max=5_000_000)
-    with made.admitted("ann", 100), made.held("ann", 9_000_000):
+    with made.admit("ann", 100), made.hold("ann", 9_000_000):
         assert made.inflight_bytes == 9_000_100
         for name in ("ann", "bob"):
-            with pytest.raises(QuotaExceededError, match="too many bytes"), made.held(name, 1):
+            with pytest.raises(QuotaExceededError, match="too many bytes"), made.hold(name, 1):
                 pass
         refused(made, "bob", 1)
     assert made.inflight_bytes == 0
-    with made.admitted("ann", 1_900_000):
-        with made.held("ann", 100_000), made.held("bob", 2_000_000):
+    with made.admit("ann", 1_900_000):
+        with made.hold("ann", 100_000), made.hold("bob", 2_000_000):
             assert made.inflight_bytes == 4_000_000
-        with pytest.raises(QuotaExceededError), made.held("ann", 100_001):
+        with pytest.raises(QuotaExceededError), made.hold("ann", 100_001):
             pass
 
 
 def test_an_answer_waits_for_room() -> None:
     made = quotas(principal_inflight_bytes_max=2_000_000)
     with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as stack:
-        stack.enter_context(made.admitted("ann", 1_900_000))
+        stack.enter_context(made.admit("ann", 1_900_000))
         held = contextlib.ExitStack()
-        waiting = pool.submit(lambda: held.enter_context(made.held("ann", 1_000_000, 60.0)))
+        waiting = pool.submit(lambda: held.enter_context(made.hold("ann", 1_000_000, 60.0)))
         stack.close()
         waiting.result(600)
         assert made.inflight_bytes == 1_000_000
@@ -105,7 +105,7 @@ def test_an_answer_waits_for_room() -> None:
 
 def test_an_answer_costs_nothing_but_what_is_sent_of_it() -> None:
     made = quotas(principal_requests_per_second=1, principal_bytes_per_second=10)
-    with made.held("ann", 1000):
+    with made.hold("ann", 1000):
         pass
     assert passes(made, "ann", 10)
 
@@ -113,7 +113,7 @@ def test_an_answer_costs_nothing_but_what_is_sent_of_it() -> None:
 def test_what_failed_is_given_back_once() -> None:
     made = quotas(**SMALL)
     for _ in range(3):
-        with contextlib.suppress(ZeroDivisionError), made.admitted("a", 64 * KIB):
+        with contextlib.suppress(ZeroDivisionError), made.admit("a", 64 * KIB):
             raise ZeroDivisionError
     assert made.inflight_bytes == 0
     with contextlib.suppress(ZeroDivisionError), made.stream("a"):
@@ -123,9 +123,9 @@ def test_what_failed_is_given_back_once() -> None:
 
 def test_a_request_without_bytes_always_finds_room() -> None:
     made = quotas(**SMALL)
-    with made.admitted("a", 64 * KIB), made.admitted("a", 0):
+    with made.admit("a", 64 * KIB), made.admit("a", 0):
         pass
-    with made.admitted("a", 0), made.admitted("a", 0):
+    with made.admit("a", 0), made.admit("a", 0):
         pass
     assert made._bytes == {}
 
@@ -135,10 +135,10 @@ def test_whoever_may_wait_gets_room_when_there_is_some() -> None:
     done: list[str] = []
 
     def waiting() -> None:
-        with made.admitted("a", 60 * KIB, wait_seconds=60):
+        with made.admit("a", 60 * KIB, wait_seconds=60):
             done.append("second")
 
-    with made.admitted("a", 60 * KIB):
+    with made.admit("a", 60 * KIB):
         thread = threading.Thread(target=waiting, daemon=True)
         thread.start()
         until(lambda: bool(made._changed._waiters))  # type: ignore[attr-defined]
@@ -150,7 +150,7 @@ def test_whoever_may_wait_gets_room_when_there_is_some() -> None:
 
 def test_whoever_waited_in_vain_is_refused() -> None:
     made = quotas(**SMALL)
-    with made.admitted("a", 60 * KIB):
+    with made.admit("a", 60 * KIB):
         refused(made, "a", 60 * KIB, wait_seconds=0.01)
 
 
@@ -190,7 +190,7 @@ def test_what_a_principal_is_sent_counts_too() -> None:
 def test_a_refused_request_costs_nothing() -> None:
     time = Time()
     made = quotas(time, principal_requests_per_second=5, **SMALL)
-    with made.admitted("a", 60 * KIB):
+    with made.admit("a", 60 * KIB):
         for _ in range(50):
             refused(made, "a", 60 * KIB)
     assert [passes(made, "a") for _ in range(5)] == [True] * 4 + [False]
@@ -208,7 +208,7 @@ def test_a_clock_that_goes_back_gives_nothing_away() -> None:
 def test_whoever_may_wait_for_its_rate_does() -> None:
     made = quotas(principal_requests_per_second=50)
     for _ in range(60):
-        with made.admitted("a", 1, wait_seconds=30):
+        with made.admit("a", 1, wait_seconds=30):
             pass
     assert made.inflight_bytes == 0
 
@@ -247,7 +247,7 @@ def test_streams_are_limited_in_all() -> None:
 def test_a_principal_may_be_given_as_it_is() -> None:
     made = quotas(**SMALL)
     principal = Principal("a", "", "peer")
-    with made.stream(principal), made.admitted(principal, 64 * KIB):
+    with made.stream(principal), made.admit(principal, 64 * KIB):
         refused(made, "a", 1)
         made.charge(principal, 1)
 
@@ -258,7 +258,7 @@ def test_many_threads_never_exceed_the_limit() -> None:
 
     def work(number: int) -> None:
         for _ in range(100):
-            with made.admitted(f"p{number % 2}", 20 * KIB, wait_seconds=60):
+            with made.admit(f"p{number % 2}", 20 * KIB, wait_seconds=60):
                 most[0] = max(most[0], made.inflight_bytes)
 
     assert in_threads(8, work) == [None] * 8

@@ -14,7 +14,7 @@ from lakebed import Log, ServeConfig
 from lakebed.errors import AccessDeniedError, LakebedError, ProtocolError
 from lakebed.operations.description import MESSAGE_BYTES_MAX
 from lakebed.operations.table import OPERATIONS
-from lakebed.serve.requests import SMALL_REQUEST_BYTES, parsed_bytes
+from lakebed.serve.requests import SMALL_REQUEST_BYTES, bytes_to_parse
 from lakebed.serve.server import Server
 from lakebed.wire import protocol
 from lakebed.wire.protocol import pack, unpack_request
@@ -121,8 +121,8 @@ def test_a_list_or_map_has_so_many_items() -> None:
 def test_a_large_request_counts_as_what_it_becomes() -> None:
     """But never so much that it would have to be alone."""
     config = ServeConfig()
-    assert parsed_bytes(60 * KIB, config) == 60 * KIB
-    assert parsed_bytes(100 * KIB, config) == 3200 * KIB
-    assert parsed_bytes(16 << 20, config) == config.principal_inflight_bytes_max // 2
+    assert bytes_to_parse(60 * KIB, config) == 60 * KIB
+    assert bytes_to_parse(100 * KIB, config) == 3200 * KIB
+    assert bytes_to_parse(16 << 20, config) == config.principal_inflight_bytes_max // 2
     small = ServeConfig(principal_inflight_bytes_max=64 * KIB)
-    assert parsed_bytes(100 * KIB, small) == 100 * KIB
+    assert bytes_to_parse(100 * KIB, small) == 100 * KIB

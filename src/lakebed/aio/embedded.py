@@ -231,12 +231,12 @@ class AsyncEmbeddedLog(AsyncLog):
         budget = self._log.parts.budget
         deadline = started + self._log.config.write_timeout_ms / 1000
         budget.stopped_writes += 1
-        with budget.watched(self._room.set):
-            while budget.used() >= 1:
+        with budget.watch(self._room.set):
+            while budget.share_used() >= 1:
                 self._room.clear()
                 left = deadline - time.monotonic()
                 if budget.disk_full:
                     raise budget.refusal(started)
-                if budget.used() >= 1 and (left <= 0 or not await self._room.wait(left)):
+                if budget.share_used() >= 1 and (left <= 0 or not await self._room.wait(left)):
                     raise budget.refusal(started)
                 self._log._check_open()

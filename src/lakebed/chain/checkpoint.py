@@ -15,7 +15,7 @@ from dataclasses import replace as change
 from crc32c import crc32c
 
 from lakebed.chain.calls import Delete, Get, Procedure, Put
-from lakebed.chain.owner import Owner
+from lakebed.chain.owner import ChainOwner
 from lakebed.chain.records import Base
 from lakebed.errors import CorruptionError, MissingFileError
 from lakebed.host import failpoints
@@ -24,7 +24,9 @@ from lakebed.host.conditional import Versioned
 _WRITTEN = failpoints.define("chain.snapshot_written")
 
 
-def write_checkpoint(owner: Owner, data: bytes, *, index: int, term: int) -> Procedure[Base | None]:
+def write_checkpoint(
+    owner: ChainOwner, data: bytes, *, index: int, term: int
+) -> Procedure[Base | None]:
     """Make a snapshot of everything up to `index` the base; return it if the base moved."""
     base = owner.base_for(index, term)
     checksum = crc32c(data)
@@ -39,7 +41,7 @@ def write_checkpoint(owner: Owner, data: bytes, *, index: int, term: int) -> Pro
     return (yield from _remove(owner, base, before))
 
 
-def _remove(owner: Owner, base: Base, before: Base) -> Procedure[Base]:
+def _remove(owner: ChainOwner, base: Base, before: Base) -> Procedure[Base]:
     """Remove what neither the new base nor the one in reserve needs."""
     yield from owner.remove(before.slot)
     if before.reserve is not None and before.reserve.snapshot:

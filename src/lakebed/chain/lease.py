@@ -101,7 +101,7 @@ class Hold:
         while other is not None:
             if readable(other) is not None:
                 self._renewed_at = None
-                raise lost_error(other)
+                raise ownership_error(other)
             # Removed or edited by hand: it says nothing, and the fences decide who owns the log.
             other = yield from self._write_again(data)
         self.lease = lease
@@ -121,7 +121,7 @@ class Hold:
         """Learn the version of what was written."""
         stored: Versioned | None = yield Get(LEASE)
         if stored is None or stored.data != data:
-            raise lost_error(stored)
+            raise ownership_error(stored)
         self._version = stored.version
 
 
@@ -131,7 +131,7 @@ def read() -> Procedure[Versioned | None]:
     return stored
 
 
-def lost_error(stored: Versioned | None) -> NotOwnerError:
+def ownership_error(stored: Versioned | None) -> NotOwnerError:
     """Build the error of an owner whose lease another process has changed."""
     lease = readable(stored)
     if lease is None:

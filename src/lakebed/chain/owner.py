@@ -51,7 +51,9 @@ def create_base(log_id: uuid.UUID, base: Base) -> Procedure[Base]:
     return base if other is None else decode_base(other)
 
 
-def take_over(walker: Walker, nonce: bytes, *, give_way: bool = False) -> Procedure[Owner | None]:
+def take_over(
+    walker: Walker, nonce: bytes, *, give_way: bool = False
+) -> Procedure[ChainOwner | None]:
     """Become the owner of a log, from wherever a walk has come.
 
     With `give_way`, return None if another candidate's fence came first.
@@ -78,7 +80,7 @@ def take_over(walker: Walker, nonce: bytes, *, give_way: bool = False) -> Proced
             continue
         _VERIFIED.hit()
         walker.accept(slot_number, fence.digest, walker.next_index)
-        return Owner(walker.log_id, slot_number, nonce, walker)
+        return ChainOwner(walker.log_id, slot_number, nonce, walker)
 
 
 class _Position(NamedTuple):
@@ -89,7 +91,7 @@ class _Position(NamedTuple):
     index: int  # type: ignore[assignment]  # the word is worth more than tuple.index
 
 
-class Owner:
+class ChainOwner:
     """The writer of a log since its fence. One thread at a time."""
 
     def __init__(self, log_id: uuid.UUID, term: int, nonce: bytes, walker: Walker) -> None:
@@ -152,7 +154,7 @@ class Owner:
             _PARTS.hit()
         other = yield from create(slot_name(slot.number), encoded.data)
         if other is not None:
-            self.fenced = _lost_error(other, self.log_id, slot.number)
+            self.fenced = _ownership_error(other, self.log_id, slot.number)
             raise self.fenced
         _SLOT.hit()
         if encoded.parts:
@@ -221,7 +223,7 @@ def removable(slot: Slot) -> bool:
     return slot.kind is not SlotKind.FENCE
 
 
-def _lost_error(other: bytes, log_id: uuid.UUID, slot_number: int) -> NotOwnerError:
+def _ownership_error(other: bytes, log_id: uuid.UUID, slot_number: int) -> NotOwnerError:
     """Build the error of an owner that found another's slot in its place."""
     slot = decode_slot(other, log_id, slot_number)
     return NotOwnerError("another process has taken over the log", term=slot.term, slot=slot_number)

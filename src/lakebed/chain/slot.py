@@ -70,7 +70,7 @@ class SlotEntry(NamedTuple):
     checksum: int
 
 
-class Part(NamedTuple):
+class SlotPart(NamedTuple):
     """A piece of a body that is a separate object."""
 
     length: int
@@ -88,7 +88,7 @@ class Slot:
     first_index: int
     previous: bytes
     entries: tuple[SlotEntry, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[SlotPart, ...]
     body_bytes: int
     digest: bytes
     body: memoryview
@@ -150,11 +150,11 @@ def encode_data(
         padding = -entry.length % _ALIGNMENT
         pieces.append(bytes(padding))
         body_bytes += entry.length + padding
-    parts: tuple[Part, ...] = ()
+    parts: tuple[SlotPart, ...] = ()
     cuts: list[bytes] = []
     if body_bytes > part_bytes:
         cuts = list(_cut(pieces, part_bytes))
-        parts = tuple(Part(len(cut), crc32c(cut)) for cut in cuts)
+        parts = tuple(SlotPart(len(cut), crc32c(cut)) for cut in cuts)
     slot = Slot(
         number=slot_number,
         term=term,
@@ -265,7 +265,7 @@ def decode_slot(data: bytes, log_id: uuid.UUID, slot_number: int) -> Slot:
             SlotEntry(of, what, length, check)
             for of, length, check, what in _ENTRY.iter_unpack(tables[:table_end])
         ),
-        parts=tuple(Part(*values) for values in _PART.iter_unpack(tables[table_end:])),
+        parts=tuple(SlotPart(*values) for values in _PART.iter_unpack(tables[table_end:])),
         body_bytes=body,
         digest=hashlib.sha256(data[:end]).digest()[:DIGEST_BYTES],
         body=inline,

@@ -277,7 +277,7 @@ class Examination:
         with_table = self.disk.names(self.folder / TABLES_NAME)
         for name in lake.listing():
             if isinstance(name, Path):
-                unfinished = lake.unfinished(name)
+                unfinished = lake.parse_unfinished(name)
                 if unfinished is not None and may_be_unfinished(state, unfinished):
                     left["unfinished"] += 1
                 else:

@@ -62,8 +62,8 @@ class Access:
     def tokens(self) -> list[TokenInfo]:
         """List the tokens, oldest first; ended ones are listed for 90 more days."""
         now_us = self._core.clock.time_us()
-        found = sorted(self._tokens(), key=lambda each: (each.created_us, each.id))
-        return [_info(each, now_us) for each in found]
+        tokens = sorted(self._tokens(), key=lambda token: (token.created_us, token.id))
+        return [_info(token, now_us) for token in tokens]
 
     def create_token(
         self,
@@ -84,13 +84,13 @@ class Access:
             raise InvalidArgumentError("roles must be a list of names", got=repr(roles)[:200])
         wanted = [str(RoleName(role)) for role in roles]
         now_us = self._core.clock.time_us()
-        expires_us = 0 if expires_ms is None else now_us + _checked_ms(expires_ms) * 1000
+        expires_us = 0 if expires_ms is None else now_us + _check_ms(expires_ms) * 1000
         for role in wanted:
             self._submit(SetGrant(name, role, 1))
-        number, secret = secrets.token_hex(8), secrets.token_bytes(32)
+        token_id, secret = secrets.token_hex(8), secrets.token_bytes(32)
         text = base64.urlsafe_b64encode(secret).rstrip(b"=").decode()
-        self._submit(PutToken(number, name, self._digest(number, text), now_us, expires_us))
-        return Secret(f"lkb_{number}_{text}")
+        self._submit(PutToken(token_id, name, self._digest(token_id, text), now_us, expires_us))
+        return Secret(f"lkb_{token_id}_{text}")
 
     def revoke_token(self, token_id: str, *, force: bool = False) -> None:
         """Revoke a token, effective at once.
@@ -104,7 +104,7 @@ class Access:
             raise InvalidArgumentError("the token does not exist", token=repr(token_id)[:200])
         now_us = self._core.clock.time_us()
         if token.valid_at(now_us) and not force:
-            held = {each.id for each in self._tokens() if self._administers(each, now_us)}
+            held = {token.id for token in self._tokens() if self._administers(token, now_us)}
             if held == {token.id}:
                 raise InvalidArgumentError(
                     "this is the last valid token of an administrator, and access could not be "
@@ -117,28 +117,28 @@ class Access:
 
     def authenticate(self, text: str) -> Token:
         """Return the valid token whose text this is, or raise `UnauthenticatedError`."""
-        known = isinstance(text, str) and len(text) == _TOKEN_CHARS
-        match = _TOKEN.fullmatch(text) if known else None
+        valid = isinstance(text, str) and len(text) == _TOKEN_CHARS
+        match = _TOKEN.fullmatch(text) if valid else None
         if match is None:
             raise UnauthenticatedError("this is not a token")
-        number, secret = match.groups()
-        token = self._core.state.tokens.get(number)
-        digest = self._digest(number, secret)
+        token_id, secret = match.groups()
+        token = self._core.state.tokens.get(token_id)
+        digest = self._digest(token_id, secret)
         # Compared in any case, so that the time does not tell whether there is such an id.
         same = hmac.compare_digest(digest, bytes(32) if token is None else token.digest)
         if token is None or not same:
-            raise UnauthenticatedError("unknown token", token=number)
+            raise UnauthenticatedError("unknown token", token=token_id)
         if token.revoked_us:
-            raise UnauthenticatedError("the token was revoked", token=number)
+            raise UnauthenticatedError("the token was revoked", token=token_id)
         if not token.valid_at(self._core.clock.time_us()):
-            raise UnauthenticatedError("the token has expired", token=number)
+            raise UnauthenticatedError("the token has expired", token=token_id)
         return token
 
     # Rules and grants
 
     def rules(self) -> list[RuleInfo]:
         """List the rules, sorted; the roles admin, reader and writer need none."""
-        return sorted(RuleInfo(*each) for each in list(self._core.state.rules))
+        return sorted(RuleInfo(*rule) for rule in list(self._core.state.rules))
 
     def allow(
         self, role: str, action: str, pattern: str = EVERYTHING, *, force: bool = False
@@ -153,7 +153,7 @@ class Access:
             pattern: `*` matches any characters, `?` one.
             force: also if that closes the log without an administrator.
         """
-        rule = _checked_rule(role, action, pattern)
+        rule = _check_rule(role, action, pattern)
         if not force:
             self._check_first([rule], [])
         self._submit(SetRule(*rule, 1))
@@ -169,13 +169,13 @@ class Access:
             pattern: pattern of the rule.
             force: also if that leaves no administrator, or opens the log.
         """
-        rule = _checked_rule(role, action, pattern)
+        rule = _check_rule(role, action, pattern)
         if rule not in self._core.state.rules:
             raise InvalidArgumentError(
                 "the rule does not exist", role=role, action=rule[1], pattern=pattern
             )
         if not force:
-            rest = [each for each in list(self._core.state.rules) if each != rule]
+            rest = [other for other in list(self._core.state.rules) if other != rule]
             self._check_change(rest, list(self._core.state.grants))
         self._submit(SetRule(*rule, 0))
 
@@ -197,7 +197,7 @@ class Access:
             pattern: as in `allow`.
             force: also if that closes an open log, or leaves no administrator.
         """
-        denial = _checked_denial(role, action, pattern)
+        denial = _check_denial(role, action, pattern)
         if not force:
             self._check_first([], [])
             state = self._core.state
@@ -215,7 +215,7 @@ class Access:
             pattern: pattern of the denial.
             force: also if that opens the log.
         """
-        denial = _checked_denial(role, action, pattern)
+        denial = _check_denial(role, action, pattern)
         state = self._core.state
         if denial not in state.denials:
             raise InvalidArgumentError(
@@ -228,7 +228,7 @@ class Access:
 
     def grants(self) -> list[GrantInfo]:
         """List the roles of principals, sorted."""
-        return sorted(GrantInfo(*each) for each in list(self._core.state.grants))
+        return sorted(GrantInfo(*grant) for grant in list(self._core.state.grants))
 
     def grant(self, principal: str, role: str, *, force: bool = False) -> None:
         """Grant a role to a principal. A role without rules allows nothing.
@@ -259,7 +259,7 @@ class Access:
                 "the principal does not have this role", principal=principal, role=role
             )
         if not force:
-            rest = [each for each in list(self._core.state.grants) if each != grant]
+            rest = [other for other in list(self._core.state.grants) if other != grant]
             self._check_change(list(self._core.state.rules), rest)
         self._submit(SetGrant(*grant, 0))
 
@@ -267,12 +267,12 @@ class Access:
 
     def permissions(self) -> Permissions:
         """Return the rules and grants of this moment, arranged to be asked."""
-        state, known = self._core.state, self._known
+        state, cached = self._core.state, self._known
         # Read before the rules: what changes meanwhile changes the number too, and is seen next.
         changes = state.numbers["access"]
-        if known is None or known[0] != changes:
-            known = self._known = (changes, Permissions.of(state))
-        return known[1]
+        if cached is None or cached[0] != changes:
+            cached = self._known = (changes, Permissions.of(state))
+        return cached[1]
 
     # Inside
 
@@ -313,8 +313,8 @@ class Access:
                 "network; grant the role admin to another principal first, or use force"
             )
 
-    def _digest(self, number: str, secret: str) -> bytes:
-        return hashlib.sha256(self._log_id.bytes + number.encode() + secret.encode()).digest()
+    def _digest(self, token_id: str, secret: str) -> bytes:
+        return hashlib.sha256(self._log_id.bytes + token_id.encode() + secret.encode()).digest()
 
 
 def _info(token: Token, now_us: int) -> TokenInfo:
@@ -328,7 +328,7 @@ def _info(token: Token, now_us: int) -> TokenInfo:
     )
 
 
-def _checked_ms(expires_ms: object) -> int:
+def _check_ms(expires_ms: object) -> int:
     if not is_whole(expires_ms, 1, _EXPIRES_MS_MAX):
         raise InvalidArgumentError(
             f"expires_ms must be an integer from 1 to {_EXPIRES_MS_MAX}, or None for no end",
@@ -337,28 +337,28 @@ def _checked_ms(expires_ms: object) -> int:
     return expires_ms
 
 
-def _checked_rule(role: str, action: str, pattern: str) -> tuple[str, str, str]:
+def _check_rule(role: str, action: str, pattern: str) -> tuple[str, str, str]:
     name = str(RoleName(role))
     if name in BUILT_IN:
         raise InvalidArgumentError("this role is built in, and has no rules", role=name)
-    return _checked_target(name, action, pattern)
+    return _check_target(name, action, pattern)
 
 
-def _checked_denial(role: str, action: str, pattern: str) -> tuple[str, str, str]:
+def _check_denial(role: str, action: str, pattern: str) -> tuple[str, str, str]:
     name = str(RoleName(role))
     if name == ADMIN:
         raise InvalidArgumentError(
             "the role admin may do everything; deny another role, and grant it", role=name
         )
-    return _checked_target(name, action, pattern)
+    return _check_target(name, action, pattern)
 
 
-def _checked_target(name: str, action: str, pattern: str) -> tuple[str, str, str]:
-    known = [each.value for each in Action]
+def _check_target(name: str, action: str, pattern: str) -> tuple[str, str, str]:
+    actions = [item.value for item in Action]
     value = action.value if isinstance(action, Action) else action
-    if not isinstance(value, str) or value not in known:
+    if not isinstance(value, str) or value not in actions:
         raise InvalidArgumentError(
-            "unknown action", action=repr(action)[:200], known=", ".join(known)
+            "unknown action", action=repr(action)[:200], known=", ".join(actions)
         )
     if not isinstance(pattern, str) or _PATTERN.fullmatch(pattern) is None:
         raise InvalidArgumentError(

@@ -28,7 +28,7 @@ from lakebed.engine.core import Core, Hooks
 from lakebed.engine.groups import Groups
 from lakebed.engine.lifecycle import Lifecycle
 from lakebed.engine.maintenance import Maintenance
-from lakebed.engine.ownership import Takeover, marked_log, open_chain, own
+from lakebed.engine.ownership import Takeover, open_chain, own, read_marker
 from lakebed.engine.parts import Parts
 from lakebed.engine.reading import Reading
 from lakebed.engine.recovery import Recovered, load_snapshot, replay, tidy
@@ -111,7 +111,7 @@ def assemble(
         disk=disk,
         clock=clock,
         threaded=threaded,
-        applied=core.applied,
+        applied=core.apply_group,
         kind=TOPICS,
         log_id=None if chain is None else chain.log_id,
     )
@@ -397,7 +397,7 @@ def _start(parts: Parts, *, threaded: bool) -> None:
 
     def after_apply() -> None:
         maintenance.nudge()
-        budget.changed()
+        budget.notify()
         if shipping is not None:
             shipping.after_apply()
 
@@ -424,7 +424,7 @@ def _check_not_raft(disk: Disk, wal: Wal) -> None:
     Such a log has terms, a vote or a note at its release mark. Of logs with topics only those that
     are part of a chain have terms, and their folders are marked.
     """
-    if is_declared(disk, Layout(wal.folder)) or marked_log(disk, wal.folder) is not None:
+    if is_declared(disk, Layout(wal.folder)) or read_marker(disk, wal.folder) is not None:
         return
     if wal.last_term or wal.hard_state != HardState() or wal.mark.note:
         raise other_kind_error(wal.folder, TOPICS, RAFT)

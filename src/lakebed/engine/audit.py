@@ -45,5 +45,5 @@ class Audit:
         self._topics.ensure_internal(
             AUDIT_TOPIC, AUDIT_SCHEMA, TopicConfig(retention_ms=_RETENTION_MS)
         )
-        rows = [{"value": each._asdict(), "timestamp": each.time} for each in records]
+        rows = [{"value": record._asdict(), "timestamp": record.time} for record in records]
         self._writing.append_batch(AUDIT_TOPIC, rows, 0)

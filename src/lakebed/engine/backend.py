@@ -11,7 +11,7 @@ from lakebed.api.backend import FetchRequest
 from lakebed.api.cursor import Cursor, Fetched
 from lakebed.engine.admission import Admission
 from lakebed.engine.core import Core
-from lakebed.engine.fetching import fetch, wanted_next
+from lakebed.engine.fetching import fetch, next_wanted
 from lakebed.engine.groups import Groups
 from lakebed.engine.reading import Reading
 from lakebed.engine.writing import Writing
@@ -46,7 +46,7 @@ class EmbeddedFetcher:
     def _wait(self, cursor: Cursor, seconds: float | None) -> None:
         """Wait until there are records, the group changes, or the consumer is woken."""
         self._reading.check_may_wait()
-        wanted = wanted_next(self._reading, cursor)
+        wanted = next_wanted(self._reading, cursor)
         stop = self._reading.watch(wanted, self._woken.set)
         try:
             if not self._reading.ready(wanted):
@@ -61,11 +61,11 @@ class EmbeddedFetcher:
 
     def watch(self, cursor: Cursor, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` when a partition of a cursor changes; return what ends that."""
-        return self._reading.watch(wanted_next(self._reading, cursor), callback)
+        return self._reading.watch(next_wanted(self._reading, cursor), callback)
 
     def ready(self, cursor: Cursor) -> bool:
         """Return whether there are records behind a cursor."""
-        return self._reading.ready(wanted_next(self._reading, cursor))
+        return self._reading.ready(next_wanted(self._reading, cursor))
 
 
 class EmbeddedBackend:
@@ -116,8 +116,8 @@ class EmbeddedBackend:
 
     def describe(self, topic: str) -> tuple[Topic, Mapping[int, tuple[int, int]]]:
         """Return a topic, and the earliest offset and the end of each partition."""
-        found = self._reading.topic(topic)
-        return found, self._reading.offsets(found)
+        topic_state = self._reading.topic(topic)
+        return topic_state, self._reading.offsets(topic_state)
 
     def offsets(self, topic: str) -> Mapping[int, tuple[int, int]]:
         """Return the earliest offset and the end of each partition."""
@@ -130,8 +130,8 @@ class EmbeddedBackend:
 
     def empty(self, topics: Sequence[str], columns: Sequence[str] | None) -> pa.Table:
         """Return a table without records in the columns of the first of the topics that exists."""
-        known = self._core.state.names
-        left = [name for name in topics if name in known] or topics  # one may be deleted
+        topic_ids = self._core.state.names
+        left = [name for name in topics if name in topic_ids] or topics  # one may be deleted
         return self._reading.empty(self._reading.topic(left[0]), columns)
 
     def fetcher(self) -> EmbeddedFetcher:

@@ -94,11 +94,11 @@ class Backups:
         folder = Path(target)
         check_apart(self._folder, folder, "a backup must be outside of the log")
         check_vacant(self._disk, folder)
-        with self._claimed(folder) as made:
+        with self._claim(folder) as made:
             return self._take(folder, made, tell)
 
     @contextlib.contextmanager
-    def _claimed(self, folder: Path) -> Iterator[list[Path]]:
+    def _claim(self, folder: Path) -> Iterator[list[Path]]:
         """Own the target while it is written; take away what was made if that fails."""
         partial = folder / PARTIAL_NAME
         made: list[Path] = []
@@ -133,7 +133,7 @@ class Backups:
             state = self._picture()
             named = dict(_local_segments(state))
             segments.narrow(named.keys())
-            staged.narrow(_staged(state))
+            staged.narrow(_list_staged(state))
             self._lake.remove_put_off()
             _hit(_HELD, folder)
             files = self._copy(folder, state, named, made, tell)
@@ -169,30 +169,30 @@ class Backups:
     ) -> list[BackupFile]:
         done, total = 0, sum(segment.file_bytes for segment in named.values())
 
-        def told(count: int) -> None:
+        def tell_copied(count: int) -> None:
             nonlocal done
             self._check_open()
             done += count
             tell("copying", min(done, total), total)
 
-        def copied(source: Path) -> BackupFile:
+        def copy_into(source: Path) -> BackupFile:
             name = source.relative_to(self._folder)
             made.append(folder / name)
-            file = copy_file(self._disk, source, folder / name, told)
+            file = copy_file(self._disk, source, folder / name, tell_copied)
             _hit(_COPIED, folder)
             return file._replace(name=name.as_posix())
 
         files = []
         for key, segment in named.items():
             self._check_open()
-            files.append(copied(self._lake.path(*key)))
+            files.append(copy_into(self._lake.path(*key)))
             copy = LakeFolder(self._disk, folder).path(*key)
             verify_segment(self._disk, copy, key.partition, segment)
-        files += [copied(self._staging.path(number)) for number in sorted(_staged(state))]
+        files += [copy_into(self._staging.path(file_id)) for file_id in sorted(_list_staged(state))]
         with translated("reading the settings", self._folder):
             has_settings = CONFIG_NAME in self._disk.names(self._folder)
         if has_settings:
-            files.append(copied(self._folder / CONFIG_NAME))
+            files.append(copy_into(self._folder / CONFIG_NAME))
         files.append(self._write_snapshot(folder, state, made))
         self._sync_folders(folder, files)
         return files
@@ -207,11 +207,11 @@ class Backups:
 
     def _sync_folders(self, folder: Path, files: list[BackupFile]) -> None:
         """Make every name survive before a manifest speaks of it."""
-        folders = {(folder / each.name).parent for each in files}
-        folders |= {each.parent for each in folders if each != folder}
+        folders = {(folder / file.name).parent for file in files}
+        folders |= {child.parent for child in folders if child != folder}
         with translated("syncing the backup's folders", folder):
-            for each in sorted(folders | {folder}):
-                self._disk.sync_folder(each)
+            for child in sorted(folders | {folder}):
+                self._disk.sync_folder(child)
             self._disk.sync_folder(folder.parent)
 
     def _manifest(self, state: State, files: list[BackupFile]) -> Manifest:
@@ -225,14 +225,16 @@ class Backups:
             version=__version__,
             offsets=offsets_of(state),
             records=sum(
-                segment.records for each in state.partitions.values() for segment in each.segments
+                segment.records
+                for state_of in state.partitions.values()
+                for segment in state_of.segments
             ),
             store=config.store,
             catalog=bool(config.catalog),
             stored=[
                 locations.object_name(topic, partition, segment)
-                for (topic, partition), each in sorted(state.partitions.items())
-                for segment in each.segments
+                for (topic, partition), partition_state in sorted(state.partitions.items())
+                for segment in partition_state.segments
                 if segment.place == STORE
             ],
             files=files,
@@ -241,25 +243,25 @@ class Backups:
 
 def offsets_of(state: State) -> dict[str, list[list[int]]]:
     """Return earliest offset and end of each partition, by topic."""
-    found: dict[str, list[list[int]]] = {}
-    for topic in sorted(state.topics.values(), key=lambda each: each.name):
+    offsets: dict[str, list[list[int]]] = {}
+    for topic in sorted(state.topics.values(), key=lambda topic_state: topic_state.name):
         partitions = [
-            state.partitions.get((topic.id, number), Partition())
-            for number in range(topic.partitions)
+            state.partitions.get((topic.id, partition), Partition())
+            for partition in range(topic.partitions)
         ]
-        found[topic.name] = [[each.low, each.end] for each in partitions]
-    return found
+        offsets[topic.name] = [[partition.low, partition.end] for partition in partitions]
+    return offsets
 
 
 def _local_segments(state: State) -> Iterator[tuple[SegmentName, Segment]]:
     """Return the segments whose files are on the local disk."""
-    for (topic, partition), each in sorted(state.partitions.items()):
-        for segment in each.segments:
+    for (topic, partition), partition_state in sorted(state.partitions.items()):
+        for segment in partition_state.segments:
             if segment.place != STORE:
                 yield SegmentName(topic, partition, segment.id), segment
 
 
-def _staged(state: State) -> set[int]:
+def _list_staged(state: State) -> set[int]:
     return {
         pending.staged
         for transaction in state.transactions.values()

@@ -78,13 +78,13 @@ class Manifest:
     @property
     def size_bytes(self) -> int:
         """The size of all files."""
-        return sum(each.bytes for each in self.files)
+        return sum(file.bytes for file in self.files)
 
 
 def write_manifest(disk: Disk, folder: Path, manifest: Manifest) -> None:
     """Make a folder a backup, durably. Its files must be durable already."""
     record = {"format": FORMAT, **asdict(manifest)}
-    record["files"] = [list(each) for each in manifest.files]
+    record["files"] = [list(file) for file in manifest.files]
     text = json.dumps({**record, "crc32c": _checksum(record)}).encode() + b"\n"
     target, claimed = folder / MANIFEST_NAME, folder / PARTIAL_NAME
     with write_atomically(disk, target, "the manifest", claimed=claimed) as file:
@@ -106,10 +106,10 @@ def read_manifest(disk: Disk, folder: Path) -> Manifest:
             data = read_exactly(file, 0, file.size())
         finally:
             file.close()
-    return _parsed(data, path)
+    return _parse(data, path)
 
 
-def _parsed(data: bytes, path: Path) -> Manifest:
+def _parse(data: bytes, path: Path) -> Manifest:
     try:
         record: dict[str, Any] = json.loads(data)
         checksum, version = record.pop("crc32c"), record["format"]
@@ -120,14 +120,14 @@ def _parsed(data: bytes, path: Path) -> Manifest:
                 "the backup has a newer format", path=path, version=version, supported=FORMAT
             )
         del record["format"]
-        files = [BackupFile(*each) for each in record.pop("files")]
+        files = [BackupFile(*fields) for fields in record.pop("files")]
         manifest = Manifest(**record, files=files)
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise BackupDamagedError("the manifest is damaged", file=path) from error
-    for each in files:
-        if not _NAME.fullmatch(each.name):
+    for file in files:
+        if not _NAME.fullmatch(file.name):
             raise BackupDamagedError(
-                "the manifest names a file that no backup has", file=path, name=each.name
+                "the manifest names a file that no backup has", file=path, name=file.name
             )
     return manifest
 

@@ -47,7 +47,7 @@ class Budget:
         self.stopped_writes = 0
         self.rejected_writes = 0
 
-    def used(self) -> float:
+    def share_used(self) -> float:
         """Return the share of the budget in use: 1 means that writers wait."""
         memory = self._core.used["memory_bytes"] / self._memory
         wal_bytes = self._core.used["wal_bytes"] - self._checkpointer.frozen_wal_bytes
@@ -55,16 +55,16 @@ class Budget:
 
     def checkpoint_due(self) -> bool:
         """Return whether half of the budget is used."""
-        return self.used() >= 0.5
+        return self.share_used() >= 0.5
 
     @property
     def disk_full(self) -> bool:
         """True if waiting is no use: everything is in use, and the disk has no space to flush."""
-        return isinstance(self.failure, DiskFullError) and self.used() >= 1
+        return isinstance(self.failure, DiskFullError) and self.share_used() >= 1
 
     def admit(self, relieve: Callable[[], None] | None) -> None:
         """Let a write pass, or make it wait. `relieve` makes room where no thread does."""
-        used = self.used()
+        used = self.share_used()
         if used < 0.5:
             return
         if relieve is not None:
@@ -81,7 +81,7 @@ class Budget:
 
     def pause(self) -> float:
         """Return how many seconds a write waits: 0 for not at all, infinity until there is room."""
-        used = self.used()
+        used = self.share_used()
         if used < 0.75:
             return 0.0
         return _SLOWEST_SECONDS * (used - 0.75) * 4 if used < 1 else math.inf
@@ -92,7 +92,7 @@ class Budget:
             self._waiting += 1
             try:
                 in_time = self._room.wait_for(
-                    lambda: self._closed or self.used() < 1 or self.disk_full, self._timeout
+                    lambda: self._closed or self.share_used() < 1 or self.disk_full, self._timeout
                 )
             finally:
                 self._waiting -= 1
@@ -119,7 +119,7 @@ class Budget:
         )
 
     @contextlib.contextmanager
-    def watched(self, callback: Callable[[], None]) -> Iterator[None]:
+    def watch(self, callback: Callable[[], None]) -> Iterator[None]:
         """Have `callback` called whenever there is room, until the end of the block."""
         with self._room:
             self._watchers = [*self._watchers, callback]
@@ -133,14 +133,14 @@ class Budget:
                 self._watchers = rest
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """Wake all waiting writers and stop throttling."""
         self._closed = True
         with self._room:
             self._room.notify_all()
 
-    def changed(self) -> None:
+    def notify(self) -> None:
         """Wake writers that wait, if there is room now or waiting is no use."""
-        if (self._waiting or self._watchers) and (self.used() < 1 or self.disk_full):
+        if (self._waiting or self._watchers) and (self.share_used() < 1 or self.disk_full):
             with self._room:
                 self._room.notify_all()
             for callback in self._watchers:

@@ -33,10 +33,10 @@ def open_by_url(
 
     Unless the settings say how entries are shipped, acknowledgements rest on the store.
     """
-    place = default_folder(url.rstrip("/")) if folder is None else Path(folder)
+    local = default_folder(url.rstrip("/")) if folder is None else Path(folder)
     if config is None:
-        config = effective_config(OsDisk(), place, os.environ)
-    return EmbeddedLog.open(place, with_store(config, url), progress=progress)
+        config = effective_config(OsDisk(), local, os.environ)
+    return EmbeddedLog.open(local, with_store(config, url), progress=progress)
 
 
 def open_replica(

@@ -91,7 +91,7 @@ class Checkpointer:
 
     def start_from(self, snapshots: dict[int, State]) -> None:
         """Return which snapshots recovery found."""
-        self._kept = {index: _staged_of(state) for index, state in snapshots.items()}
+        self._kept = {index: _list_staged(state) for index, state in snapshots.items()}
         self._next_segment = self._core.state.numbers["segment"]
 
     def new_segment_id(self) -> int:
@@ -159,7 +159,7 @@ class Checkpointer:
             self._write_all(frozen, written)
             if self._uploads is not None:
                 written[:] = self._uploads.segments(written)
-            return Flush(tuple(written), tuple(self._staged(frozen)))
+            return Flush(tuple(written), tuple(self._stage(frozen)))
         except BaseException:
             self._discard(written)
             raise
@@ -180,8 +180,8 @@ class Checkpointer:
 
     def _write_all(self, frozen: Frozen, written: list[tuple[int, int, Segment]]) -> None:
         topics = sorted({topic for topic, _ in frozen.chunks})
-        for number in topics:
-            self._lake.prepare(number)
+        for topic_id in topics:
+            self._lake.prepare(topic_id)
         work = [
             (frozen.state.topics[key[0]], key, chunks)
             for key in sorted(frozen.chunks)
@@ -195,8 +195,8 @@ class Checkpointer:
         else:
             for topic, key, chunks in work:
                 written.append((*key, self._write(topic, key, chunks)))
-        for number in topics:
-            self._lake.sync(number)  # the names must survive before an entry speaks of them
+        for topic_id in topics:
+            self._lake.sync(topic_id)  # the names must survive before an entry speaks of them
 
     def _write_at_once(
         self,
@@ -210,29 +210,29 @@ class Checkpointer:
         """
         done: dict[int, Segment] = {}
 
-        def write(number: int) -> None:
-            done[number] = self._write(*work[number])
+        def write(index: int) -> None:
+            done[index] = self._write(*work[index])
 
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lakebed-flush")
         try:
-            for future in _begun(pool, write, len(work)):
+            for future in _begin(pool, write, len(work)):
                 future.result()
             pool.shutdown(wait=True, cancel_futures=True)
-            for number in range(len(work)):
-                if number not in done:  # there was no thread for it
-                    write(number)
+            for index in range(len(work)):
+                if index not in done:  # there was no thread for it
+                    write(index)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-            written += [(*work[number][1], done[number]) for number in sorted(done)]
+            written += [(*work[index][1], done[index]) for index in sorted(done)]
 
     def _write(self, topic: Topic, key: Key, chunks: list[Chunk]) -> Segment:
-        number = self.new_segment_id()
+        segment_id = self.new_segment_id()
         value_type = self._core.schema(topic, len(topic.schemas)).field("value").type
         return write_segment(
             self._lake.disk,
-            self._lake.path(*key, number),
+            self._lake.path(*key, segment_id),
             _batches(chunks, key[1], value_type),
-            segment_id=number,
+            segment_id=segment_id,
             base=chunks[0].base,
             end=chunks[-1].end,
             compression=stored_config(topic.config).compression,
@@ -241,23 +241,23 @@ class Checkpointer:
 
     # Open transactions
 
-    def _staged(self, frozen: Frozen) -> Iterator[StagedFile]:
-        number = frozen.state.numbers["staged"]
+    def _stage(self, frozen: Frozen) -> Iterator[StagedFile]:
+        file_id = frozen.state.numbers["staged"]
         for transaction in frozen.state.transactions.values():
-            waiting = [each for each in transaction.pending if not each.staged]
+            waiting = [pending for pending in transaction.pending if not pending.staged]
             if not waiting:
                 continue
-            raw = [frozen.bodies[(each.index, each.number)].raw() for each in waiting]
-            views = [memoryview(each) for each in raw]
-            places = self._core.staging.write(number, views)
+            raw = [frozen.bodies[(pending.index, pending.number)].raw() for pending in waiting]
+            views = [memoryview(body) for body in raw]
+            places = self._core.staging.write(file_id, views)
             if self._uploads is not None:
-                self._uploads.staged(number, places, views)
+                self._uploads.upload_staged(file_id, places, views)
             bodies = tuple(
-                (each.index, each.number, *place)
-                for each, place in zip(waiting, places, strict=True)
+                (pending.index, pending.number, *span)
+                for pending, span in zip(waiting, places, strict=True)
             )
-            yield StagedFile(number, transaction.producer, transaction.epoch, bodies)
-            number += 1
+            yield StagedFile(file_id, transaction.producer, transaction.epoch, bodies)
+            file_id += 1
 
     # Snapshot
 
@@ -274,9 +274,9 @@ class Checkpointer:
         if self._shipping is not None and self._uploads is not None:
             # Before the WAL lets go of anything: what the chain lacks is nowhere else.
             self._shipping.checkpoint(index, self._uploads.state(state))
-        self._kept[index] = _staged_of(state)
+        self._kept[index] = _list_staged(state)
         newest = sorted(self._kept)[-2:]
-        self._kept = {each: self._kept[each] for each in newest}
+        self._kept = {index: self._kept[index] for index in newest}
         if len(newest) == 2 and newest[0] > self._wal.mark.index:
             self._wal.release(newest[0])
         _RELEASED.hit()
@@ -286,7 +286,7 @@ class Checkpointer:
     def _clean(self) -> None:
         """Remove files that nothing refers to, as far as they can be removed now."""
         self.remove_dropped()
-        needed = self._core.staged_needed().union(*self._kept.values())
+        needed = self._core.list_staged_needed().union(*self._kept.values())
         try:
             self._core.staging.keep_only(needed)
             if self._uploads is not None:
@@ -311,15 +311,15 @@ class Checkpointer:
             _log.warning("a segment could not be removed yet: %s", error)
 
 
-def _begun(pool: ThreadPoolExecutor, do: Callable[[int], None], count: int) -> list[Future[None]]:
+def _begin(pool: ThreadPoolExecutor, do: Callable[[int], None], count: int) -> list[Future[None]]:
     """Have threads do so many things; fewer if there are no threads, as the interpreter is ending.
 
     The one that no thread could be started for may be done nevertheless, by another.
     """
     futures: list[Future[None]] = []
     try:
-        for number in range(count):
-            futures.append(pool.submit(do, number))
+        for index in range(count):
+            futures.append(pool.submit(do, index))
     except RuntimeError as error:
         _log.info("segments are written one after the other: %s", error)
     return futures
@@ -346,7 +346,7 @@ def _batches(
         yield with_position(evolve(batch, value_type), partition, base)
 
 
-def _staged_of(state: State) -> set[int]:
+def _list_staged(state: State) -> set[int]:
     return {
         pending.staged
         for transaction in state.transactions.values()

@@ -82,10 +82,10 @@ class Cleanup:
         config = stored_config(topic.config)
         failure = self._attempt(topic, partial(self._retain, topic, config, report))
         holds = holds_of(self._core, topic, config, self._core.clock.time_us())
-        for number in range(topic.partitions):
-            hold = holds.get(number)
-            compact = partial(self._compact, topic, number, config, hold, report)
-            merge = partial(self._merge, topic, number, config, report)
+        for partition in range(topic.partitions):
+            hold = holds.get(partition)
+            compact = partial(self._compact, topic, partition, config, hold, report)
+            merge = partial(self._merge, topic, partition, config, report)
             error = self._attempt(topic, compact) or self._attempt(topic, merge)
             failure = failure or error
         return failure
@@ -115,7 +115,7 @@ class Cleanup:
             yield
         except LakebedError as error:
             partition = self._partition(key)
-            there = set() if partition is None else {each.id for each in partition.segments}
+            there = set() if partition is None else {segment.id for segment in partition.segments}
             if there.issuperset(segment.id for segment in segments):
                 raise
             _log.info("segments were dropped while they were rewritten: %s", error)
@@ -125,15 +125,15 @@ class Cleanup:
     def _retain(self, topic: Topic, config: TopicConfig, report: CleanupReport) -> None:
         lows: list[tuple[int, int]] = []
         now_us = self._core.clock.time_us()
-        for number in range(topic.partitions):
-            partition = self._partition((topic.id, number))
+        for partition_id in range(topic.partitions):
+            partition = self._partition((topic.id, partition_id))
             if partition is None or not partition.segments:
                 continue
             low = plan_retention(partition.segments, config, low=partition.low, now_us=now_us)
             if low > partition.low:
-                lows.append((number, low))
+                lows.append((partition_id, low))
                 report.records_removed += low - partition.low
-                gone = [each for each in partition.segments if each.end <= low]
+                gone = [segment for segment in partition.segments if segment.end <= low]
                 report.segments_removed += len(gone)
                 for segment in gone:
                     self._reader.forget(segment.id)
@@ -146,12 +146,12 @@ class Cleanup:
     def _compact(
         self,
         topic: Topic,
-        number: int,
+        partition_id: int,
         config: TopicConfig,
         hold: int | None,
         report: CleanupReport,
     ) -> None:
-        key = (topic.id, number)
+        key = (topic.id, partition_id)
         partition = self._partition(key)
         if partition is None:
             return
@@ -179,7 +179,7 @@ class Cleanup:
     ) -> None:
         tombstone_before_us = now_us - config.tombstone_retention_ms * 1000
         survivors = surviving(self._keys(key, old, tombstone_before_us), tombstone_before_us)
-        before = sum(each.records for each in old)
+        before = sum(segment.records for segment in old)
         replaced: list[Segment] = []
         new: list[Segment] = []
         if len(survivors) < before:
@@ -187,7 +187,7 @@ class Cleanup:
         if replaced and len(survivors):
             batches = (keep(batch, survivors) for batch in self._rewriting.scan(topic, key, old))
             new = [self._rewritten(topic, key, old, batches)]
-        removed = tuple(each.id for each in replaced)
+        removed = tuple(segment.id for segment in replaced)
         if self._rewriting.replace(
             ReplaceSegments(*key, removed, tuple(new), old[-1].end), replaced
         ):
@@ -209,15 +209,17 @@ class Cleanup:
 
     # Merging
 
-    def _merge(self, topic: Topic, number: int, config: TopicConfig, report: CleanupReport) -> None:
-        key = (topic.id, number)
+    def _merge(
+        self, topic: Topic, partition_id: int, config: TopicConfig, report: CleanupReport
+    ) -> None:
+        key = (topic.id, partition_id)
         partition = self._partition(key)
         if partition is None:
             return
         for old in plan_merge(partition.segments, config):
             with self._unless_dropped(key, old):
                 new = self._rewritten(topic, key, old, self._rewriting.scan(topic, key, old))
-                command = ReplaceSegments(*key, tuple(each.id for each in old), (new,), 0)
+                command = ReplaceSegments(*key, tuple(segment.id for segment in old), (new,), 0)
                 if self._rewriting.replace(command, old):
                     report.segments_merged += len(old)
 

@@ -28,12 +28,12 @@ class CleanupFailures:
     def clear(self, topic_id: int) -> None:
         """Note that an attempt succeeded."""
         with self._guard:
-            found = self._topics.get(topic_id)
-            if found is not None and found.failing:
-                self._topics[topic_id] = replace(found, failing=False)
+            failures = self._topics.get(topic_id)
+            if failures is not None and failures.failing:
+                self._topics[topic_id] = replace(failures, failing=False)
 
     def listing(self, exists: Callable[[int], bool]) -> tuple[CleanupFailure, ...]:
         """Return the topics that had a failure, by name; forget those that do not exist."""
         with self._guard:
-            self._topics = {key: found for key, found in self._topics.items() if exists(key)}
-            return tuple(sorted(self._topics.values(), key=lambda found: found.topic))
+            self._topics = {key: failures for key, failures in self._topics.items() if exists(key)}
+            return tuple(sorted(self._topics.values(), key=lambda failures: failures.topic))

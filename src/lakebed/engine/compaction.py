@@ -25,59 +25,59 @@ from lakebed.topic.retention import (
 )
 
 
-def planned(
+def plan_merges(
     core: Core, topic: Topic, locate: Callable[[int, int, Segment], str], *, force: bool
 ) -> CompactionPlan:
     """Plan the compaction of a topic; one that is not compacted by key is refused."""
-    config = checked_compaction(topic)
+    config = check_compaction(topic)
     now_us = core.clock.time_us()
     holds = holds_of(core, topic, config, now_us)
-    found = []
-    for number in range(topic.partitions):
-        partition = core.partition((topic.id, number)) or Partition()
+    plans = []
+    for index in range(topic.partitions):
+        partition = core.partition((topic.id, index)) or Partition()
         old = plan_compaction(
             partition.segments,
             config,
             compacted_to=partition.compacted_to,
             now_us=now_us,
-            hold=holds.get(number),
+            hold=holds.get(index),
             force=force,
         )
         if old:
-            found.append(_described(topic.id, number, old, partition.compacted_to, locate))
+            plans.append(_describe(topic.id, index, old, partition.compacted_to, locate))
     tombstone_before_us = now_us - config.tombstone_retention_ms * 1000
-    return CompactionPlan(topic.name, now_us, tombstone_before_us, tuple(found))
+    return CompactionPlan(topic.name, now_us, tombstone_before_us, tuple(plans))
 
 
-def _described(
+def _describe(
     topic: int,
-    number: int,
+    partition_id: int,
     old: list[Segment],
     compacted_to: int,
     locate: Callable[[int, int, Segment], str],
 ) -> PartitionCompaction:
     dirty, total = dirty_bytes(old, compacted_to)
     return PartitionCompaction(
-        number,
-        tuple(each.id for each in old),
+        partition_id,
+        tuple(segment.id for segment in old),
         old[0].base,
         old[-1].end,
         tuple(
             SealedFile(
-                number,
-                locate(topic, number, each),
-                each.base,
-                each.end,
-                each.records,
-                each.file_bytes,
+                partition_id,
+                locate(topic, partition_id, segment),
+                segment.base,
+                segment.end,
+                segment.records,
+                segment.file_bytes,
             )
-            for each in old
+            for segment in old
         ),
         dirty * 100 // total if total else 0,
     )
 
 
-def checked_compaction(topic: Topic) -> TopicConfig:
+def check_compaction(topic: Topic) -> TopicConfig:
     """Return the settings of a topic that is compacted by key; any other one is refused."""
     config = stored_config(topic.config)
     if not is_compacted(config):
@@ -98,11 +98,11 @@ def holds_of(core: Core, topic: Topic, config: TopicConfig, now_us: int) -> Mapp
     if not is_compacted(config):
         return {}
     committed: dict[int, list[CommittedOffset]] = {}
-    for (_, number, partition), each in list(core.state.offsets.items()):
-        if number == topic.id:
-            committed.setdefault(partition, []).append(each)
+    for (_, topic_id, partition), offset in list(core.state.offsets.items()):
+        if topic_id == topic.id:
+            committed.setdefault(partition, []).append(offset)
     holds = {
-        partition: compaction_hold(found, config, now_us=now_us)
-        for partition, found in committed.items()
+        partition: compaction_hold(offsets, config, now_us=now_us)
+        for partition, offsets in committed.items()
     }
     return {partition: hold for partition, hold in holds.items() if hold is not None}

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from lakebed.api.arguments import check_segments
 from lakebed.config import TopicConfig
 from lakebed.engine.checkpoint import Checkpointer
-from lakebed.engine.compaction import checked_compaction, holds_of
+from lakebed.engine.compaction import check_compaction, holds_of
 from lakebed.engine.core import Core, Key
 from lakebed.engine.rewriting import Rewriting
 from lakebed.errors import (
@@ -84,7 +84,7 @@ class CompactionRewrite:
     def _rewrite(
         self, topic: Topic, key: Key, segments: tuple[int, ...], packed: bytes
     ) -> RewriteReport:
-        config = checked_compaction(topic)
+        config = check_compaction(topic)
         partition = self._partition(key)
         old = _run(key, partition, segments)
         survivors = Survivors.unpack(packed, base=old[0].base, end=old[-1].end)
@@ -106,8 +106,8 @@ class CompactionRewrite:
             records_dropped=look.dropped,
             segments_removed=len(replaced),
             segments_written=len(new),
-            bytes_removed=sum(each.file_bytes for each in replaced),
-            bytes_written=sum(each.file_bytes for each in new),
+            bytes_removed=sum(segment.file_bytes for segment in replaced),
+            bytes_written=sum(segment.file_bytes for segment in new),
             compacted_to=self._partition(key).compacted_to,
         )
 
@@ -163,7 +163,7 @@ class CompactionRewrite:
 
     def _check_bounds(self, topic: Topic, key: Key, old: Sequence[Segment]) -> None:
         """Refuse what is held or too young by now, whatever it was when it was planned."""
-        config = checked_compaction(topic)
+        config = check_compaction(topic)
         now_us = self._core.clock.time_us()
         hold = holds_of(self._core, topic, config, now_us).get(key[1])
         segments = self._partition(key).segments
@@ -209,14 +209,14 @@ class CompactionRewrite:
         """Read new segments from the disk: every byte is right, and they hold the survivors."""
         for segment in new:
             self._reader.verify(*key, segment)
-            found, repeated = self._reread(key, segment, survivors)
+            survived, repeated = self._reread(key, segment, survivors)
             expected = survivors.between(segment.base, segment.end)
-            if found != expected or segment.records != expected:
+            if survived != expected or segment.records != expected:
                 raise CorruptionError(
                     "a segment just written does not hold what survives",
                     segment=segment.id,
                     expected=expected,
-                    found=found,
+                    found=survived,
                 )
             if repeated:
                 raise SurvivorsError(
@@ -228,17 +228,17 @@ class CompactionRewrite:
 
         That its offsets ascend is known by now, so that as many as expected are those expected.
         """
-        found = 0
+        survived = 0
         keys: list[Any] = []
         for batch in self._reader.scan(*key, segment, columns=["offset", "key"]):
-            found += int(np.count_nonzero(survivors.contain(column_numbers(batch, "offset"))))
+            survived += int(np.count_nonzero(survivors.contain(column_numbers(batch, "offset"))))
             keys.append(batch.column("key"))
-        return found, count_repeated_keys(keys)
+        return survived, count_repeated_keys(keys)
 
     def _swap(
         self, key: Key, old: Sequence[Segment], new: Sequence[Segment], compacted_to: int
     ) -> None:
-        removed = tuple(each.id for each in old)
+        removed = tuple(segment.id for segment in old)
         command = ReplaceSegments(*key, removed, tuple(new), compacted_to)
         swapped = self._rewriting.replace(command, old)
         self._checkpointer.remove_dropped()
@@ -259,15 +259,15 @@ class _Cutter:
 
     def add(self, offsets: Offsets, row_bytes: float) -> None:
         """Take the next offsets that survive, each of about so many bytes."""
-        at = 0
-        while at < len(offsets):
+        row = 0
+        while row < len(offsets):
             if self._size >= self._segment_bytes:
-                self._cuts.append(int(offsets[at]))
+                self._cuts.append(int(offsets[row]))
                 self._size = 0.0
             room = math.ceil((self._segment_bytes - self._size) / row_bytes)
-            taken = min(room, len(offsets) - at)
+            taken = min(room, len(offsets) - row)
             self._size += taken * row_bytes
-            at += taken
+            row += taken
 
 
 class _Pieces:
@@ -294,12 +294,12 @@ class _Pieces:
 
 def _run(key: Key, partition: Partition, segments: tuple[int, ...]) -> list[Segment]:
     """Find segments that stand one behind the other in a partition, as it is now."""
-    ids = [each.id for each in partition.segments]
+    ids = [segment.id for segment in partition.segments]
     first = ids.index(segments[0]) if segments[0] in ids else len(ids)
     run = partition.segments[first : first + len(segments)]
-    if tuple(each.id for each in run) != segments:
+    if tuple(segment.id for segment in run) != segments:
         there = set(ids)
-        gone = sum(each not in there for each in segments)
+        gone = sum(segment_id not in there for segment_id in segments)
         raise _stale(
             key, "the segments are not there in this order", segments=len(segments), gone=gone
         )
@@ -308,7 +308,7 @@ def _run(key: Key, partition: Partition, segments: tuple[int, ...]) -> list[Segm
 
 def _is_compacted_before(partition: Partition, segment: Segment) -> bool:
     """Return whether compaction has come to a segment, or it is the first."""
-    before = [each for each in partition.segments if each.end <= segment.base]
+    before = [earlier for earlier in partition.segments if earlier.end <= segment.base]
     return not before or before[-1].end <= partition.compacted_to
 
 

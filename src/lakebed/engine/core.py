@@ -108,7 +108,7 @@ class Core:
 
     # Applying
 
-    def applied(self, group: list[Request]) -> None:
+    def apply_group(self, group: list[Request]) -> None:
         """Apply a group that is on disk. A group that was applied before changes nothing."""
         try:
             with self._gate:
@@ -236,7 +236,7 @@ class Core:
             touched = ledger.forget_topic(command.topic)
         elif isinstance(command, commands.Flush):
             ledger.stage(changes)
-        changes += ledger.finished()
+        changes += ledger.finish()
         return touched
 
     def _break(self, error: Exception, group: list[Request]) -> None:
@@ -259,9 +259,9 @@ class Core:
             raise no_topic(name)
         return topic
 
-    def topic(self, number: int) -> Topic | None:
+    def topic(self, topic_id: int) -> Topic | None:
         """Find a topic by id."""
-        return self.state.topics.get(number)
+        return self.state.topics.get(topic_id)
 
     def partition(self, key: Key) -> Partition | None:
         """Find a partition, in a state where no command is half carried out.
@@ -271,9 +271,9 @@ class Core:
         up again after them.
         """
         while True:
-            found = self.state.partitions.get(key)
+            partition = self.state.partitions.get(key)
             if self._redo is None:
-                return found
+                return partition
             with self._gate:
                 self._carry_out()
 
@@ -297,19 +297,19 @@ class Core:
             columns = self._columns[key] = schema_with_ids(values)
         return columns
 
-    def staged(self, pending: Pending, schema: pa.Schema) -> Body:
+    def load_staged(self, pending: Pending, schema: pa.Schema) -> Body:
         """Make the body of a staged part: it is read from its file when it is needed."""
         staging, length = self.staging, pending.part.body_bytes
-        number, position, checksum = pending.staged, pending.position, pending.checksum
+        file_id, position, checksum = pending.staged, pending.position, pending.checksum
         return Body(
-            lambda: staging.load(number, position, length, checksum),
+            lambda: staging.load(file_id, position, length, checksum),
             schema,
             length,
-            staged=number,
+            staged=file_id,
             holders=len(pending.part.runs),
         )
 
-    def staged_needed(self) -> set[int]:
+    def list_staged_needed(self) -> set[int]:
         """Return the staged files that open transactions or memtables refer to."""
         with self._gate:
             bodies = list(self.bodies.values())
@@ -341,7 +341,11 @@ class Core:
         def stop() -> None:
             with self._watching:
                 for key in keys:
-                    rest = [each for each in self._watchers.get(key, ()) if each is not callback]
+                    rest = [
+                        watcher
+                        for watcher in self._watchers.get(key, ())
+                        if watcher is not callback
+                    ]
                     if rest:
                         self._watchers[key] = rest
                     else:
@@ -364,7 +368,7 @@ class Core:
 def staged_bodies(core: Core) -> dict[tuple[int, int], Body]:
     """Return the bodies of the open transactions of a state that was loaded."""
     return {
-        (pending.index, pending.number): core.staged(pending, core.schema_of(pending.part))
+        (pending.index, pending.number): core.load_staged(pending, core.schema_of(pending.part))
         for transaction in core.state.transactions.values()
         for pending in transaction.pending
     }

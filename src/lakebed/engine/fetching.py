@@ -29,24 +29,26 @@ def fetch(
         cursor.restart(name, topic.id, partial(_low, reading, topic))
     places = sorted(cursor.positions)
     following: dict[TopicPartition, int] = {}
-    given: dict[TopicPartition, int] = {}
+    delivered: dict[TopicPartition, int] = {}
     if not places:
-        return Fetched(None, following, given)
+        return Fetched(None, following, delivered)
     cursor.turn = (cursor.turn + 1) % len(places)
     tables: list[pa.Table] = []
     topic_name = ""
     records, size = bounds
-    for place in places[cursor.turn :] + places[: cursor.turn]:
-        if tables and (place.topic != topic_name or records <= 0 or size <= 0):
+    for partition in places[cursor.turn :] + places[: cursor.turn]:
+        if tables and (partition.topic != topic_name or records <= 0 or size <= 0):
             continue
-        table, following[place] = _read(reading, cursor, place, Bounds(records, size), columns)
+        table, following[partition] = _read(
+            reading, cursor, partition, Bounds(records, size), columns
+        )
         if table.num_rows:
-            given[place] = following[place]
-            topic_name = place.topic
+            delivered[partition] = following[partition]
+            topic_name = partition.topic
             tables.append(table)
             records -= table.num_rows
             size -= table.nbytes
-    return Fetched(pa.concat_tables(tables) if tables else None, following, given)
+    return Fetched(pa.concat_tables(tables) if tables else None, following, delivered)
 
 
 def _low(reading: Reading, topic: Topic, partition: int) -> int:
@@ -56,22 +58,24 @@ def _low(reading: Reading, topic: Topic, partition: int) -> int:
 def _read(
     reading: Reading,
     cursor: Cursor,
-    place: TopicPartition,
+    partition: TopicPartition,
     bounds: Bounds,
     columns: Sequence[str] | None,
 ) -> tuple[pa.Table, int]:
-    position = cursor.positions[place]
+    position = cursor.positions[partition]
     try:
-        return reading.read(reading.topic(place.topic), place.partition, position, bounds, columns)
+        return reading.read(
+            reading.topic(partition.topic), partition.partition, position, bounds, columns
+        )
     except OffsetOutOfRangeError:
-        topic = reading.topic(place.topic)
-        start = cursor.skip(place, position, *reading.bounds(topic, place.partition))
-        return reading.read(topic, place.partition, start, bounds, columns)
+        topic = reading.topic(partition.topic)
+        start = cursor.skip(partition, position, *reading.bounds(topic, partition.partition))
+        return reading.read(topic, partition.partition, start, bounds, columns)
 
 
-def wanted_next(reading: Reading, cursor: Cursor) -> dict[Key, int]:
+def next_wanted(reading: Reading, cursor: Cursor) -> dict[Key, int]:
     """Return the next offset of each partition of a cursor, as `Reading.watch` takes it."""
     return {
-        reading.key(reading.topic(place.topic), place.partition): offset
-        for place, offset in cursor.positions.items()
+        reading.key(reading.topic(partition.topic), partition.partition): offset
+        for partition, offset in cursor.positions.items()
     }

@@ -207,7 +207,7 @@ def _batch_of(pieces: list[Piece]) -> pa.RecordBatch:
         [key for piece in pieces for key in piece.keys or [None] * piece.rows]
         if has_keys
         else None,
-        [each for piece in pieces for each in piece.headers or [None] * piece.rows]
+        [headers for piece in pieces for headers in piece.headers or [None] * piece.rows]
         if has_headers
         else None,
         [time_us for piece in pieces for time_us in piece.times_us],

@@ -69,7 +69,7 @@ class Groups:
             now = self._core.clock.monotonic()
             membership.expire(now)
             membership.join(member, topics, now, session_seconds, strategy=strategy)
-            self._changed(name, membership)
+            self._note_change(name, membership)
         return member
 
     def heartbeat(
@@ -83,15 +83,19 @@ class Groups:
             membership.set_partitions(self._counts())
             allowed = membership.heartbeat(member, self._core.clock.monotonic(), held)
             # Also if a change was made before whose entry was never written (Ctrl-C).
-            if membership.generation != self._logged.get(group) or self._made_anew(group, allowed):
-                self._changed(group, membership)
+            if membership.generation != self._logged.get(group) or self._is_recreated(
+                group, allowed
+            ):
+                self._note_change(group, membership)
             return allowed
 
-    def _made_anew(self, group: str, held: Collection[TopicPartition]) -> bool:
+    def _is_recreated(self, group: str, held: Collection[TopicPartition]) -> bool:
         """Return whether a topic was deleted and created again, under a new id."""
         state = self._core.state
         owned = {topic for topic, *_ in state.groups.get(group, Group()).owners}
-        return any(state.names.get(name) not in owned for name in {place.topic for place in held})
+        return any(
+            state.names.get(name) not in owned for name in {partition.topic for partition in held}
+        )
 
     def leave(self, group: str, member: str) -> None:
         """Let a member go. One that is gone already is no mistake."""
@@ -99,7 +103,7 @@ class Groups:
             membership = self._memberships.get(group)
             if membership is not None and member in membership.members:
                 membership.leave(member)
-                self._changed(group, membership)
+                self._note_change(group, membership)
 
     def expire(self) -> list[str]:
         """Expel members that were silent for too long; return who they were."""
@@ -109,7 +113,7 @@ class Groups:
                 expelled = membership.expire(self._core.clock.monotonic())
                 if expelled:
                     gone += expelled
-                    self._changed(name, membership)
+                    self._note_change(name, membership)
         return gone
 
     def watch(self, group: str, callback: Callable[[], None]) -> None:
@@ -121,7 +125,7 @@ class Groups:
         """End that."""
         with self._alone():
             self._watchers[group] = [
-                each for each in self._watchers.get(group, ()) if each != callback
+                watcher for watcher in self._watchers.get(group, ()) if watcher != callback
             ]
 
     def wake_all(self) -> None:
@@ -133,8 +137,8 @@ class Groups:
     def _membership(self, group: str) -> Membership:
         membership = self._memberships.get(group)
         if membership is None:
-            known = self._core.state.groups.get(group, Group())
-            membership = Membership(known.generation)
+            state = self._core.state.groups.get(group, Group())
+            membership = Membership(state.generation)
             self._memberships[group] = membership
         membership.set_partitions(self._counts())
         return membership
@@ -142,18 +146,18 @@ class Groups:
     def _counts(self) -> dict[str, int]:
         return {topic.name: topic.partitions for topic in list(self._core.state.topics.values())}
 
-    def _changed(self, group: str, membership: Membership) -> None:
+    def _note_change(self, group: str, membership: Membership) -> None:
         """Write down who holds what, before anyone acts on it; tell the others."""
         names = self._core.state.names
         owners = tuple(
             sorted(
-                (names[place.topic], place.partition, member)
-                for place, member in membership.owners().items()
-                if place.topic in names
+                (names[partition.topic], partition.partition, member)
+                for partition, member in membership.owners().items()
+                if partition.topic in names
             )
         )
-        known = self._core.state.groups.get(group)
-        if known is None or known.owners != owners:
+        state = self._core.state.groups.get(group)
+        if state is None or state.owners != owners:
             self._submit(ChangeGroup(group, owners))
         self._logged[group] = membership.generation
         for callback in self._watchers.get(group, ()):
@@ -176,12 +180,12 @@ class Groups:
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """Return the committed offsets of a group."""
         state = self._core.state
-        found: dict[TopicPartition, int] = {}
-        for (name, number, partition), committed in list(state.offsets.items()):
-            topic = state.topics.get(number)
+        offsets: dict[TopicPartition, int] = {}
+        for (name, topic_id, partition), committed in list(state.offsets.items()):
+            topic = state.topics.get(topic_id)
             if name == group and topic is not None:
-                found[TopicPartition(topic.name, partition)] = committed.offset
-        return found
+                offsets[TopicPartition(topic.name, partition)] = committed.offset
+        return offsets
 
     # Looking after groups
 
@@ -191,36 +195,38 @@ class Groups:
 
     def describe(self, group: str) -> GroupInfo:
         """Return members, committed offsets and lag of a group."""
-        known = self._core.state.groups.get(GroupName(group))
-        if known is None:
+        state = self._core.state.groups.get(GroupName(group))
+        if state is None:
             raise _no_group(group)
         with self._alone():
             membership = self._memberships.get(group)
             members = tuple(membership.members) if membership else ()
             owners = membership.owners() if membership else {}
-            generation = known.generation
+            generation = state.generation
         committed = self.committed(group)
         rows = [
-            self._partition(place, committed.get(place), owners.get(place))
-            for place in self._places_of({place.topic for place in (*committed, *owners)})
+            self._partition(partition, committed.get(partition), owners.get(partition))
+            for partition in self._places_of(
+                {partition.topic for partition in (*committed, *owners)}
+            )
         ]
         return GroupInfo(group, generation, members, tuple(rows))
 
     def _places_of(self, topics: set[str]) -> list[TopicPartition]:
         """List every partition of the topics a group reads, also those it has not come to yet."""
         return [
-            TopicPartition(name, number)
+            TopicPartition(name, partition)
             for name in sorted(topics)
-            for number in range(self._reading.topic(name).partitions)
+            for partition in range(self._reading.topic(name).partitions)
         ]
 
     def _partition(
-        self, place: TopicPartition, committed: int | None, member: str | None
+        self, partition: TopicPartition, committed: int | None, member: str | None
     ) -> GroupPartition:
-        topic = self._reading.topic(place.topic)
-        low, end = self._reading.bounds(topic, place.partition)
+        topic = self._reading.topic(partition.topic)
+        low, end = self._reading.bounds(topic, partition.partition)
         position = low if committed is None else max(low, committed)
-        return GroupPartition(*place, committed, low, end, end - position, member)
+        return GroupPartition(*partition, committed, low, end, end - position, member)
 
     def reset(self, group: str, offsets: Offsets) -> None:
         """Let a group without members go on from other offsets."""

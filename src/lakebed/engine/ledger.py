@@ -96,8 +96,8 @@ class Ledger:
 
     def hold(self, index: int, bodies: Sequence[Body]) -> None:
         """Keep the bodies of an open transaction."""
-        for number, body in enumerate(bodies):
-            self._changes.append((self._core.bodies, (index, number), body))
+        for position, body in enumerate(bodies):
+            self._changes.append((self._core.bodies, (index, position), body))
             self._memory += body.memory_bytes
 
     def release(self, producer: int, *, committed: bool) -> None:
@@ -145,10 +145,10 @@ class Ledger:
                 key = (pending.index, pending.number)
                 body = core.bodies.get(key)
                 if pending.staged and body is not None and not body.staged:
-                    self._changes.append((core.bodies, key, core.staged(pending, body.schema)))
+                    self._changes.append((core.bodies, key, core.load_staged(pending, body.schema)))
                     self._memory -= body.memory_bytes
 
-    def finished(self) -> list[Change]:
+    def finish(self) -> list[Change]:
         """Return every change, with the new sizes."""
         used = self._core.used
         for identity, holders in self._holders.items():

@@ -18,11 +18,11 @@ from lakebed.config import LogConfig, TopicConfig
 from lakebed.engine.access import Access
 from lakebed.engine.assembly import assemble
 from lakebed.engine.audit import Audit
-from lakebed.engine.compaction import planned
+from lakebed.engine.compaction import plan_merges
 from lakebed.engine.core import Key
 from lakebed.engine.ownership import Takeover
 from lakebed.engine.parts import Parts
-from lakebed.engine.segments import described
+from lakebed.engine.segments import describe_segments
 from lakebed.engine.settings import effective_config
 from lakebed.engine.stats import collect_stats
 from lakebed.engine.table import EmbeddedTable
@@ -214,10 +214,10 @@ class EmbeddedLog(Log):
     ) -> tuple[pa.Table, dict[Key, int]]:
         """Return what there is from `offset` on, and where the next record would be."""
         reading = self.parts.reading
-        found = reading.topic(topic)
-        start = reading.start(found, partition, offset)
-        table, following = reading.read(found, partition, start, bounds, columns)
-        return table, {reading.key(found, partition): following}
+        topic_state = reading.topic(topic)
+        start = reading.start(topic_state, partition, offset)
+        table, following = reading.read(topic_state, partition, start, bounds, columns)
+        return table, {reading.key(topic_state, partition): following}
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """Return earliest offset and end of each partition; the end is exclusive."""
@@ -249,7 +249,7 @@ class EmbeddedLog(Log):
     def plan_compaction(self, topic: str, *, force: bool = False) -> CompactionPlan:
         """Return the segments of a topic that are due for a compaction by key, and their files."""
         self._check_open()
-        return planned(
+        return plan_merges(
             self.parts.core, self.parts.topics.find(topic), self.lake.locate, force=force
         )
 
@@ -277,15 +277,17 @@ class EmbeddedLog(Log):
         self._check_open()
         if topic is not None:
             return self.parts.reading.verify(self.parts.topics.find(topic))
-        topics = sorted(self.parts.core.state.topics.values(), key=lambda each: each.name)
-        return sum(self.parts.reading.verify(each) for each in topics)
+        topics = sorted(
+            self.parts.core.state.topics.values(), key=lambda topic_state: topic_state.name
+        )
+        return sum(self.parts.reading.verify(topic_state) for topic_state in topics)
 
     def segments(self, topic: str, partition: int) -> list[SegmentInfo]:
         """Return what is known of each segment of a partition, and where its file is."""
         self._check_open()
-        found = self.parts.topics.find(topic)
-        key = self.parts.reading.key(found, partition)
-        return described(self.parts.core, found, key, self.lake.locate)
+        topic_state = self.parts.topics.find(topic)
+        key = self.parts.reading.key(topic_state, partition)
+        return describe_segments(self.parts.core, topic_state, key, self.lake.locate)
 
     def verify_segment(self, topic: str, partition: int, segment: int) -> bool:
         """Read every byte of one segment, wherever it is; False if there is none of that id."""

@@ -107,16 +107,18 @@ class Maintenance:
             except ClosedError:
                 return
             except LakebedError as error:
-                self._failed(error)
+                self._note_failure(error)
             except Exception as error:
-                self._failed(LakebedError(f"maintenance failed: {type(error).__name__}: {error}"))
+                self._note_failure(
+                    LakebedError(f"maintenance failed: {type(error).__name__}: {error}")
+                )
                 _log.exception("maintenance failed")
 
-    def _failed(self, error: LakebedError) -> None:
+    def _note_failure(self, error: LakebedError) -> None:
         self.failures += 1
         self.last_failure = self._budget.failure = error
         _log.error("maintenance failed, and is tried again: %s", error)
-        self._budget.changed()
+        self._budget.notify()
         time.sleep(0 if self._stopping else _RETRY_SECONDS)
 
     def _seconds(self) -> float:
@@ -132,7 +134,7 @@ class Maintenance:
             self.members_expelled += len(self._groups.expire())
             if self._budget.checkpoint_due() or self._too_old():
                 self._checkpointer.run()
-                self._budget.changed()
+                self._budget.notify()
                 self._changed()
             now = self._core.clock.monotonic()
             if now - self._cleaned_at >= self._config.retention_interval_ms / 1000:
@@ -166,7 +168,7 @@ class Maintenance:
         self._core.check_may_wait()
         with self._working:
             report = self._checkpointer.run()
-            self._budget.changed()
+            self._budget.notify()
             if report.segments:
                 self._changed()
             return report
@@ -176,7 +178,7 @@ class Maintenance:
         self._core.check_may_wait()
         with self._working:
             state = self._checkpointer.picture()
-            self._budget.changed()
+            self._budget.notify()
             self._changed()
             return state
 
@@ -201,25 +203,27 @@ class Maintenance:
 
     def _clean_all(self) -> None:
         self._clean(list(self._core.state.topics.values()))
-        before_us = self._idleness.expired_before_us()
+        before_us = self._idleness.expiry_us()
         if before_us is not None:
             self._submit(ExpireProducers(before_us))
 
     def _time_out(self) -> None:
         """Abort transactions that are open for too long."""
         now_us = self._core.clock.time_us()
-        for each in list(self._core.state.transactions.values()):
-            if now_us > each.started_us + each.timeout_us:
-                self._submit(AbortTransaction(each.producer, each.epoch, TIMED_OUT))
+        for transaction in list(self._core.state.transactions.values()):
+            if now_us > transaction.started_us + transaction.timeout_us:
+                self._submit(AbortTransaction(transaction.producer, transaction.epoch, TIMED_OUT))
                 self.transactions_timed_out += 1
-                _log.warning("transaction of producer %d timed out and was aborted", each.producer)
+                _log.warning(
+                    "transaction of producer %d timed out and was aborted", transaction.producer
+                )
 
     def _too_old(self) -> bool:
         """Return whether a memtable holds its records for longer than it should."""
         now = self._core.clock.monotonic()
         longest = self._config.checkpoint_interval_ms / 1000
-        for (number, _), memtable in list(self._core.memtables.items()):
-            topic = self._core.state.topics.get(number)
+        for (topic_id, _), memtable in list(self._core.memtables.items()):
+            topic = self._core.state.topics.get(topic_id)
             if topic is None:
                 continue
             allowed = min(longest, stored_config(topic.config).segment_ms / 1000)

@@ -124,14 +124,14 @@ class OwnerControl:
     def _examine(self, term: int) -> Procedure[tuple[Base, int, tuple[int, ...]]]:
         """Return the base, the last slot, and the terms without a fence; `term` is the lease's."""
         base = yield from read_base()
-        terms = {number for number in (term, *(first for first, _ in base.terms)) if number}
-        number, last = base.slot, base.slot
+        terms = {fence for fence in (term, *(first for first, _ in base.terms)) if fence}
+        slot_number, last = base.slot, base.slot
         while True:
-            stored: Versioned | None = yield Get(slot_name(number + 1))
+            stored: Versioned | None = yield Get(slot_name(slot_number + 1))
             if stored is None:
                 break
-            number = last = number + 1
-            terms.add(decode_slot(stored.data, self._log_id, number).term)
+            slot_number = last = slot_number + 1
+            terms.add(decode_slot(stored.data, self._log_id, slot_number).term)
         missing = []
         for fence in sorted(terms):
             if not (yield from self._is_fence(fence)):

@@ -28,7 +28,7 @@ from crc32c import crc32c
 from lakebed.chain.calls import Get, Procedure, Put
 from lakebed.chain.driver import Driver
 from lakebed.chain.lease import Hold, Watch, read
-from lakebed.chain.owner import Owner, create_base, take_over
+from lakebed.chain.owner import ChainOwner, create_base, take_over
 from lakebed.chain.read_ahead import reading_ahead
 from lakebed.chain.records import BASE, Base, new_nonce
 from lakebed.chain.settle import create
@@ -148,7 +148,7 @@ def own(
     _check_same_log(chain, wal, disk, folder)
     driver = chain.driver(wal.log_id)
     _mark(disk, folder, wal.log_id)  # first: what a crash leaves in the store is this folder's
-    _found(chain, driver, wal, snapshots, uploads, core.staging)
+    _create_chain(chain, driver, wal, snapshots, uploads, core.staging)
     hold = Hold(owner_id(folder), takeover.address, config.wal.lease_ms / 1000)
     _claim(driver, hold, core, config, takeover)
     lease = LeaseKeeper(driver, hold, core.clock, config.wal.lease_ms / 1000)
@@ -175,7 +175,7 @@ def own(
     )
 
 
-def _take(driver: Driver, local: LocalLog, wal: Wal) -> Owner:
+def _take(driver: Driver, local: LocalLog, wal: Wal) -> ChainOwner:
     while True:
         walker = Walker(wal.log_id, local)
         try:
@@ -241,7 +241,7 @@ def _check_same_log(chain: ChainStore, wal: Wal, disk: Disk, folder: Path) -> No
         )
 
 
-def _found(
+def _create_chain(
     chain: ChainStore,
     driver: Driver,
     wal: Wal,
@@ -286,7 +286,7 @@ def _first_base(
             if item.staged:
                 length = item.part.body_bytes
                 body = staging.load(item.staged, item.position, length, item.checksum)
-                uploads.staged(item.staged, [(item.position, item.checksum)], [body])
+                uploads.upload_staged(item.staged, [(item.position, item.checksum)], [body])
     name = f"snapshots/{index:020d}-{0:016x}-{crc32c(data):08x}-0-0"
     yield Put(name, data)
     return Base(
@@ -314,7 +314,7 @@ def _mark(disk: Disk, folder: Path, log_id: uuid.UUID) -> None:
         write_all(file, [data], 0, len(data))
 
 
-def marked_log(disk: Disk, folder: Path) -> uuid.UUID | None:
+def read_marker(disk: Disk, folder: Path) -> uuid.UUID | None:
     """Return the log that a folder is part of the chain of, or None."""
     try:
         return _parse_identity(read_file(disk, folder / MARKER))

@@ -28,19 +28,19 @@ def plan(
     """
     files: list[SealedFile] = []
     hot: list[HotRange] = []
-    for number, found in sorted(partitions.items()):
-        start = max(found.low, lowest.get(number, 0))
-        until = min(found.end, highest.get(number, found.end))
-        for segment in found.segments:
+    for partition_id, partition in sorted(partitions.items()):
+        start = max(partition.low, lowest.get(partition_id, 0))
+        until = min(partition.end, highest.get(partition_id, partition.end))
+        for segment in partition.segments:
             first, last = max(start, segment.base), min(until, segment.end)
             if first < last:
-                location = locate(number, segment)
+                location = locate(partition_id, segment)
                 whole = first == segment.base and last == segment.end
                 size = segment.file_bytes
                 files.append(
-                    SealedFile(number, location, first, last, segment.records, size, whole)
+                    SealedFile(partition_id, location, first, last, segment.records, size, whole)
                 )
-        first = max(start, found.flushed)
+        first = max(start, partition.flushed)
         if first < until:
-            hot.append(HotRange(number, first, until, weigh(number, first, until)))
+            hot.append(HotRange(partition_id, first, until, weigh(partition_id, first, until)))
     return ScanPlan(topic, tuple(files), tuple(hot))

@@ -62,12 +62,12 @@ class Reading:
 
     def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
         """Return a partition's low watermark and its end."""
-        found = self._partition(topic, self.key(topic, partition))
-        return found.low, found.end
+        partition_state = self._partition(topic, self.key(topic, partition))
+        return partition_state.low, partition_state.end
 
     def offsets(self, topic: Topic) -> dict[int, tuple[int, int]]:
         """Return the earliest offset and the end of each partition; the end is exclusive."""
-        return {number: self.bounds(topic, number) for number in range(topic.partitions)}
+        return {partition: self.bounds(topic, partition) for partition in range(topic.partitions)}
 
     def start(self, topic: Topic, partition: int, offset: int | str) -> int:
         """Return the offset that `earliest`, `latest` or a number means."""
@@ -103,21 +103,21 @@ class Reading:
         columns: Sequence[str] | None,
     ) -> tuple[pa.Table, int]:
         key = self.key(topic, partition)
-        names = _checked_columns(columns)
+        names = _check_columns(columns)
         schema = self._schema(topic, names)
         batches: list[pa.RecordBatch] = []
         records, size = bounds
         record_bytes = 0  # one more of them would not fit: there is always one more in an answer
         while records > 0 and size > record_bytes:
             try:
-                found, offset = self._some(topic, key, offset, Bounds(records, size), names)
+                records_read, offset = self._some(topic, key, offset, Bounds(records, size), names)
             except OffsetOutOfRangeError:
                 if not batches:
                     raise
                 break  # what follows was removed a moment ago; what was read is good
-            if not found:
+            if not records_read:
                 break
-            for batch in found:
+            for batch in records_read:
                 batches.append(batch)
                 records -= batch.num_rows
                 size -= batch.nbytes
@@ -126,7 +126,7 @@ class Reading:
 
     def empty(self, topic: Topic, columns: Sequence[str] | None) -> pa.Table:
         """Return a table of a topic's columns without a record."""
-        return self._schema(topic, _checked_columns(columns)).empty_table()
+        return self._schema(topic, _check_columns(columns)).empty_table()
 
     def _some(
         self, topic: Topic, key: Key, offset: int, bounds: Bounds, names: tuple[str, ...] | None
@@ -140,19 +140,21 @@ class Reading:
                 raise out_of_range(topic, key[1], offset, partition.low, partition.end)
             if offset >= partition.flushed:
                 try:
-                    found = self._from_memtable(topic, key, offset, partition.end, bounds, names)
+                    in_memory = self._from_memtable(
+                        topic, key, offset, partition.end, bounds, names
+                    )
                 except Exception:
                     self._core.catch_up()
                     if self._partition(topic, key).flushed == partition.flushed:
                         raise
                     continue  # what it had staged in the store was flushed and removed
-                if found is not None:
-                    return found
+                if in_memory is not None:
+                    return in_memory
                 continue  # it was flushed a moment ago
             segment = segment_at(partition, offset)
             if segment is None:
                 # Compaction left nothing here up to the next segment, or to the memtable.
-                later = [each.base for each in partition.segments if each.base > offset]
+                later = [segment.base for segment in partition.segments if segment.base > offset]
                 offset = min([*later, partition.flushed])
                 continue
             try:
@@ -174,7 +176,7 @@ class Reading:
                 continue
             rows = sum(batch.num_rows for batch in batches)
             following = _following(batches, offset, rows)
-            return [self._fitted(topic, batch, names) for batch in batches], following
+            return [self._fit(topic, batch, names) for batch in batches], following
 
     def _from_memtable(
         self,
@@ -210,11 +212,11 @@ class Reading:
         base = pieces[0].base
         batches = []
         for batch in _fewer([evolve(rows, value_type) for _, rows in decode_chunks(pieces)]):
-            batches.append(self._fitted(topic, with_position(batch, key[1], base), names))
+            batches.append(self._fit(topic, with_position(batch, key[1], base), names))
             base += batch.num_rows
         return batches, offset
 
-    def _fitted(
+    def _fit(
         self, topic: Topic, batch: pa.RecordBatch, names: tuple[str, ...] | None
     ) -> pa.RecordBatch:
         """Return a batch in the reader's schema: fields added since are null, columns as asked."""
@@ -289,15 +291,15 @@ class Reading:
         Those that are merged or removed before their turn are left out.
         """
         return sum(
-            self._verify((topic.id, number), segment)
-            for number in range(topic.partitions)
-            for segment in self._segments_of((topic.id, number))
+            self._verify((topic.id, partition), segment)
+            for partition in range(topic.partitions)
+            for segment in self._segments_of((topic.id, partition))
         )
 
     def verify_segment(self, key: Key, segment: int) -> bool:
         """Read every byte of a segment; False if there is none of that id."""
-        found = [each for each in self._segments_of(key) if each.id == segment]
-        return bool(found) and self._verify(key, found[0])
+        candidates = [candidate for candidate in self._segments_of(key) if candidate.id == segment]
+        return bool(candidates) and self._verify(key, candidates[0])
 
     def _verify(self, key: Key, segment: Segment) -> bool:
         """Check a segment; False if it went meanwhile."""
@@ -305,7 +307,7 @@ class Reading:
             self._segments.verify(*key, segment)
         except (CorruptionError, StoreNotFoundError):
             self._core.catch_up()
-            if segment.id in [each.id for each in self._segments_of(key)]:
+            if segment.id in [other.id for other in self._segments_of(key)]:
                 raise
             return False
         return True
@@ -332,19 +334,19 @@ class Reading:
                 return offset
             # Records went from the memtable into segments meanwhile, and may have been missed.
 
-    def _offset_for_time(self, key: Key, found: Partition, time_us: int) -> int:
-        for segment in found.segments:
+    def _offset_for_time(self, key: Key, partition: Partition, time_us: int) -> int:
+        for segment in partition.segments:
             if segment.time_max_us >= time_us:
                 offset = self._segments.offset_for_time(*key, segment, time_us)
-                if offset is not None and offset >= found.low:
+                if offset is not None and offset >= partition.low:
                     return offset
         memtable = self._core.memtables.get(key)
-        end = found.end
+        end = partition.end
         for base, batch in decode_chunks(memtable.chunks() if memtable is not None else ()):
             times = batch.column("timestamp")
             late = np.flatnonzero(np.asarray(times.cast(pa.int64())) >= time_us)
             if len(late):
-                return max(found.low, base + int(late[0]))
+                return max(partition.low, base + int(late[0]))
             end = max(end, base + batch.num_rows)
         return end
 
@@ -360,10 +362,10 @@ def _fewer(pieces: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 def segment_at(partition: Partition, offset: int) -> Segment | None:
     """Find the segment that answers for an offset."""
     segments = partition.segments
-    number = bisect_right(segments, offset, key=lambda each: each.base) - 1
-    if number < 0 or segments[number].end <= offset:
+    index = bisect_right(segments, offset, key=lambda segment: segment.base) - 1
+    if index < 0 or segments[index].end <= offset:
         return None
-    return segments[number]
+    return segments[index]
 
 
 def _with_offsets(names: tuple[str, ...] | None, segment: Segment) -> tuple[str, ...] | None:
@@ -381,7 +383,7 @@ def _following(batches: list[pa.RecordBatch], offset: int, rows: int) -> int:
     return offset + rows
 
 
-def _checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+def _check_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     if columns is None:
         return None
     if isinstance(columns, str) or not all(name in COLUMNS for name in columns) or not columns:

@@ -126,8 +126,8 @@ class LocalLog:
         firsts = [first for _, first in base.terms]
 
         def term_of(index: int) -> int:
-            place = bisect.bisect_right(firsts, index)
-            return base.terms[place - 1][0] if place else 0
+            position = bisect.bisect_right(firsts, index)
+            return base.terms[position - 1][0] if position else 0
 
         mark = wal.mark
         if 0 < mark.index <= base.index and mark.term != term_of(mark.index):
@@ -144,21 +144,21 @@ class LocalLog:
         wal = self._wal
         entries = list(wal.entries(index))
         report = _report(entries, wal)
-        place = self._folder / DIVERGED / f"{index:020d}-{wal.last_index:020d}-{wal.last_term:x}"
-        with translated("setting entries aside", place):
-            self._disk.make_folder(place)
+        target = self._folder / DIVERGED / f"{index:020d}-{wal.last_index:020d}-{wal.last_term:x}"
+        with translated("setting entries aside", target):
+            self._disk.make_folder(target)
             for entry in entries:
-                self._write(place / f"{entry.index:020d}.entry", bytes(entry.payload))
-            self._write(place / "report.json", json.dumps(report, indent=1).encode())
-            self._disk.sync_folder(place)
-            self._disk.sync_folder(place.parent)
+                self._write(target / f"{entry.index:020d}.entry", bytes(entry.payload))
+            self._write(target / "report.json", json.dumps(report, indent=1).encode())
+            self._disk.sync_folder(target)
+            self._disk.sync_folder(target.parent)
         _SET_ASIDE.hit()
         self.diverged_entries += len(entries)
         self._reset = True
         _log.error(
             "the folder has %d entries that the store does not have; they are set aside: %s",
             len(entries),
-            place,
+            target,
         )
 
     def _write(self, path: Path, data: bytes) -> None:

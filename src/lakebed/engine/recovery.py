@@ -67,7 +67,7 @@ class Recovered:
 
 def load_snapshot(snapshots: SnapshotFolder, wal: Wal) -> tuple[State, Recovered]:
     """Return the state to begin with."""
-    found = Recovered()
+    recovered = Recovered()
     refusal: CorruptionError | None = None
     for index in reversed(snapshots.indexes()):
         if index < wal.mark.index:
@@ -79,30 +79,32 @@ def load_snapshot(snapshots: SnapshotFolder, wal: Wal) -> tuple[State, Recovered
         except CorruptionError as error:
             _log.error("a snapshot cannot be used: %s", error)
             refusal = refusal or error
-            found.snapshots_passed_over += 1
+            recovered.snapshots_passed_over += 1
             continue
-        found.snapshots[index] = state
-    if not found.snapshots:
+        recovered.snapshots[index] = state
+    if not recovered.snapshots:
         if wal.mark.index > 0:
             raise refusal or MissingFileError(
                 "the snapshot is missing, and the WAL does not go back far enough to replace it",
                 folder=snapshots.path(0).parent,
                 first_index=wal.first_index,
             )
-        return State(), found
-    found.snapshot_index = max(found.snapshots)
-    if found.snapshot_index > wal.last_index:
+        return State(), recovered
+    recovered.snapshot_index = max(recovered.snapshots)
+    if recovered.snapshot_index > wal.last_index:
         raise MissingFileError(
             "the WAL ends before the snapshot: a WAL file is missing",
             last_index=wal.last_index,
-            snapshot=found.snapshot_index,
+            snapshot=recovered.snapshot_index,
         )
-    return found.snapshots[found.snapshot_index].copy(), found
+    return recovered.snapshots[recovered.snapshot_index].copy(), recovered
 
 
-def replay(core: Core, wal: Wal, found: Recovered, progress: Callable[[int, int], None]) -> None:
+def replay(
+    core: Core, wal: Wal, recovered: Recovered, progress: Callable[[int, int], None]
+) -> None:
     """Apply every entry behind the snapshot."""
-    first, last = found.snapshot_index + 1, wal.last_index
+    first, last = recovered.snapshot_index + 1, wal.last_index
     for start, end in wal.gaps():
         if end >= first:
             raise EntryLostError(
@@ -115,7 +117,7 @@ def replay(core: Core, wal: Wal, found: Recovered, progress: Callable[[int, int]
     while entries := wal.read(index, max_entries=ENTRIES_AT_A_TIME):
         apply_entries(core, runs, entries)
         index += len(entries)
-        found.replayed_entries += len(entries)
+        recovered.replayed_entries += len(entries)
         progress(index - first, last - first + 1)
     runs.finish()
 
@@ -144,7 +146,7 @@ def tidy(
     lake: LakeFolder,
     disk: Disk,
     root: Path,
-    found: Recovered,
+    recovered: Recovered,
     *,
     stored: bool,
     shared: bool = False,
@@ -157,50 +159,50 @@ def tidy(
     """
     copies = {
         (topic, partition, segment.id): segment
-        for (topic, partition), each in core.state.partitions.items()
-        for segment in each.segments
+        for (topic, partition), state in core.state.partitions.items()
+        for segment in state.segments
         if shared and segment.place == BOTH
     }
     segments = {
         (topic, partition, segment.id): segment.place
-        for (topic, partition), each in core.state.partitions.items()
-        for segment in each.segments
+        for (topic, partition), state in core.state.partitions.items()
+        for segment in state.segments
     }
     if not stored:
         _check_local(segments)
-    needed = {key for key, place in segments.items() if place == LOCAL or not stored}
+    needed = {key for key, location in segments.items() if location == LOCAL or not stored}
     owners = segment_owners(core.state)
     strange: list[Path] = []
     for name in lake.listing():
         if isinstance(name, Path):
-            unfinished = lake.unfinished(name)
+            unfinished = lake.parse_unfinished(name)
             if unfinished is not None and may_be_unfinished(core.state, unfinished):
                 _remove(disk, name)
-                found.files_removed += 1
+                recovered.files_removed += 1
             else:
                 strange.append(name)
         elif segments.get(name) == STORE:
             lake.remove(*name)  # readers take it from the store
-            found.files_removed += 1
+            recovered.files_removed += 1
         elif name in segments and _is_copy(disk, lake.path(*name), copies.get(name)):
             needed.discard(name)
         elif name not in segments and may_be_dropped(core.state, owners, name):
-            found.dropped.append(name)  # the process died before it was removed
+            recovered.dropped.append(name)  # the process died before it was removed
         else:
             strange.append(lake.path(*name))
     core.dropped.clear()
     if needed:
         raise _missing(lake, needed)
-    staged = core.staged_needed().union(
+    staged = core.list_staged_needed().union(
         pending.staged
-        for state in found.snapshots.values()
+        for state in recovered.snapshots.values()
         for transaction in state.transactions.values()
         for pending in transaction.pending
     )
     strange += [core.staging.folder / name for name in core.staging.keep_only(staged)]
     for path in strange:
         quarantine(disk, root, path)
-    found.files_quarantined = len(strange)
+    recovered.files_quarantined = len(strange)
 
 
 def quarantine(disk: Disk, root: Path, path: Path) -> None:
@@ -209,10 +211,10 @@ def quarantine(disk: Disk, root: Path, path: Path) -> None:
     try:
         disk.make_folder(folder)
         taken = set(disk.names(folder))
-        name, number = f"{path.parent.name}-{path.name}", 0
+        name, attempt = f"{path.parent.name}-{path.name}", 0
         while name in taken:
-            number += 1
-            name = f"{path.parent.name}-{path.name}.{number}"
+            attempt += 1
+            name = f"{path.parent.name}-{path.name}.{attempt}"
         disk.rename(path, folder / name)
         disk.sync_folder(folder)
         disk.sync_folder(path.parent)
@@ -249,7 +251,7 @@ def _remove(disk: Disk, path: Path) -> None:
 
 def _check_local(segments: Mapping[tuple[int, int, int], int]) -> None:
     """Refuse settings without a store if a segment is there alone."""
-    count = sum(place == STORE for place in segments.values())
+    count = sum(location == STORE for location in segments.values())
     if count:
         raise InvalidArgumentError(
             "segments are only in the object store, and the settings name none",

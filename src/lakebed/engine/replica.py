@@ -243,7 +243,7 @@ class Replica(Following):
         base = self._walk.base
         if base is not None and base.slot != self._base_slot:
             self._base_slot = base.slot
-            self._core.staging.keep_only(self._core.staged_needed())
+            self._core.staging.keep_only(self._core.list_staged_needed())
 
     def _note_failure(self, error: LakebedError) -> None:
         if self._failure is None or str(self._failure) != str(error):

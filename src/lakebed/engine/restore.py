@@ -113,14 +113,14 @@ class _Restore:
     def check(self) -> RestoreReport:
         self._check_snapshot()
         told = self._telling("checking the backup")
-        for each in self._manifest.files:
-            check_file(self._disk, self._source, each, told)
+        for file in self._manifest.files:
+            check_file(self._disk, self._source, file, told)
         return self._report("", 0, self._notes())
 
     def _check_snapshot(self) -> None:
         """Refuse a manifest that names no snapshot of the index that it says the backup has."""
         snapshot = SnapshotFolder(self._disk, self._source).path(self._manifest.index)
-        if not any(self._source / each.name == snapshot for each in self._manifest.files):
+        if not any(self._source / file.name == snapshot for file in self._manifest.files):
             raise BackupDamagedError("the backup has no snapshot of its index", path=snapshot)
 
     def run(self, target: Path) -> RestoreReport:
@@ -129,7 +129,7 @@ class _Restore:
         self.check()
         self._copy(target)
         self._fence(target)
-        self._found(target)
+        self._create_identity(target)
         segments, warnings = self._examine(target)
         return self._report(os.fspath(target), segments, [*self._notes(), *warnings])
 
@@ -139,10 +139,10 @@ class _Restore:
         told = self._telling("restoring")
         with translated("making the log's folder", target):
             self._disk.make_folder(target)
-        for each in self._manifest.files:
-            copied = copy_file(self._disk, self._source / each.name, target / each.name, told)
+        for file in self._manifest.files:
+            copied = copy_file(self._disk, self._source / file.name, target / file.name, told)
             # The backup could have changed since it was checked.
-            check_same(self._source / each.name, each, copied.bytes, copied.crc32c)
+            check_same(self._source / file.name, file, copied.bytes, copied.crc32c)
             with translated("restoring a file", target):
                 _COPIED.hit()
         with translated("syncing the log's folders", target):
@@ -165,7 +165,7 @@ class _Restore:
                 state.producers[producer.id] = producer._replace(epoch=producer.epoch + _EPOCHS)
             snapshots.write(index, encode_state(state))
 
-    def _found(self, target: Path) -> None:
+    def _create_identity(self, target: Path) -> None:
         """Make the WAL: empty, and behind everything that the snapshot holds."""
         layout, manifest = Layout(target), self._manifest
         log_id = uuid.UUID(manifest.log_id)
@@ -212,9 +212,9 @@ class _Restore:
 
     def _compare(self, log: EmbeddedLog, target: Path) -> None:
         manifest, stats = self._manifest, log.stats()
-        found = (stats.wal.log_id, stats.applied_index, offsets_of(log.parts.core.state))
+        actual = (stats.wal.log_id, stats.applied_index, offsets_of(log.parts.core.state))
         expected = (manifest.log_id, manifest.index, manifest.offsets)
-        for name, one, other in zip(("log", "index", "offsets"), found, expected, strict=True):
+        for name, one, other in zip(("log", "index", "offsets"), actual, expected, strict=True):
             if one != other:
                 raise BackupDamagedError(
                     f"the restored log has another {name} than the backup",
@@ -261,13 +261,13 @@ class _Restore:
     def _telling(self, doing: str) -> Callable[[int], None]:
         done, total = 0, self._manifest.size_bytes
 
-        def told(count: int) -> None:
+        def tell_copied(count: int) -> None:
             nonlocal done
             done += count
             if self._tell is not None:
                 self._tell(doing, done, total)
 
-        return told
+        return tell_copied
 
     def _report(self, folder: str, segments: int, warnings: list[str]) -> RestoreReport:
         manifest = self._manifest
@@ -288,12 +288,12 @@ class _Restore:
 
 
 def _folders(target: Path, files: list[BackupFile]) -> Iterator[Path]:
-    for each in files:
-        for parent in Path(each.name).parents:
+    for file in files:
+        for parent in Path(file.name).parents:
             yield target / parent
 
 
-def _path(given: str | os.PathLike[str]) -> Path:
-    if not isinstance(given, (str, os.PathLike)) or "\0" in os.fspath(given):
-        raise InvalidArgumentError("this is not a path", got=repr(given))
-    return Path(given)
+def _path(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, (str, os.PathLike)) or "\0" in os.fspath(path):
+        raise InvalidArgumentError("this is not a path", got=repr(path))
+    return Path(path)

@@ -63,12 +63,12 @@ class Rewriting:
         self, topic: Topic, key: Key, batches: Iterable[pa.RecordBatch], *, base: int, end: int
     ) -> Segment:
         """Write a segment; durable when this returns, and known to nobody yet."""
-        number = self._checkpointer.new_segment_id()
+        segment_id = self._checkpointer.new_segment_id()
         segment = write_segment(
             self._lake.disk,
-            self._lake.path(*key, number),
+            self._lake.path(*key, segment_id),
             batches,
-            segment_id=number,
+            segment_id=segment_id,
             base=base,
             end=end,
             compression=stored_config(topic.config).compression,

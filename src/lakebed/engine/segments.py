@@ -14,7 +14,7 @@ def segment_of(info: SegmentInfo) -> Segment:
     return Segment(*(getattr(info, name) for name in Segment._fields))
 
 
-def described(
+def describe_segments(
     core: Core, topic: Topic, key: Key, locate: Callable[[int, int, Segment], str]
 ) -> list[SegmentInfo]:
     """Describe the segments of a partition, in the order of offsets."""
@@ -23,8 +23,8 @@ def described(
             topic=topic.name,
             topic_id=topic.id,
             partition=key[1],
-            location=locate(*key, each),
-            **each._asdict(),
+            location=locate(*key, segment),
+            **segment._asdict(),
         )
-        for each in (core.partition(key) or Partition()).segments
+        for segment in (core.partition(key) or Partition()).segments
     ]

@@ -26,7 +26,7 @@ from crc32c import crc32c
 from lakebed import limits
 from lakebed.chain.checkpoint import write_checkpoint
 from lakebed.chain.driver import Driver
-from lakebed.chain.owner import Owner
+from lakebed.chain.owner import ChainOwner
 from lakebed.chain.slot import Encoded, SlotEntry
 from lakebed.config import AckMode, LogConfig
 from lakebed.engine.core import Core
@@ -77,7 +77,7 @@ class Shipping:
         self,
         *,
         driver: Driver,
-        owner: Owner,
+        owner: ChainOwner,
         lease: LeaseKeeper,
         wal: Wal,
         core: Core,
@@ -234,7 +234,7 @@ class Shipping:
         index = self._core.state.numbers["applied"]
         sample = _Sample(index, used["records"], used["wal_bytes"], clock.monotonic())
         self._samples.append(sample)
-        if self._unshipped_bytes(sample) >= SLOT_BYTES_MAX:
+        if self._count_unshipped_bytes(sample) >= SLOT_BYTES_MAX:
             self._wake.set()
 
     # The barrier
@@ -388,7 +388,7 @@ class Shipping:
             diverged_entries=self._diverged_entries,
         )
 
-    def _unshipped_bytes(self, sample: _Sample) -> int:
+    def _count_unshipped_bytes(self, sample: _Sample) -> int:
         shipped = self.shipped_index
         while self._samples and self._samples[0].entry <= shipped:
             self._base = self._samples.popleft()

@@ -46,13 +46,13 @@ class Staging:
         """Loads a body from the store, for a log that may have been staged on another machine."""
         self._remote: dict[tuple[int, int], memoryview] = {}
 
-    def path(self, number: int) -> Path:
+    def path(self, file_id: int) -> Path:
         """Return the path of a file."""
-        return self.folder / f"{number:020d}.staged"
+        return self.folder / f"{file_id:020d}.staged"
 
-    def write(self, number: int, bodies: Sequence[memoryview]) -> list[tuple[int, int]]:
+    def write(self, file_id: int, bodies: Sequence[memoryview]) -> list[tuple[int, int]]:
         """Make bodies durable under a number; give position and checksum of each."""
-        path = self.path(number)
+        path = self.path(file_id)
         places: list[tuple[int, int]] = []
         with translated("making the folder of staged files", self.folder):
             self._disk.make_folder(self.folder)
@@ -65,49 +65,51 @@ class Staging:
                 position = (position + len(body) + 63) & -64
         return places
 
-    def load(self, number: int, position: int, length: int, checksum: int) -> memoryview:
+    def load(self, file_id: int, position: int, length: int, checksum: int) -> memoryview:
         """Return a body, verified; a view of the mapped file, or a copy of what the store has."""
         try:
-            mapping = self._mapping(number)
+            mapping = self._mapping(file_id)
         except MissingFileError:
             if self.load_remote is None:
                 raise
-            return self._fetch(number, position, length, checksum)
+            return self._fetch(file_id, position, length, checksum)
         if self.load_remote is not None and not _holds(mapping, position, length, checksum):
             # A file of this folder whose number another owner used again.
-            return self._fetch(number, position, length, checksum)
+            return self._fetch(file_id, position, length, checksum)
         if position + length > len(mapping):
             raise CorruptionError(
-                "a staged file is cut short", file=self.path(number), bytes=len(mapping)
+                "a staged file is cut short", file=self.path(file_id), bytes=len(mapping)
             )
         view = mapping.view(position, position + length)
         if crc32c(view) != checksum:
-            raise CorruptionError("a staged file is damaged", file=self.path(number), byte=position)
+            raise CorruptionError(
+                "a staged file is damaged", file=self.path(file_id), byte=position
+            )
         return view
 
-    def _fetch(self, number: int, position: int, length: int, checksum: int) -> memoryview:
-        body = self._remote.get((number, position))
+    def _fetch(self, file_id: int, position: int, length: int, checksum: int) -> memoryview:
+        body = self._remote.get((file_id, position))
         if body is None:
             if self.load_remote is None:
-                raise MissingFileError("a staged file is missing", file=self.path(number))
-            body = self.load_remote(number, position, length, checksum)
+                raise MissingFileError("a staged file is missing", file=self.path(file_id))
+            body = self.load_remote(file_id, position, length, checksum)
             if crc32c(body) != checksum:
-                raise CorruptionError("a staged object is damaged", file=number, byte=position)
-            self._remote[(number, position)] = body
+                raise CorruptionError("a staged object is damaged", file=file_id, byte=position)
+            self._remote[(file_id, position)] = body
         return body
 
-    def _mapping(self, number: int) -> Mapping:
+    def _mapping(self, file_id: int) -> Mapping:
         with self._guard:
-            mapping = self._maps.get(number)
+            mapping = self._maps.get(file_id)
             if mapping is None:
-                path = self.path(number)
+                path = self.path(file_id)
                 with translated("reading a staged file", path):
                     try:
                         file = self._disk.open(path, Mode.READ)
                     except FileNotFoundError as error:
                         raise MissingFileError("a staged file is missing", file=path) from error
                     try:
-                        mapping = self._maps[number] = file.map()
+                        mapping = self._maps[file_id] = file.map()
                     finally:
                         file.close()
             return mapping
@@ -124,12 +126,14 @@ class Staging:
                     self.discard(self.folder / name)
         self._remote = {key: body for key, body in self._remote.items() if key[0] in needed}
         with self._guard:
-            self._maps = {number: each for number, each in self._maps.items() if number in needed}
+            self._maps = {
+                file_id: mapping for file_id, mapping in self._maps.items() if file_id in needed
+            }
         return unknown
 
-    def _is_wanted(self, number: int, needed: set[int]) -> bool:
+    def _is_wanted(self, file_id: int, needed: set[int]) -> bool:
         with self._pins.guard:
-            return number in needed or self._pins.is_pinned(number)
+            return file_id in needed or self._pins.is_pinned(file_id)
 
     def pin(self) -> AbstractContextManager[Pin]:
         """Remove no file within the block; `Pin.narrow` names the ones that matter."""

@@ -31,7 +31,7 @@ from lakebed.engine.plan import plan
 from lakebed.engine.reading import Reading
 from lakebed.engine.table_keys import KeyLookup
 from lakebed.engine.table_latest import KEY_COLUMNS, current, last_of_keys
-from lakebed.engine.table_scan import Scan, ScanExtent, Selection, fitted
+from lakebed.engine.table_scan import Scan, ScanExtent, Selection, fit
 from lakebed.errors import ClosedError, InvalidArgumentError, OffsetOutOfRangeError
 from lakebed.lake.segment_reader import SegmentReader
 from lakebed.reports.topics import ScanPlan
@@ -86,18 +86,18 @@ class EmbeddedTable(Table):
     ) -> pa.RecordBatchReader:
         """Read the records there are now, partition after partition, in the order of offsets."""
         topic = self._topic()
-        wanted = self._wanted(topic, columns, where)
+        wanted = self._choose(topic, columns, where)
         lowest, highest = (
             _points(name, points, self._reading, topic)
             for name, points in (("start", start), ("until", until))
         )
         extents = [
             ScanExtent(
-                number,
-                max(found.low, lowest.get(number, 0)),
-                min(found.end, highest.get(number, found.end)),
+                partition,
+                max(state.low, lowest.get(partition, 0)),
+                min(state.end, highest.get(partition, state.end)),
             )
-            for number, found in self._now(topic, partitions).items()
+            for partition, state in self._now(topic, partitions).items()
         ]
         scan = self._scan(topic, extents, wanted)
         return pa.RecordBatchReader.from_batches(scan.schema, scan.batches())
@@ -126,14 +126,14 @@ class EmbeddedTable(Table):
 
     def get(self, key: bytes | str, default: Any = None) -> Any:
         """Return the current value of a key: bytes of a raw topic, a dictionary of a typed one."""
-        found = self._find(key, ("value",))
-        value = None if found is None else python_values(found.column("value"))[0]
+        record = self._find(key, ("value",))
+        value = None if record is None else python_values(record.column("value"))[0]
         return default if value is None else value
 
     def record(self, key: bytes | str) -> dict[str, Any] | None:
         """Return the latest record of a key with all its columns, also if it is a tombstone."""
-        found = self._find(key, COLUMNS)
-        return None if found is None else python_rows(found.select(list(COLUMNS)))[0]
+        record = self._find(key, COLUMNS)
+        return None if record is None else python_rows(record.select(list(COLUMNS)))[0]
 
     def latest(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the current record of each key, in the order of partitions and offsets."""
@@ -161,16 +161,18 @@ class EmbeddedTable(Table):
         if (offset is None) == (time is None):
             raise InvalidArgumentError("as_of needs either an offset or a time")
         topic = self._topic()
-        wanted = self._wanted(topic, columns, where)
+        wanted = self._choose(topic, columns, where)
         now = self._now(topic, None)
-        until = {number: found.end for number, found in now.items()}
+        until = {partition: state.end for partition, state in now.items()}
         if offset is not None:
-            until = self._checked_ends(topic, now, _points("offset", offset, self._reading, topic))
+            until = self._check_ends(topic, now, _points("offset", offset, self._reading, topic))
         else:
             time_us = check_time(time)
             wanted = _by_then(wanted, time_us)
             self._check_time(topic, now, time_us)
-        extents = [ScanExtent(number, found.low, until[number]) for number, found in now.items()]
+        extents = [
+            ScanExtent(partition, state.low, until[partition]) for partition, state in now.items()
+        ]
         return self._scan(topic, extents, wanted).table()
 
     def iceberg(self) -> Any:
@@ -193,16 +195,16 @@ class EmbeddedTable(Table):
 
     def _now(self, topic: Topic, chosen: Collection[int] | None) -> dict[int, Partition]:
         """Return the partitions at one point of the log: all of a transaction or none of it."""
-        keys = [self._reading.key(topic, number) for number in _partitions(topic, chosen)]
+        keys = [self._reading.key(topic, partition) for partition in _partitions(topic, chosen)]
         for _ in range(_LOOKS_MAX):
             applied = self._core.state.numbers["applied"]
-            found = {key[1]: self._core.partition(key) for key in keys}
+            states = {key[1]: self._core.partition(key) for key in keys}
             if self._core.state.numbers["applied"] == applied:
                 break
         else:  # so much is written that it has to be halted for a moment
             frozen = self._core.freeze().state.partitions
-            found = {key[1]: frozen.get(key) for key in keys}
-        there = {number: each for number, each in found.items() if each is not None}
+            states = {key[1]: frozen.get(key) for key in keys}
+        there = {partition: state for partition, state in states.items() if state is not None}
         if len(there) < len(keys):
             raise no_topic(self.name)
         return there
@@ -222,7 +224,7 @@ class EmbeddedTable(Table):
             wanted=wanted,
         )
 
-    def _wanted(
+    def _choose(
         self, topic: Topic, columns: Sequence[str] | None, where: Where | None
     ) -> Selection:
         names = _names(columns)
@@ -230,26 +232,26 @@ class EmbeddedTable(Table):
             return Selection(names)
         if is_filters(where):
             where = filter_expression(where)
-        return Selection(names, where, _needed(self._reading.empty(topic, None), where))
+        return Selection(names, where, _columns_needed(self._reading.empty(topic, None), where))
 
     def _find(self, key: bytes | str, columns: Sequence[str]) -> pa.RecordBatch | None:
         checked = check_key(key)
         while True:
             topic = self._topic()
-            found = self._lookup.find(topic, checked, columns)
+            record = self._lookup.find(topic, checked, columns)
             if self._core.topic(self._id) is topic:
                 break
             # It got a partition a moment ago, where the key may be, or a field.
-        if found is None:
+        if record is None:
             return None
         names = [name for name in COLUMNS if name in columns]
-        return fitted(found, self._reading.empty(topic, names).schema)
+        return fit(record, self._reading.empty(topic, names).schema)
 
     def _latest(self, topic: Topic, names: tuple[str, ...]) -> tuple[pa.Table, int]:
         """Return the current records, and how many of them were removed before they were read."""
         extents = [
-            ScanExtent(number, found.low, found.end)
-            for number, found in self._now(topic, None).items()
+            ScanExtent(partition, state.low, state.end)
+            for partition, state in self._now(topic, None).items()
         ]
         only = current(
             {
@@ -269,35 +271,35 @@ class EmbeddedTable(Table):
         table = pa.Table.from_batches(batches, self._reading.empty(topic, names).schema)
         return table, sum(len(offsets) for offsets in only.values()) - rows
 
-    def _checked_ends(
+    def _check_ends(
         self, topic: Topic, now: Mapping[int, Partition], offsets: Mapping[int, int]
     ) -> dict[int, int]:
-        until = {number: found.end for number, found in now.items()} | dict(offsets)
-        for number, found in now.items():
-            if not found.low <= until[number] <= found.end:
-                raise out_of_range(topic, number, until[number], found.low, found.end)
+        until = {partition: state.end for partition, state in now.items()} | dict(offsets)
+        for partition, state in now.items():
+            if not state.low <= until[partition] <= state.end:
+                raise out_of_range(topic, partition, until[partition], state.low, state.end)
         return until
 
     def _check_time(self, topic: Topic, now: Mapping[int, Partition], time_us: int) -> None:
         """Refuse a time before everything that retention has left of a partition."""
-        for number, found in now.items():
-            if not 0 < found.low < found.end:
+        for partition, state in now.items():
+            if not 0 < state.low < state.end:
                 continue
-            first = self._first_time(topic, number, found)
+            first = self._first_time(topic, partition, state)
             if first is not None and first > time_us:
                 raise OffsetOutOfRangeError(
                     "the time is before the first record that is left",
                     topic=self.name,
-                    partition=number,
+                    partition=partition,
                     time_us=time_us,
                     first_us=first,
-                    low=found.low,
+                    low=state.low,
                 )
 
-    def _first_time(self, topic: Topic, number: int, found: Partition) -> int | None:
+    def _first_time(self, topic: Topic, partition: int, state: Partition) -> int | None:
         """Return the time of the first record of a partition, None if it is just being removed."""
         try:
-            first, _ = self._reading.read(topic, number, found.low, Bounds(1, 1), ["timestamp"])
+            first, _ = self._reading.read(topic, partition, state.low, Bounds(1, 1), ["timestamp"])
         except OffsetOutOfRangeError:
             return None
         times = first.column("timestamp").cast(pa.int64()).to_pylist()
@@ -308,15 +310,15 @@ def _names(columns: Sequence[str] | None) -> tuple[str, ...]:
     """Check the columns that are asked for; they come in the order of the schema."""
     if columns is None:
         return COLUMNS
-    known = not isinstance(columns, str) and isinstance(columns, Collection)
-    if not known or not columns or not all(name in COLUMNS for name in columns):
+    valid = not isinstance(columns, str) and isinstance(columns, Collection)
+    if not valid or not columns or not all(name in COLUMNS for name in columns):
         raise InvalidArgumentError(
             "columns must be a list of " + ", ".join(COLUMNS), got=repr(columns)
         )
     return tuple(name for name in COLUMNS if name in columns)
 
 
-def _needed(empty: pa.Table, where: pc.Expression) -> tuple[str, ...]:
+def _columns_needed(empty: pa.Table, where: pc.Expression) -> tuple[str, ...]:
     """Check a predicate, and return the columns it looks at: without them it has no meaning."""
     check_where(where)
     trouble = _trouble(empty, where) or by_position(where)
@@ -351,8 +353,8 @@ def _partitions(topic: Topic, chosen: Collection[int] | None) -> list[int]:
         return list(range(topic.partitions))
     if isinstance(chosen, str | bytes) or not isinstance(chosen, Collection):
         raise InvalidArgumentError("partitions must be a list of integers", got=repr(chosen))
-    for number in chosen:
-        if not isinstance(number, int) or isinstance(number, bool):
+    for partition in chosen:
+        if not isinstance(partition, int) or isinstance(partition, bool):
             raise InvalidArgumentError("partitions must be a list of integers", got=repr(chosen))
     return sorted(set(chosen))
 
@@ -363,8 +365,8 @@ def _points(name: str, points: Points | None, reading: Reading, topic: Topic) ->
         return {}
     if not isinstance(points, Mapping):
         points = dict.fromkeys(range(topic.partitions), points)
-    for number, offset in points.items():
-        reading.key(topic, number)
+    for partition, offset in points.items():
+        reading.key(topic, partition)
         if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
             raise InvalidArgumentError(
                 f"{name} must be an offset of 0 or more, or a dictionary of partitions and offsets",

@@ -54,14 +54,14 @@ class _HotKeys:
     def find(self, chunks: list[Chunk], low: int, key: bytes) -> Chunk | None:
         """Return the last row of a key in the chunks of a memtable, at `low` or above, or None."""
         low = max(low, chunks[0].base)
-        for run in reversed(self._updated(chunks)):
+        for run in reversed(self._update(chunks)):
             offsets = run.base + np.flatnonzero(pc.equal(run.keys, key).fill_null(fill_value=False))
             offsets = offsets[(offsets >= low) & (offsets < chunks[-1].end)]
             if len(offsets):
                 return _row(chunks, int(offsets[-1]))
         return None
 
-    def _updated(self, chunks: list[Chunk]) -> list[_Run]:
+    def _update(self, chunks: list[Chunk]) -> list[_Run]:
         """Return the keys of the chunks, and perhaps of some before or behind them."""
         first = chunks[0].base
         with self._guard:
@@ -70,10 +70,10 @@ class _HotKeys:
             behind = bool(runs) and runs[0].base > first
             if behind:
                 runs = []
-            known = runs[-1].end if runs else first
-            fresh = chunks[bisect_right(chunks, known, key=lambda each: each.end) :]
-            if fresh and fresh[0].base < known:  # merged since with chunks that came later
-                fresh[0] = fresh[0].cut(known, fresh[0].end)
+            end = runs[-1].end if runs else first
+            fresh = chunks[bisect_right(chunks, end, key=lambda chunk: chunk.end) :]
+            if fresh and fresh[0].base < end:  # merged since with chunks that came later
+                fresh[0] = fresh[0].cut(end, fresh[0].end)
             for base, batch in decode_chunks(fresh):
                 keys = batch.column("key")
                 _add(runs, _Run(base, pa.concat_arrays([keys, _NO_KEYS])))
@@ -88,7 +88,7 @@ _NO_KEYS: Final = pa.nulls(0, pa.binary())  # `array` would import pandas
 
 def _row(chunks: list[Chunk], offset: int) -> Chunk:
     """Return one row of chunks."""
-    chunk = chunks[bisect_right(chunks, offset, key=lambda each: each.base) - 1]
+    chunk = chunks[bisect_right(chunks, offset, key=lambda candidate: candidate.base) - 1]
     return Chunk(offset, 1, chunk.body, chunk.start + offset - chunk.base, 0)
 
 
@@ -115,14 +115,14 @@ class KeyLookup:
         names = set(columns)
         if topic.partitions > 1:
             names.add("timestamp")  # tells which partition has the current one
-        found = {}
-        for number in range(topic.partitions):
-            record = self._in_partition(topic, (topic.id, number), wanted, names)
+        newest = {}
+        for partition in range(topic.partitions):
+            record = self._in_partition(topic, (topic.id, partition), wanted, names)
             if record is not None:
-                found[number] = record
-        if len(found) < 2:
-            return next(iter(found.values()), None)
-        return found[max(found, key=lambda number: (_time(found[number]), number))]
+                newest[partition] = record
+        if len(newest) < 2:
+            return next(iter(newest.values()), None)
+        return newest[max(newest, key=lambda partition: (_time(newest[partition]), partition))]
 
     def _in_partition(
         self, topic: Topic, key: Key, wanted: Probe, names: set[str]
@@ -133,9 +133,9 @@ class KeyLookup:
             if self._partition(topic, key).flushed != before.flushed:
                 continue  # what the memtable had may be in segments that `before` does not name
             chunks = [] if memtable is None else memtable.chunks()
-            found = self._in_memtable(key, chunks, before.low, wanted)
-            if found is not None:
-                return found
+            record = self._in_memtable(key, chunks, before.low, wanted)
+            if record is not None:
+                return record
             try:
                 return self._in_segments(key, before, wanted, names)
             except Exception:
@@ -173,18 +173,18 @@ class KeyLookup:
             if segment.end <= partition.low:
                 return None
             if segment.records:
-                found = self._segments.find(
+                record = self._segments.find(
                     *key, segment, wanted, low=partition.low, columns=tuple(names)
                 )
-                if found is not None:
-                    return found
+                if record is not None:
+                    return record
         return None
 
     def _partition(self, topic: Topic, key: Key) -> Partition:
-        found = self._core.partition(key)
-        if found is None:
+        partition = self._core.partition(key)
+        if partition is None:
             raise no_topic(topic.name)
-        return found
+        return partition
 
 
 def _time(record: pa.RecordBatch) -> int:

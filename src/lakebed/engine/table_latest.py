@@ -34,16 +34,16 @@ def last_of_keys(batches: Iterable[pa.RecordBatch]) -> pa.Table:
 
     Batches have `KEY_COLUMNS`, offsets ascending. Records without a key are left out.
     """
-    known: Any = _SCHEMA.empty_table()
+    folded: Any = _SCHEMA.empty_table()
     fresh: list[Any] = []
     rows = 0
     for batch in batches:
-        last = _last(_keyed(batch))
+        last = _last(_with_keys(batch))
         fresh.append(last)
         rows += last.num_rows
-        if rows >= max(_FOLD_ROWS_MIN, known.num_rows):
-            known, fresh, rows = _last(pa.concat_tables([known, *fresh])), [], 0
-    return _last(pa.concat_tables([known, *fresh])) if fresh else known
+        if rows >= max(_FOLD_ROWS_MIN, folded.num_rows):
+            folded, fresh, rows = _last(pa.concat_tables([folded, *fresh])), [], 0
+    return _last(pa.concat_tables([folded, *fresh])) if fresh else folded
 
 
 def current(last: Mapping[int, pa.Table]) -> dict[int, Offsets]:
@@ -52,20 +52,25 @@ def current(last: Mapping[int, pa.Table]) -> dict[int, Offsets]:
     Of partitions that have a key in common, the one whose record is of the latest time has the
     current one, of several with that time the highest partition.
     """
-    found = {number: table for number, table in last.items() if table.num_rows}
-    if len(found) > 1:
+    tables = {partition: table for partition, table in last.items() if table.num_rows}
+    if len(tables) > 1:
         numbered = [
-            table.append_column("partition", pa.array(np.full(table.num_rows, number, np.int32)))
-            for number, table in found.items()
+            table.append_column("partition", pa.array(np.full(table.num_rows, partition, np.int32)))
+            for partition, table in tables.items()
         ]
         order = [(name, "ascending") for name in ("timestamp", "partition")]
         newest = _last(pa.concat_tables(numbered).sort_by(order))
         partitions = np.asarray(newest.column("partition"))
-        found = {number: newest.filter(pa.array(partitions == number)) for number in found}
-    return {number: np.sort(np.asarray(table.column("offset"))) for number, table in found.items()}
+        tables = {
+            partition: newest.filter(pa.array(partitions == partition)) for partition in tables
+        }
+    return {
+        partition: np.sort(np.asarray(table.column("offset")))
+        for partition, table in tables.items()
+    }
 
 
-def _keyed(batch: pa.RecordBatch) -> pa.Table:
+def _with_keys(batch: pa.RecordBatch) -> pa.Table:
     table = pa.Table.from_batches([batch]).select(list(KEY_COLUMNS))
     if batch.column("key").null_count:
         table = table.filter(pc.is_valid(table.column("key")))

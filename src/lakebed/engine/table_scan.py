@@ -83,8 +83,8 @@ class Scan:
         self._wanted = wanted
         self._names = tuple(dict.fromkeys((*wanted.names, *wanted.needs)))
         self._whole = reading.empty(topic, None).schema
-        self._read_schema = _chosen(self._whole, self._names)
-        self.schema: Final = _chosen(self._whole, wanted.names)
+        self._read_schema = _choose(self._whole, self._names)
+        self.schema: Final = _choose(self._whole, wanted.names)
         """The schema of what it gives."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -106,30 +106,34 @@ class Scan:
             yield from self._of_partition(extent)
 
     def _of_partition(self, extent: ScanExtent) -> Iterator[PendingDecode]:
-        key, at = (self._topic.id, extent.partition), extent.start
-        while (at := self._following(extent.partition, at, extent.until)) < extent.until:
-            found = self._partition(key)
-            if at < found.low:
-                self._tell_removed(extent, at, found.low)
-                at = found.low
-            elif at >= found.flushed:
-                at, piece = self._from_memory(key, at, extent.until)
+        key, offset = (self._topic.id, extent.partition), extent.start
+        while (offset := self._following(extent.partition, offset, extent.until)) < extent.until:
+            partition = self._partition(key)
+            if offset < partition.low:
+                self._tell_removed(extent, offset, partition.low)
+                offset = partition.low
+            elif offset >= partition.flushed:
+                offset, piece = self._from_memory(key, offset, extent.until)
                 if piece is not None:
                     yield piece
-            elif (segment := segment_at(found, at)) is None:
-                later = [each.base for each in found.segments if each.base > at]
-                at = min([*later, found.flushed])
+            elif (segment := segment_at(partition, offset)) is None:
+                later = [
+                    later_segment.base
+                    for later_segment in partition.segments
+                    if later_segment.base > offset
+                ]
+                offset = min([*later, partition.flushed])
             elif (opened := self._open(key, segment)) is not None:
-                yield from self._of_segment(opened, key, segment, at, extent.until)
-                at = segment.end
+                yield from self._of_segment(opened, key, segment, offset, extent.until)
+                offset = segment.end
 
-    def _following(self, partition: int, at: int, until: int) -> int:
+    def _following(self, partition: int, offset: int, until: int) -> int:
         """Return the offset of the next record that is wanted, if only some are."""
         if self._wanted.only is None:
-            return at
+            return offset
         only = self._wanted.only.get(partition, _NONE)
-        place = int(np.searchsorted(only, at))
-        return int(only[place]) if place < len(only) else until
+        position = int(np.searchsorted(only, offset))
+        return int(only[position]) if position < len(only) else until
 
     def _open(self, key: Key, segment: Segment) -> OpenSegment | None:
         """Open a segment; None if it was replaced or removed a moment ago."""
@@ -152,7 +156,9 @@ class Scan:
             only = wanted.only.get(partition, _NONE)
             groups = opened.index.row_groups
             numbers = [
-                each for each in numbers if _any(only, groups[each].first, groups[each].last)
+                row_group
+                for row_group in numbers
+                if _any(only, groups[row_group].first, groups[row_group].last)
             ]
         yield from pieces(
             opened,
@@ -160,53 +166,53 @@ class Scan:
             self._names,
             start=start,
             until=until,
-            shape=lambda batch: self._shaped(batch, partition),
+            shape=lambda batch: self._shape(batch, partition),
             reopen=lambda: self._segments.reopen(*key, segment),
         )
 
-    def _from_memory(self, key: Key, at: int, until: int) -> tuple[int, PendingDecode | None]:
+    def _from_memory(self, key: Key, offset: int, until: int) -> tuple[int, PendingDecode | None]:
         """Return the next records of a memtable, and the offset behind them."""
         names = ("offset", *self._names)
-        bounds = Bounds(min(_FROM_MEMORY.records, until - at), _FROM_MEMORY.bytes)
+        bounds = Bounds(min(_FROM_MEMORY.records, until - offset), _FROM_MEMORY.bytes)
         try:
-            table, at = self._reading.read(self._topic, key[1], at, bounds, names)
+            table, offset = self._reading.read(self._topic, key[1], offset, bounds, names)
         except OffsetOutOfRangeError:
-            return at, None  # removed a moment ago; the next look at the state tells
+            return offset, None  # removed a moment ago; the next look at the state tells
         # A checkpoint and a compaction in between may have led the reading beyond the end.
         offsets = np.asarray(table.column("offset"))
         table = table.slice(0, int(np.searchsorted(offsets, until)))
         batches = table.select(list(self._names)).combine_chunks().to_batches()
         if not batches:
-            return at, None
-        return at, PendingDecode(table.nbytes, lambda: self._shaped(batches[0], key[1]))
+            return offset, None
+        return offset, PendingDecode(table.nbytes, lambda: self._shape(batches[0], key[1]))
 
     def _partition(self, key: Key) -> Partition:
         if self._reading.closed:
             raise ClosedError("the log was closed during a scan")
-        found = self._core.partition(key)
-        if found is None:
+        partition = self._core.partition(key)
+        if partition is None:
             raise no_topic(self._topic.name)
-        return found
+        return partition
 
-    def _tell_removed(self, extent: ScanExtent, at: int, low: int) -> None:
+    def _tell_removed(self, extent: ScanExtent, offset: int, low: int) -> None:
         _log.warning(
             "a scan left out what was removed before it came there: topic=%s partition=%d"
             " offsets=%d",
             self._topic.name,
             extent.partition,
-            min(low, extent.until) - at,
+            min(low, extent.until) - offset,
         )
 
     # What is given of them
 
-    def _shaped(self, batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
+    def _shape(self, batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
         """Return a batch in the scan's schema, with the records and columns that are wanted."""
         wanted = self._wanted
-        batch = fitted(batch, self._read_schema)
+        batch = fit(batch, self._read_schema)
         if wanted.only is not None:
             batch = keep(batch, wanted.only.get(partition, _NONE))
         if wanted.where is not None:
-            batch = filtered(batch, wanted.where)
+            batch = filter_batch(batch, wanted.where)
         return pa.RecordBatch.from_arrays(
             [batch.column(name) for name in wanted.names], schema=self.schema
         )
@@ -215,35 +221,33 @@ class Scan:
 _NONE: Final[Offsets] = np.empty(0, np.int64)
 
 
-def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch in the schema that a scan began with, however old or new what was read is.
 
     Fields that the batch lacks are null. Fields that were added after the scan began are dropped:
     no record of the scan has them.
     """
     arrays = [batch.column(name) for name in schema.names]
-    place = schema.get_field_index("value")
-    if place >= 0 and arrays[place].type != schema.field(place).type:
-        kind = schema.field(place).type
-        narrow = pa.RecordBatch.from_arrays([_narrowed(arrays[place], kind)], ["value"])
-        arrays[place] = evolve(narrow, kind).column(0)
+    index = schema.get_field_index("value")
+    if index >= 0 and arrays[index].type != schema.field(index).type:
+        kind = schema.field(index).type
+        narrow = pa.RecordBatch.from_arrays([_narrow(arrays[index], kind)], ["value"])
+        arrays[index] = evolve(narrow, kind).column(0)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def _narrow(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Drop fields at the end of structs that `kind` does not have."""
     if not (types.is_struct(array.type) and types.is_struct(kind)):
         return array
     fields = list(array.type)[: kind.num_fields]
-    children = [
-        _narrowed(array.field(number), kind.field(number).type) for number in range(len(fields))
-    ]
+    children = [_narrow(array.field(index), kind.field(index).type) for index in range(len(fields))]
     fields = [field.with_type(child.type) for field, child in zip(fields, children, strict=True)]
     mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
 
 
-def filtered(batch: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
+def filter_batch(batch: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
     """Return the records that satisfy a predicate, in their order."""
     from pyarrow import acero  # loaded late: importing lakebed stays quick
 
@@ -255,21 +259,21 @@ def filtered(batch: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
         ]
     )
     try:
-        found: Any = plan.to_table(use_threads=False).combine_chunks().to_batches()
+        batches: Any = plan.to_table(use_threads=False).combine_chunks().to_batches()
     except MemoryError:
         raise
     except pa.ArrowException as error:
         raise InvalidArgumentError(
             "the predicate cannot be evaluated for a record", where=where, reason=error
         ) from error
-    return found[0] if found else batch.slice(0, 0)
+    return batches[0] if batches else batch.slice(0, 0)
 
 
-def _chosen(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+def _choose(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     return pa.schema([schema.field(name) for name in names], metadata=schema.metadata)
 
 
 def _any(offsets: Offsets, first: int, last: int) -> bool:
     """Return whether one of the sorted offsets lies from `first` to `last`."""
-    place = int(np.searchsorted(offsets, first))
-    return place < len(offsets) and int(offsets[place]) <= last
+    position = int(np.searchsorted(offsets, first))
+    return position < len(offsets) and int(offsets[position]) <= last

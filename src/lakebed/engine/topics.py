@@ -98,7 +98,9 @@ class Topics:
         return TopicInfo(
             name=topic.name,
             id=topic.id,
-            partitions=tuple(self._partition(topic, each) for each in range(topic.partitions)),
+            partitions=tuple(
+                self._partition(topic, partition) for partition in range(topic.partitions)
+            ),
             schema=self.schema(topic),
             schema_version=len(topic.schemas),
             config=asdict(stored_config(topic.config)),
@@ -116,7 +118,7 @@ class Topics:
         topic = self.find(name)
         count = None if partitions is None else self._count(partitions)
         settings = TopicConfig.of(config or {}, stored_config(topic.config))
-        encoded = self._changed_schema(topic, schema)
+        encoded = self._change_schema(topic, schema)
         if count is not None and count != topic.partitions:
             self._submit(AddPartitions(topic.id, count))
         changed = tuple(sorted(settings.changed().items()))
@@ -145,15 +147,15 @@ class Topics:
     def partitions(self) -> list[tuple[str, int]]:
         """List the partitions of the topics, without those of the log's own."""
         return [
-            (topic.name, number)
+            (topic.name, partition)
             for topic in self.every()
             if not is_internal(topic.name)
-            for number in range(topic.partitions)
+            for partition in range(topic.partitions)
         ]
 
     def every(self) -> list[Topic]:
         """Return all topics, those of the log's own too, sorted by name."""
-        return sorted(self._core.state.topics.values(), key=lambda each: each.name)
+        return sorted(self._core.state.topics.values(), key=lambda topic: topic.name)
 
     def find(self, name: str) -> Topic:
         """Find a topic, or raise `TopicNotFoundError`."""
@@ -166,7 +168,7 @@ class Topics:
         """Return the newest schema; None for a raw topic."""
         return decode_schema(topic.schemas[-1]) if topic.schemas else None
 
-    def _changed_schema(self, topic: Topic, schema: pa.Schema | None) -> bytes:
+    def _change_schema(self, topic: Topic, schema: pa.Schema | None) -> bytes:
         if schema is None:
             return b""
         wanted, now = check_schema(schema), self.schema(topic)
@@ -175,15 +177,15 @@ class Topics:
         check_change(now, wanted)
         return b"" if wanted.equals(now) else encode_schema(wanted)
 
-    def _partition(self, topic: Topic, number: int) -> PartitionInfo:
-        found = self._core.state.partitions.get((topic.id, number), Partition())
+    def _partition(self, topic: Topic, partition: int) -> PartitionInfo:
+        state = self._core.state.partitions.get((topic.id, partition), Partition())
         return PartitionInfo(
-            partition=number,
-            earliest=found.low,
-            end=found.end,
-            segments=len(found.segments),
-            segment_bytes=sum(each.file_bytes for each in found.segments),
-            memtable_records=found.end - found.flushed,
+            partition=partition,
+            earliest=state.low,
+            end=state.end,
+            segments=len(state.segments),
+            segment_bytes=sum(segment.file_bytes for segment in state.segments),
+            memtable_records=state.end - state.flushed,
         )
 
     def _count(self, partitions: object) -> int:

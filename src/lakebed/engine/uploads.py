@@ -80,17 +80,17 @@ class Uploads:
 
     # Data of open transactions
 
-    def staged(
-        self, number: int, places: Sequence[tuple[int, int]], bodies: Sequence[memoryview]
+    def upload_staged(
+        self, file_id: int, places: Sequence[tuple[int, int]], bodies: Sequence[memoryview]
     ) -> None:
         """Upload the bodies of a staged file."""
         for (position, checksum), body in zip(places, bodies, strict=True):
-            name = self._staged_name(number, position, checksum)
+            name = self._name_staged(file_id, position, checksum)
             self._store.put(name, body, checksum=checksum)
-            self._staged.setdefault(number, []).append(name)
+            self._staged.setdefault(file_id, []).append(name)
             _STAGED.hit()
 
-    def load_staged(self, number: int, position: int, length: int, checksum: int) -> memoryview:
+    def load_staged(self, file_id: int, position: int, length: int, checksum: int) -> memoryview:
         """Return a body whose staged file is not on this machine; its checksum is the caller's."""
         pieces = bytearray()
 
@@ -98,7 +98,7 @@ class Uploads:
             pieces.clear()
             return pieces.extend
 
-        name = self._staged_name(number, position, checksum)
+        name = self._name_staged(file_id, position, checksum)
         self._store.fetch(name, begin)  # type: ignore[arg-type]
         if len(pieces) != length:
             raise CorruptionError(
@@ -108,14 +108,14 @@ class Uploads:
 
     def keep_staged(self, needed: set[int]) -> None:
         """Remove the objects of staged files that this process uploaded and no snapshot names."""
-        for number in [number for number in self._staged if number not in needed]:
+        for file_id in [file_id for file_id in self._staged if file_id not in needed]:
             try:
-                for name in self._staged[number]:
+                for name in self._staged[file_id]:
                     self._store.remove(name)
             except LakebedError as error:
                 _log.warning("staged objects could not be removed yet: %s", error)
                 return
-            del self._staged[number]
+            del self._staged[file_id]
 
-    def _staged_name(self, number: int, position: int, checksum: int) -> str:
-        return f"{self._prefix}/{number:020d}-{position}-{checksum:08x}"
+    def _name_staged(self, file_id: int, position: int, checksum: int) -> str:
+        return f"{self._prefix}/{file_id:020d}-{position}-{checksum:08x}"

@@ -75,24 +75,24 @@ class WriteRuns:
 
     def take(self, entries: Sequence[Entry], first: int) -> int:
         """Collect entries from number `first` on; return the first one to be applied alone."""
-        plans, unpack, number = self._plans, _HEAD.unpack_from, first
-        for number in range(first, len(entries)):
-            payload = entries[number].payload
+        plans, unpack, index = self._plans, _HEAD.unpack_from, first
+        for index in range(first, len(entries)):
+            payload = entries[index].payload
             if len(payload) < _PARTS_AT:
-                return number
+                return index
             kind, _, length, pair, long = unpack(payload)
             if kind != _WRITE or pair != _PAIR or long != _LONG:
-                return number
+                return index
             parts = bytes(payload[_PARTS_AT : _ENVELOPE_AT + length])
             plan = plans[parts] if parts in plans else self._plan(parts, payload, length)
             if plan is None or plan.end > len(payload):
-                return number
+                return index
             arrivals = plan.arrivals
             if not arrivals.bodies:
                 self._waiting.append(arrivals)
             arrivals.bodies.append(payload[plan.start : plan.end])
             arrivals.records.append(plan.records)
-            self._last = entries[number]
+            self._last = entries[index]
             self._wal_bytes += len(payload)
             if len(arrivals.bodies) >= ONE_PASS_MAX:
                 self.finish()
@@ -108,7 +108,7 @@ class WriteRuns:
         for arrivals in self._waiting:
             changes.append(self._place(ledger, arrivals))
             arrivals.bodies, arrivals.records = [], []
-        changes += ledger.finished()
+        changes += ledger.finish()
         changes.append((core.state.numbers, "applied", last.index))
         changes.append((core.used, "wal_bytes", core.used["wal_bytes"] + self._wal_bytes))
         core.change(changes, tuple(arrivals.key for arrivals in self._waiting))

@@ -51,7 +51,7 @@ class Writing(LogWriter):
         self._commands = commands
         self._admission = admission
         self._gathering = threading.Lock()
-        self._open: _Gathered | None = None
+        self._open: _GatheredEntry | None = None
 
     @property
     def in_callback(self) -> bool:
@@ -69,7 +69,7 @@ class Writing(LogWriter):
         self._admission.admit()
         command = Write(self._core.clock.time_us(), (encoded.part,))
         written: Written = self.submit(command, (encoded.body,))
-        return Acks(target.topic.name, _accepted(written.parts[0]), encoded.order)
+        return Acks(target.topic.name, _accept(written.parts[0]), encoded.order)
 
     def append_batch_async(self, topic: str, rows: Rows, partition: int | None) -> Future[Acks]:
         """Append a batch atomically; the future gives where it is, when it is durable."""
@@ -84,7 +84,7 @@ class Writing(LogWriter):
         return self.submit_async(
             Write(self._core.clock.time_us(), (encoded.part,)),
             (encoded.body,),
-            lambda written: Acks(target.topic.name, _accepted(written.parts[0]), order),
+            lambda written: Acks(target.topic.name, _accept(written.parts[0]), order),
         )
 
     def encode_routed(self, target: WriteTarget, routed: Routed) -> EncodedPart:
@@ -113,7 +113,7 @@ class Writing(LogWriter):
         """Append one record, together with those of whoever else is appending."""
         self._admission.admit()
         self._wal.commits.check_may_wait()
-        rider, own = Waiter(), _Gathered(self)
+        rider, own = Waiter(), _GatheredEntry(self)
         rider.make_gate()
         try:
             gathered, row = self._join(record, rider, own)
@@ -136,7 +136,7 @@ class Writing(LogWriter):
 
     def post(self, record: Record, future: Future[Ack]) -> None:
         """Append one record, for which there is room; the future is told its place."""
-        own = _Gathered(self)
+        own = _GatheredEntry(self)
         try:
             gathered, _ = self._join(record, Waiter(), own, future)
             if gathered is own:
@@ -146,8 +146,8 @@ class Writing(LogWriter):
             raise
 
     def _join(
-        self, record: Record, rider: Waiter, own: _Gathered, future: Future[Ack] | None = None
-    ) -> tuple[_Gathered, int]:
+        self, record: Record, rider: Waiter, own: _GatheredEntry, future: Future[Ack] | None = None
+    ) -> tuple[_GatheredEntry, int]:
         """Put a record into the open entry, or open `own`; return it and the record's index."""
         with self._gathering:
             gathered = self._open
@@ -162,7 +162,7 @@ class Writing(LogWriter):
                 gathered.riders.append(rider)
         return gathered, row
 
-    def _give_up(self, gathered: _Gathered, error: BaseException) -> None:
+    def _give_up(self, gathered: _GatheredEntry, error: BaseException) -> None:
         """See to it that nobody waits in vain for an entry that will never be written."""
         if self._open is not gathered and not gathered.records:
             return  # it was never opened
@@ -180,13 +180,13 @@ class Writing(LogWriter):
             rider.settle()
             rider.wake()
 
-    def close_gathered(self, gathered: _Gathered) -> None:
+    def close_gathered(self, gathered: _GatheredEntry) -> None:
         """Take no further records into an entry."""
         with self._gathering:
             if self._open is gathered:
                 self._open = None
 
-    def encode_gathered(self, gathered: _Gathered) -> list[Buffer]:
+    def encode_gathered(self, gathered: _GatheredEntry) -> list[Buffer]:
         """Make one entry of the records of many callers; called by the committing thread."""
         self.close_gathered(gathered)
         gathered.orders, gathered.names = [], []  # of an attempt that was cut short
@@ -208,7 +208,7 @@ class Writing(LogWriter):
         return payload
 
 
-class _Gathered:
+class _GatheredEntry:
     """An entry that takes records until its turn comes."""
 
     request: Request
@@ -245,11 +245,11 @@ class _Gathered:
         """Return the records of each topic (and version of its schema), in the order they came."""
         if len({id(record.target) for record in self.records}) == 1:
             return [list(range(len(self.records)))]
-        found: dict[tuple[int, int], list[int]] = {}
+        rows_of: dict[tuple[int, int], list[int]] = {}
         for row, record in enumerate(self.records):
             topic = record.target.topic
-            found.setdefault((topic.id, len(topic.schemas)), []).append(row)
-        return list(found.values())
+            rows_of.setdefault((topic.id, len(topic.schemas)), []).append(row)
+        return list(rows_of.values())
 
     def encode(self) -> list[Buffer]:
         """Close it and return its payload."""
@@ -257,15 +257,15 @@ class _Gathered:
 
     def ack(self, row: int) -> Ack:
         """Return where a record is, or raise what its topic was refused for."""
-        number, position = self.places[row]
-        acks = self._acks.get(number)
+        index, position = self.places[row]
+        acks = self._acks.get(index)
         if acks is None:
-            runs = _accepted(outcome(self.request).parts[number])
-            acks = self._acks[number] = Acks(self.names[number], runs, self.orders[number])
+            runs = _accept(outcome(self.request).parts[index])
+            acks = self._acks[index] = Acks(self.names[index], runs, self.orders[index])
         return acks[position]
 
 
-def _accepted(part: Any) -> Any:
+def _accept(part: Any) -> Any:
     if isinstance(part, LakebedError):
         raise part
     return part

@@ -27,7 +27,7 @@ from lakebed.kafka.sasl import MECHANISMS, token_of
 from lakebed.kafka.schemas import BadRequestError
 from lakebed.kafka.services import Call, Services, address_for_clients
 from lakebed.kafka.wire import KafkaRequest, read_request, write_answer, write_old_produce
-from lakebed.serve.certificates import certified_name
+from lakebed.serve.certificates import name_of_certificate
 from lakebed.serve.http_protocol import end_stalled
 from lakebed.serve.http_stalls import StallWatch
 from lakebed.serve.refusals import tell, tell_connections
@@ -106,7 +106,7 @@ class KafkaConnection(asyncio.Protocol):
         self.address = address_for_clients(
             self._services.config.kafka_advertised_address, name, local
         )
-        self._certificate = certified_name(info("peercert") or {})
+        self._certificate = name_of_certificate(info("peercert") or {})
         seconds = self._services.config.http_stall_timeout_ms / 1000
         self._watch = StallWatch(self._transport, seconds, self._end_stalled)
 
@@ -344,7 +344,7 @@ class KafkaConnection(asyncio.Protocol):
         slot.stack = ExitStack()
         while True:
             try:
-                admitted = self._services.quotas.admitted(call.principal, slot.nbytes)
+                admitted = self._services.quotas.admit(call.principal, slot.nbytes)
                 slot.stack.enter_context(admitted)
                 break
             except QuotaExceededError as error:

@@ -133,7 +133,7 @@ class LakeFolder:
                     SegmentName(topic_id, int(match[1]), int(match[2])) if match else folder / name
                 )
 
-    def unfinished(self, path: Path) -> SegmentName | None:
+    def parse_unfinished(self, path: Path) -> SegmentName | None:
         """Return the segment that a path from `listing` is an unfinished file of, if it is one."""
         match = _SEGMENT.fullmatch(path.name.removesuffix(UNFINISHED))
         topic = path.parent

@@ -87,7 +87,7 @@ def _of_row_group(
             lambda: cut_and_shape(source.use(lambda segment: _whole(segment, row_group, read)), 0),
         )
         return
-    parts = _Parts(source, row_group, read, max(1, group.rows * PART_BYTES // size))
+    parts = _RowParts(source, row_group, read, max(1, group.rows * PART_BYTES // size))
     for row in range(0, group.rows, parts.rows):
         yield PendingDecode(PART_BYTES, lambda row=row: cut_and_shape(parts.at(row), row))  # type: ignore[misc]
 
@@ -139,7 +139,7 @@ class _Source:
             return self.opened is not damaged
 
 
-class _Parts:
+class _RowParts:
     """A row group that is decoded part by part, in order. Any thread may ask for any part."""
 
     def __init__(self, source: _Source, row_group: int, names: tuple[str, ...], rows: int) -> None:

@@ -183,7 +183,7 @@ class _Draft:
             self._sink.write(key_filter)
         self._writer.add_key_value_metadata({KEY: self._room(start)})
         self._writer.close()
-        return start, self._sink.held()
+        return start, self._sink.take_held()
 
     def _room(self, tail_start: int) -> bytes:
         """Return a document as long as the index can get: every number has its most digits."""
@@ -209,7 +209,7 @@ class _Draft:
         mapping = self._file.map()
         data = mapping.view(0, tail_start)
         if bytes(data[: len(MAGIC)]) != MAGIC:
-            raise _unexpected_bytes_error(self._file.path, 0)
+            raise _bytes_error(self._file.path, 0)
         groups = []
         position = len(MAGIC)
         filters = self._filter_places(tail_start)
@@ -217,12 +217,12 @@ class _Draft:
             chunks = []
             for start, length in _places(metadata.row_group(row_group)):
                 if start != position:
-                    raise _unexpected_bytes_error(self._file.path, position)
+                    raise _bytes_error(self._file.path, position)
                 position += length
                 chunks.append(ColumnChunk(start, length, crc32c(data[start:position])))
             groups.append(RowGroup(*facts, tuple(chunks), filters[row_group]))
         if position != tail_start:
-            raise _unexpected_bytes_error(self._file.path, position)
+            raise _bytes_error(self._file.path, position)
         return SegmentIndex(self._segment_id, self._base, self._end, tuple(groups))
 
     def _segment(self, tail_start: int, tail: bytes) -> Segment:
@@ -256,7 +256,7 @@ def _complete(tail: bytes, room: bytes, document: bytes) -> bytes:
     return tail.replace(room, document.ljust(len(room)))
 
 
-def _unexpected_bytes_error(path: Path, position: int) -> CorruptionError:
+def _bytes_error(path: Path, position: int) -> CorruptionError:
     return CorruptionError(
         "a segment just written does not hold what its footer says", path=path, byte=position
     )

@@ -74,7 +74,7 @@ class SegmentSink:
         self._write_gathered()
         self._holding = True
 
-    def held(self) -> bytes:
+    def take_held(self) -> bytes:
         """Return what was held back."""
         return b"".join(self._pieces)
 

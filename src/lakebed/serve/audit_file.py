@@ -69,6 +69,6 @@ class AuditFile:
 
 
 def _line(record: AuditRecord) -> bytes:
-    at = datetime.fromtimestamp(record.time / 1_000_000, UTC)
-    values = {**record._asdict(), "time": at.isoformat(timespec="microseconds")}
+    time = datetime.fromtimestamp(record.time / 1_000_000, UTC)
+    values = {**record._asdict(), "time": time.isoformat(timespec="microseconds")}
     return json.dumps(values).encode() + b"\n"

@@ -17,7 +17,7 @@ import pyarrow.flight as fl
 
 if TYPE_CHECKING:
     from lakebed.serve.guard import Principal
-    from lakebed.serve.slots import Slot
+    from lakebed.serve.slots import RequestSlot
 
 _log = logging.getLogger("lakebed.serve")
 
@@ -44,7 +44,7 @@ class Caller(fl.ServerMiddleware):  # type: ignore[misc]  # pyarrow ships no typ
         """Set if it was authenticated by its headers alone."""
         self.administrator = False
         """Whether its principal administers the log."""
-        self.slot: Slot | None = None
+        self.slot: RequestSlot | None = None
         self.progress = 0.0
         """When a part of its answer was last handed to gRPC."""
         self._ends: list[tuple[Callable[[Any], object], Any]] = []

@@ -88,8 +88,10 @@ def producer_name(principal: str, name: str | None) -> str:
 
 def check_owner(log: EmbeddedLog, producer: int, principal: str) -> None:
     """Refuse a producer or transaction that belongs to somebody else."""
-    found = log.parts.core.state.producers.get(producer)
-    if found is not None and found.owner != ("" if principal == ANONYMOUS else principal):
+    producer_state = log.parts.core.state.producers.get(producer)
+    if producer_state is not None and producer_state.owner != (
+        "" if principal == ANONYMOUS else principal
+    ):
         raise FencedError("the producer belongs to another client", producer=producer)
 
 
@@ -101,7 +103,7 @@ def _create_token(session: Session, request: Any) -> Any:
     return str(secret)
 
 
-def _derived_commit(session: Session, request: Any) -> Any:
+def _commit_derived(session: Session, request: Any) -> Any:
     added = [DerivedFile(*file) for file in request.pop("added")]
     return session.log.derived.commit(request.pop("name"), added=added, **request)
 
@@ -122,7 +124,7 @@ def _register_producer(session: Session, request: Any) -> Any:
 
 
 def _forget_producer(session: Session, request: Any) -> None:
-    identity = _owned(session, request)
+    identity = _check_owner(session, request)
     session.log._submit(ForgetProducer(*identity))
 
 
@@ -141,14 +143,14 @@ def _check_range(request: Any, name: str, low: float, high: float) -> None:
 
 
 def _commit_transaction(session: Session, request: Any) -> Any:
-    identity = _owned(session, request)
+    identity = _check_owner(session, request)
     log = session.log
     log.parts.admission.admit()
     session.room.check_groups(groups_of_offsets(request))
-    committed = _committed_offsets(request)
+    committed = _parse_committed_offsets(request)
     command = CommitTransaction(*identity, log.parts.core.clock.time_us(), (), committed)
     written: Written = log.parts.writing.submit(command)
-    return placed(written)
+    return to_rows(written)
 
 
 def _commit_together(session: Session, request: Any) -> Any:
@@ -165,7 +167,7 @@ def _commit_together(session: Session, request: Any) -> Any:
         log.parts.core.clock.time_us(),
         request["keep_ms"] * 1000,
         check_transactions(request["transactions"]),
-        _committed_offsets(request),
+        _parse_committed_offsets(request),
     )
     return log._commit_together(command)
 
@@ -174,22 +176,22 @@ def _committed_number(session: Session, request: Any) -> Any:
     return session.log._committed_number(producer_name(session.principal.name, request["name"]))
 
 
-def _committed_offsets(request: Any) -> tuple[GroupOffset, ...]:
+def _parse_committed_offsets(request: Any) -> tuple[GroupOffset, ...]:
     return tuple((str(GroupName(group)), *place) for group, *place in request["offsets"])
 
 
 def _abort_transaction(session: Session, request: Any) -> None:
-    identity = _owned(session, request)
+    identity = _check_owner(session, request)
     session.log.parts.writing.submit(AbortTransaction(*identity, "aborted"))
 
 
-def _owned(session: Session, request: Any) -> tuple[int, int]:
+def _check_owner(session: Session, request: Any) -> tuple[int, int]:
     identity = (request["producer"], request["epoch"])
     check_owner(session.log, identity[0], session.principal.name)
     return identity
 
 
-def placed(written: Written) -> list[Any]:
+def to_rows(written: Written) -> list[Any]:
     """Return where the parts of a write are, as it travels: runs of each part, or its error."""
     return [
         part
@@ -234,9 +236,9 @@ def _reset_group(session: Session, request: Any) -> None:
     session.log.reset_group(request["name"], _offsets(request))
 
 
-def _committed(session: Session, request: Any) -> Any:
-    found = session.log.committed(request["group"])
-    return [(*place, offset) for place, offset in found.items()]
+def _list_committed(session: Session, request: Any) -> Any:
+    offsets = session.log.committed(request["group"])
+    return [(*partition, offset) for partition, offset in offsets.items()]
 
 
 def _offsets(request: Any) -> Offsets:
@@ -273,9 +275,9 @@ def _plan(session: Session, request: Any) -> Any:
     )
 
 
-def check_same(table: Table, number: Any) -> None:
+def check_same(table: Table, topic_id: Any) -> None:
     """Refuse a table whose topic was made again since its client looked at it."""
-    if number is not None and number != table._id:
+    if topic_id is not None and topic_id != table._id:
         raise no_topic(table.name)
 
 
@@ -318,11 +320,11 @@ _FUNCTIONS: Final[dict[str, Callable[[Session, Any], Any]]] = {
     "leave": _leave,
     "commit": _commit,
     "commit_offsets": _commit_offsets,
-    "committed": _committed,
+    "committed": _list_committed,
     "reset_group": _reset_group,
     "backup": _backup,
     "lake_sync": _sync,
-    "derived_commit": _derived_commit,
+    "derived_commit": _commit_derived,
     "create_token": _create_token,
 }
 """Calls that are more than a method of the log with the request as its arguments."""
@@ -338,7 +340,7 @@ def run(session: Session, operation: Operation, request: dict[str, Any]) -> Any:
     return getattr(owner, operation.method)(**request)
 
 
-def checked(call: Operation, request: Any) -> dict[str, Any]:
+def check_parameters(call: Operation, request: Any) -> dict[str, Any]:
     """Return a request whose parameters are those of its call, or raise `ProtocolError`."""
     fault = "a request does not fit its call"
     known: dict[str, Any] = typed(request, call.request_type, fault, call=call.name)

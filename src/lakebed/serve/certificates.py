@@ -65,7 +65,7 @@ def form_of(text: str) -> str:
     return "ip"
 
 
-def certified_name(certificate: Mapping[str, Any]) -> str:
+def name_of_certificate(certificate: Mapping[str, Any]) -> str:
     """Return the text of a certificate as `ssl` describes it; empty if there is none."""
     for kind, value in certificate.get("subjectAltName", ()):
         text = str(value)

@@ -86,7 +86,7 @@ class Connections:
 
     # Called by the server
 
-    def heard(self, peer: str) -> None:
+    def note_heard(self, peer: str) -> None:
         """Note that something of an authenticated caller has reached the server."""
         self._heard.add(peer)
 
@@ -125,17 +125,17 @@ class Connections:
     def look(self, sockets: Sockets) -> int:
         """Look at the connections once; return how many were shut down."""
         now = self._clock()
-        seen = {each.peer: each for each in sockets.seen()}
+        seen = {socket_seen.peer: socket_seen for socket_seen in sockets.look()}
         heard, self._heard = self._heard, set()  # after the look: what came before it counts
         for gone in self._all.keys() - seen.keys():
             del self._all[gone]
-        for peer, each in seen.items():
-            found = self._all.get(peer)
-            if found is None:
-                found = self._all[peer] = _Connection(now)
-            found.received, found.fd = each.received, each.fd
+        for peer, socket_seen in seen.items():
+            connection = self._all.get(peer)
+            if connection is None:
+                connection = self._all[peer] = _Connection(now)
+            connection.received, connection.fd = socket_seen.received, socket_seen.fd
             if peer in heard:
-                found.known, found.base = True, each.received
+                connection.known, connection.base = True, socket_seen.received
         count = 0
         for peer, reason in self._offences(now).items():
             if sockets.shut_down(seen[peer]):
@@ -149,57 +149,57 @@ class Connections:
         """Return the connections to be shut down, and why."""
         with self._guard:
             wanted, self._wanted = self._wanted, {}
-        found = {peer: reason for peer, reason in wanted.items() if peer in self._all}
+        reasons = {peer: reason for peer, reason in wanted.items() if peer in self._all}
         asks, config = self._asks_for_token(), self._config
         patience = config.flight_unauthenticated_ms / 1000
         unknown: dict[str, int] = {}
-        for peer, each in self._all.items():
-            if peer in found:
+        for peer, connection in self._all.items():
+            if peer in reasons:
                 continue
-            if not each.known and now - each.since > patience:
-                found[peer] = "no call was authenticated in time"
-            elif not each.known and asks:
-                unknown[peer] = each.received
-                if each.received > config.flight_unauthenticated_bytes_max:
-                    found[peer] = "too many bytes before a call was authenticated"
-            elif each.received - each.base > self._allowed(peer):
-                found[peer] = "a request is too large"
-        self._shed(unknown, found)
-        self._crowded(found)
-        return found
+            if not connection.known and now - connection.since > patience:
+                reasons[peer] = "no call was authenticated in time"
+            elif not connection.known and asks:
+                unknown[peer] = connection.received
+                if connection.received > config.flight_unauthenticated_bytes_max:
+                    reasons[peer] = "too many bytes before a call was authenticated"
+            elif connection.received - connection.base > self._limit_of(peer):
+                reasons[peer] = "a request is too large"
+        self._shed(unknown, reasons)
+        self._shed_crowds(reasons)
+        return reasons
 
-    def _allowed(self, peer: str) -> int:
+    def _limit_of(self, peer: str) -> int:
         """Return how many bytes may be received of a connection that did not reach the server."""
         per_stream = self._config.request_bytes_max + _WINDOW_BYTES
         return _CALLS_BYTES + per_stream * (1 + self._streams.get(peer, 0))
 
-    def _shed(self, unknown: dict[str, int], found: dict[str, str]) -> None:
+    def _shed(self, unknown: dict[str, int], reasons: dict[str, str]) -> None:
         """Add the largest of those that are not known, until all of them are within their limit."""
-        total = sum(size for peer, size in unknown.items() if peer not in found)
+        total = sum(size for peer, size in unknown.items() if peer not in reasons)
         most = _UNKNOWN_TIMES * self._config.flight_unauthenticated_bytes_max
         for peer in sorted(unknown, key=unknown.__getitem__, reverse=True):
             if total <= most:
                 return
-            if peer not in found:
-                found[peer] = "too many bytes of connections before a call was authenticated"
+            if peer not in reasons:
+                reasons[peer] = "too many bytes of connections before a call was authenticated"
                 total -= unknown[peer]
 
-    def _crowded(self, found: dict[str, str]) -> None:
+    def _shed_crowds(self, reasons: dict[str, str]) -> None:
         """Add the newest connections beyond the limits, those that are not known first."""
         config = self._config
         most = min(config.flight_connections_max, max(16, _fds_max() - _SPARE_FDS))
         addresses: Counter[str] = Counter()
         kept = 0
         oldest_first = sorted(
-            (peer for peer in self._all if peer not in found),
+            (peer for peer in self._all if peer not in reasons),
             key=lambda peer: (not self._all[peer].known, self._all[peer].since),
         )
         for peer in oldest_first:
             address = host_of(peer)
             if kept >= most:
-                found[peer] = "too many connections"
+                reasons[peer] = "too many connections"
             elif addresses[address] >= config.flight_address_connections_max:
-                found[peer] = "too many connections of one address"
+                reasons[peer] = "too many connections of one address"
             else:
                 kept += 1
                 addresses[address] += 1

@@ -34,7 +34,7 @@ from lakebed.operations.description import Operation
 from lakebed.operations.routes import STREAMS
 from lakebed.operations.table import OPERATIONS
 from lakebed.serve.callers import OFFERED, PUT, Caller, Callers
-from lakebed.serve.calls import Session, checked, run
+from lakebed.serve.calls import Session, check_parameters, run
 from lakebed.serve.cancelled import Cancellations
 from lakebed.serve.connections import Connections, host_of
 from lakebed.serve.flight_errors import flight_error
@@ -46,8 +46,8 @@ from lakebed.serve.puts import AckPool, PutStream
 from lakebed.serve.refusals import tell
 from lakebed.serve.requests import (
     SMALL_REQUEST_BYTES,
+    bytes_to_parse,
     check_unread,
-    parsed_bytes,
     unpack_call,
 )
 from lakebed.serve.sent import AnswerStream, pieces
@@ -136,17 +136,17 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
         """Make a call."""
         call = OPERATIONS.get(action.type)
-        with self._served(context, action.type if call else "unknown") as (caller, principal):
+        with self._serve(context, action.type if call else "unknown") as (caller, principal):
             if call is None:
                 raise ProtocolError("unknown call", call=str(action.type)[:80])
             body = action.body
             check_unread(self._guard, principal, call, body.size)
-            with self._quotas.admitted(principal, parsed_bytes(body.size, self._config)):
-                request = checked(call, unpack_call(call, body))
+            with self._quotas.admit(principal, bytes_to_parse(body.size, self._config)):
+                request = check_parameters(call, unpack_call(call, body))
                 reply = pack(self._call(caller, principal, call, request))
             self._meters.exchanged(body.size, len(reply))
             if len(reply) > _SMALL_BYTES:
-                caller.hold(self._quotas.held(principal, len(reply), _ADMIT_SECONDS))
+                caller.hold(self._quotas.hold(principal, len(reply), _ADMIT_SECONDS))
             self._is_sending(caller, principal)
         return iter([fl.Result(pa.py_buffer(reply))])
 
@@ -184,7 +184,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def list_actions(self, context: Any) -> list[Any]:
         """List the calls, to whoever is known."""
-        with self._served(context, "list_actions"):
+        with self._serve(context, "list_actions"):
             return [
                 (call.name, f"{call.need.action.value}: {', '.join(call.request) or 'nothing'}")
                 for call in OPERATIONS.values()
@@ -194,11 +194,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Answer a ticket."""
-        with self._served(context, "get", streams=True, count=False) as (caller, principal):
+        with self._serve(context, "get", streams=True, count=False) as (caller, principal):
             started, name = time.monotonic(), "get"
             try:
-                size = parsed_bytes(len(ticket.ticket), self._config)
-                with self._quotas.admitted(principal, size):
+                size = bytes_to_parse(len(ticket.ticket), self._config)
+                with self._quotas.admit(principal, size):
                     parsed = self._ticket(principal, ticket.ticket)
                     name = parsed.call
                     self._check_ticket(principal, parsed)
@@ -215,7 +215,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                     return fl.RecordBatchStream(answer)
                 answer = answer.schema, pieces(answer, size)
             schema, batches = answer
-            again = self._rechecked(context, caller, name, parsed.topics())
+            again = self._recheck(context, caller, name, parsed.topics())
             return fl.GeneratorStream(
                 schema,
                 AnswerStream(
@@ -247,24 +247,24 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
     ) -> tuple[Any, int]:
         """Return the answer to a ticket and its size; a table's bytes count until it is sent."""
 
-        def gone() -> bool:
+        def is_gone() -> bool:
             return self.stopping or self._cancellations.seen(context)
 
-        answer = self._gets.stream(ticket, gone)
+        answer = self._gets.stream(ticket, is_gone)
         size = answer.nbytes if isinstance(answer, pa.Table) else 0
         if size > _SMALL_BYTES:
             try:
-                caller.hold(self._quotas.held(principal, size))
+                caller.hold(self._quotas.hold(principal, size))
             except QuotaExceededError:
                 # What waits for room holds nothing meanwhile: it is read again once there is some.
                 answer = None
-                caller.hold(self._quotas.held(principal, size, _ADMIT_SECONDS))
-                answer = self._gets.stream(ticket, gone)
+                caller.hold(self._quotas.hold(principal, size, _ADMIT_SECONDS))
+                answer = self._gets.stream(ticket, is_gone)
         return answer, size
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Take a stream of batches into a topic."""
-        with self._served(context, "put", streams=True) as (caller, principal):
+        with self._serve(context, "put", streams=True) as (caller, principal):
             topic = topic_of(descriptor)
             self._guard.check(principal, "put", STREAMS["put"].need, [topic])
             stream = PutStream(
@@ -273,10 +273,10 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 topic=topic,
                 pool=self._pool,
                 write=writer.write,
-                admit=lambda size: self._quotas.admitted(principal, size, _ADMIT_SECONDS),
+                admit=lambda size: self._quotas.admit(principal, size, _ADMIT_SECONDS),
             )
             with self._connections.stream(principal.peer), self._open_put(stream):
-                again = self._rechecked(context, caller, "put", [topic])
+                again = self._recheck(context, caller, "put", [topic])
                 self._take_all(context, reader, stream, again)
 
     @contextlib.contextmanager
@@ -309,7 +309,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 if isinstance(error, fl.FlightError) and context.is_cancelled():
                     return
                 raise ProtocolError("the stream cannot be read", reason=str(error)) from error
-            self._connections.heard(peer)
+            self._connections.note_heard(peer)
             again()
             size = batch_bytes(chunk.data) + (
                 chunk.app_metadata.size if chunk.app_metadata is not None else 0
@@ -324,7 +324,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             metadata = chunk.app_metadata
             stream.take(chunk.data, None if metadata is None else memoryview(metadata))
 
-    def _rechecked(
+    def _recheck(
         self, context: Any, caller: Caller, name: str, names: Sequence[str]
     ) -> Callable[[], None]:
         """Return what looks now and then whether the client may still do this."""
@@ -344,7 +344,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def list_flights(self, context: Any, _criteria: bytes) -> Iterator[Any]:
         """Describe the topics that the caller may read."""
-        with self._served(context, "list_flights") as (_, principal):
+        with self._serve(context, "list_flights") as (_, principal):
             names = [
                 name for name in self._log.topics() if self._guard.permits(principal, _READ, name)
             ]
@@ -352,7 +352,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Describe a topic."""
-        with self._served(context, "describe_topic") as (_, principal):
+        with self._serve(context, "describe_topic") as (_, principal):
             topic = topic_of(descriptor)
             self._guard.check(principal, "describe_topic", STREAMS["range"].need, [topic])
             return flight_info(self._log, topic)
@@ -407,7 +407,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 self._connections.cut(peer, "an answer was not taken in time")
 
     @contextlib.contextmanager
-    def _served(
+    def _serve(
         self, context: Any, name: str, *, streams: bool = False, count: bool = True
     ) -> Iterator[tuple[Caller, Principal]]:
         """Serve a call within the block: known caller, counted, errors translated."""
@@ -420,7 +420,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 raise ServerUnavailableError("the server is stopping")
             caller: Caller = context.get_middleware("caller")
             principal = self._authenticate(context, caller)
-            self._connections.heard(principal.peer)
+            self._connections.note_heard(principal.peer)
             self._check_owner()
             slots = self._quotas.open_streams if streams else self._quotas.open_calls
             self._count(caller, principal, slots)
@@ -434,10 +434,12 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             raise
         except Exception as error:
             outcome = "failed"
-            number = uuid.uuid4().hex[:12]
-            _log.exception("a call failed in an unforeseen way: call=%s number=%s", name, number)
+            request_id = uuid.uuid4().hex[:12]
+            _log.exception(
+                "a call failed in an unforeseen way: call=%s number=%s", name, request_id
+            )
             raise fl.FlightInternalError(
-                f"the server failed; see number={number} in its log"
+                f"the server failed; see number={request_id} in its log"
             ) from error
         finally:
             if count:

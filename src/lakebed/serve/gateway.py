@@ -47,15 +47,15 @@ WAIT_MS_MAX: Final = 60_000
 _text: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def _whole(given: object) -> object:
+def _whole(value: object) -> object:
     """Take a number that is written in the one way a number is written."""
-    if isinstance(given, str) and not (given == "0" or _plain_digits(given)):
+    if isinstance(value, str) and not (value == "0" or _plain_digits(value)):
         raise ValueError("not an integer")
-    return given
+    return value
 
 
-def _plain_digits(given: str) -> bool:
-    return given.isascii() and given.isdigit() and given[0] != "0" and len(given) <= 18
+def _plain_digits(text: str) -> bool:
+    return text.isascii() and text.isdigit() and text[0] != "0" and len(text) <= 18
 
 
 Number = BeforeValidator(_whole)
@@ -102,7 +102,7 @@ def _add_topics(app: FastAPI, door: RequestPipeline) -> None:
         """List the topics that the caller may read."""
 
         async def work(caller: HttpCaller) -> Response:
-            return answer({"topics": caller.permitted(log.topics())})
+            return answer({"topics": caller.filter_permitted(log.topics())})
 
         return await door.answer(request, "topics", work)
 
@@ -112,9 +112,9 @@ def _add_topics(app: FastAPI, door: RequestPipeline) -> None:
 
         async def work(caller: HttpCaller) -> Response:
             caller.check_somewhere()
-            given, checked = await caller.body(NewTopic)
+            body, checked = await caller.body(NewTopic)
             caller.check([checked.topic])
-            info = await run(log.create_topic, checked.topic, *_topic_arguments(given))
+            info = await run(log.create_topic, checked.topic, *_topic_arguments(body))
             return answer(_topic(info), 201)
 
         return await door.answer(request, "create_topic", work)
@@ -137,8 +137,8 @@ def _add_topic(app: FastAPI, door: RequestPipeline) -> None:
         """Change settings, add nullable fields to the schema, add partitions."""
 
         async def work(caller: HttpCaller) -> Response:
-            given, _ = await caller.body(TopicChange)
-            partitions, schema, config = _topic_arguments(given)
+            body, _ = await caller.body(TopicChange)
+            partitions, schema, config = _topic_arguments(body)
             return answer(_topic(await run(log.alter_topic, topic, config, schema, partitions)))
 
         return await door.answer(request, "alter_topic", work, [topic])
@@ -158,20 +158,20 @@ def _add_topic(app: FastAPI, door: RequestPipeline) -> None:
         """Return where each partition begins and ends; the end is exclusive."""
 
         async def work(_: HttpCaller) -> Response:
-            found = await run(log.offsets, topic)
+            offsets = await run(log.offsets, topic)
             partitions = [
-                {"partition": number, "earliest": earliest, "end": end}
-                for number, (earliest, end) in found.items()
+                {"partition": partition, "earliest": earliest, "end": end}
+                for partition, (earliest, end) in offsets.items()
             ]
             return answer({"topic": topic, "partitions": partitions})
 
         return await door.answer(request, "offsets", work, [topic])
 
 
-def _topic_arguments(given: dict[str, Any]) -> tuple[int | None, pa.Schema | None, Any]:
-    document = given.get("schema")
+def _topic_arguments(body: dict[str, Any]) -> tuple[int | None, pa.Schema | None, Any]:
+    document = body.get("schema")
     schema = None if document is None else schema_of(document)
-    return given.get("partitions"), schema, given.get("config")
+    return body.get("partitions"), schema, body.get("config")
 
 
 def _topic(info: TopicInfo) -> dict[str, object]:
@@ -180,7 +180,7 @@ def _topic(info: TopicInfo) -> dict[str, object]:
         "id": info.id,
         "created_us": info.created_us,
         "records": info.records,
-        "partitions": [asdict(each) for each in info.partitions],
+        "partitions": [asdict(partition) for partition in info.partitions],
         "schema": None if info.schema is None else schema_document(info.schema),
         "schema_version": info.schema_version,
         "config": info.config,
@@ -201,10 +201,10 @@ def _add_records(app: FastAPI, door: RequestPipeline) -> None:
         """
 
         async def work(caller: HttpCaller) -> Response:
-            given, _ = await caller.body(NewRecords, limits.JSON_BYTES_MAX)
-            rows = await run(_rows, door.log, topic, given["records"])
-            places = await _written(door, topic, rows)
-            records = [{"partition": each, "offset": offset} for each, offset in places]
+            body, _ = await caller.body(NewRecords, limits.JSON_BYTES_MAX)
+            rows = await run(_rows, door.log, topic, body["records"])
+            places = await _write(door, topic, rows)
+            records = [{"partition": partition, "offset": offset} for partition, offset in places]
             return answer({"topic": topic, "records": records})
 
         return await door.answer(request, "put", work, [topic])
@@ -242,43 +242,45 @@ def _add_records(app: FastAPI, door: RequestPipeline) -> None:
 def _rows(log: EmbeddedLog, topic: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return records as rows, each with its partition if it has named one."""
     row_of = RecordReader(log.parts.writing.target(topic))
-    return [row_of(record, row=number) for number, record in enumerate(records)]
+    return [row_of(record, row=row) for row, record in enumerate(records)]
 
 
-async def _written(
+async def _write(
     door: RequestPipeline, topic: str, rows: list[dict[str, Any]]
 ) -> list[tuple[int, int]]:
     """Write rows atomically; give partition and offset of each."""
-    found = by_partition(rows)
-    if len(found) == 1:
+    rows_of = by_partition(rows)
+    if len(rows_of) == 1:
         append = door.log.parts.writing.append_batch_async
-        future = await door.threads.run_slowly(append, topic, rows, next(iter(found)))
+        future = await door.threads.run_slowly(append, topic, rows, next(iter(rows_of)))
         acks = await asyncio.wrap_future(future)  # no thread is held while the disk works
         return [(ack.partition, ack.offset) for ack in acks]
-    return await door.threads.run_slowly(_written_together, door.log, topic, rows, found)
+    return await door.threads.run_slowly(_write_together, door.log, topic, rows, rows_of)
 
 
-def _written_together(
-    log: EmbeddedLog, topic: str, rows: list[dict[str, Any]], found: dict[int | None, list[int]]
+def _write_together(
+    log: EmbeddedLog, topic: str, rows: list[dict[str, Any]], rows_of: dict[int | None, list[int]]
 ) -> list[tuple[int, int]]:
     """Write rows that name different partitions: a transaction makes them one."""
     with log.transaction() as transaction:
-        for partition, numbers in found.items():
-            transaction.append_batch(topic, [rows[each] for each in numbers], partition=partition)
+        for partition, numbers in rows_of.items():
+            transaction.append_batch(topic, [rows[row] for row in numbers], partition=partition)
         written = transaction.commit()
-    if len(written) != len(found):
+    if len(written) != len(rows_of):
         raise TopicNotFoundError("the topic was deleted during the call", topic=topic)
     places: list[tuple[int, int]] = [(0, 0)] * len(rows)
-    for numbers, acks in zip(found.values(), written, strict=True):
-        for number, ack in zip(numbers, acks, strict=True):
-            places[number] = (ack.partition, ack.offset)
+    for numbers, acks in zip(rows_of.values(), written, strict=True):
+        for row, ack in zip(numbers, acks, strict=True):
+            places[row] = (ack.partition, ack.offset)
     return places
 
 
 def _start(log: EmbeddedLog, topic: str, partition: int, offset: str) -> int:
     """Return the offset that is meant, so that an answer without records can name it."""
-    found = log.parts.reading.topic(topic)
-    return log.parts.reading.start(found, partition, int(offset) if offset.isdigit() else offset)
+    topic_state = log.parts.reading.topic(topic)
+    return log.parts.reading.start(
+        topic_state, partition, int(offset) if offset.isdigit() else offset
+    )
 
 
 async def _unless_gone(
@@ -286,7 +288,7 @@ async def _unless_gone(
 ) -> pa.Table | None:
     """Wait for records; return none if the server stops, raise `GoneError` if the client goes."""
     read = asyncio.ensure_future(reading)
-    gone = asyncio.ensure_future(_gone(request))
+    gone = asyncio.ensure_future(_wait_until_gone(request))
     stop = asyncio.ensure_future(stopping.wait())
     try:
         await asyncio.wait((read, gone, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -300,7 +302,7 @@ async def _unless_gone(
             task.cancel()
 
 
-async def _gone(request: Request) -> None:
+async def _wait_until_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -324,7 +326,7 @@ def _add_groups(app: FastAPI, door: RequestPipeline) -> None:
         """List the consumer groups that the caller may see."""
 
         async def work(caller: HttpCaller) -> Response:
-            return answer({"groups": caller.permitted(log.groups())})
+            return answer({"groups": caller.filter_permitted(log.groups())})
 
         return await door.answer(request, "groups", work)
 
@@ -344,7 +346,10 @@ def _add_groups(app: FastAPI, door: RequestPipeline) -> None:
 
         async def work(caller: HttpCaller) -> Response:
             _, checked = await caller.body(Commit, limits.JSON_COMMIT_BYTES_MAX)
-            offsets = {(each.topic, each.partition): each.offset for each in checked.offsets}
+            offsets = {
+                (committed.topic, committed.partition): committed.offset
+                for committed in checked.offsets
+            }
             if len(offsets) < len(checked.offsets):
                 raise InvalidArgumentError("a partition is given twice")
             caller.check_also("read", sorted({topic for topic, _ in offsets}))
@@ -371,5 +376,5 @@ def _group(info: GroupInfo) -> dict[str, object]:
         "lag": info.lag,
         "generation": info.generation,
         "members": list(info.members),
-        "partitions": [asdict(each) for each in info.partitions],
+        "partitions": [asdict(partition) for partition in info.partitions],
     }

@@ -118,7 +118,7 @@ def _setting(name: str) -> Any:
 
 
 _SETTINGS: Final[dict[str, Any]] = {
-    each.name: (_setting(each.name), each.default) for each in fields(TopicConfig)
+    field.name: (_setting(field.name), field.default) for field in fields(TopicConfig)
 }
 TopicSettings = create_model(
     "TopicSettings",

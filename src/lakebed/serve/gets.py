@@ -37,7 +37,7 @@ from lakebed.api.arguments import wait_seconds
 from lakebed.api.cursor import Cursor, Fetched
 from lakebed.api.lookup import no_topic
 from lakebed.api.reads import COLUMNS, Bounds, check_bounds
-from lakebed.engine.fetching import fetch, wanted_next
+from lakebed.engine.fetching import fetch, next_wanted
 from lakebed.errors import InvalidArgumentError, ProtocolError, SchemaChangeError
 from lakebed.operations.routes import STREAMS
 from lakebed.serve.calls import check_same
@@ -115,16 +115,16 @@ class Ticket:
     """A ticket that was checked: which stream, and its parameters."""
 
     def __init__(self, data: bytes) -> None:
-        given = unpack_request(data)
-        if not isinstance(given, dict) or given.get("call") not in STREAMS:
+        request = unpack_request(data)
+        if not isinstance(request, dict) or request.get("call") not in STREAMS:
             raise ProtocolError("a ticket must be a map with the call of a stream")
-        self.call: Final[str] = given["call"]
-        self.given: Final[dict[str, Any]] = given
+        self.call: Final[str] = request["call"]
+        self.given: Final[dict[str, Any]] = request
 
     def topics(self) -> Sequence[str]:
         """Return the topics that it reads."""
         if self.call == "fetch":
-            return sorted({place[0] for place in self.places()})
+            return sorted({row[0] for row in self.places()})
         return [self.text("topic")]
 
     def group(self) -> str | None:
@@ -150,7 +150,7 @@ class Ticket:
         value = self.given.get("columns")
         if value is None:
             return None
-        if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
             raise InvalidArgumentError(
                 "columns must be a list of " + ", ".join(COLUMNS), got=repr(value)[:200]
             )
@@ -197,8 +197,8 @@ class Gets:
             return self._scan(ticket)
         table = self._table(ticket)
         if ticket.call == "record":
-            found = table._find(ticket.given.get("key", b""), COLUMNS)
-            return table.schema.empty_table() if found is None else pa.Table.from_batches([found])
+            record = table._find(ticket.given.get("key", b""), COLUMNS)
+            return table.schema.empty_table() if record is None else pa.Table.from_batches([record])
         if ticket.call == "latest":
             return table.latest(ticket.columns())
         if ticket.call == "as_of":
@@ -259,20 +259,20 @@ class Gets:
 
     def _fetch(self, ticket: Ticket, gone: Gone) -> pa.Table:
         """Return a consumer's next records, or at least where it is."""
-        cursor, bounds, columns = _cursor(ticket), ticket.bounds(), _fetched_columns(ticket)
+        cursor, bounds, columns = _cursor(ticket), ticket.bounds(), _columns_to_fetch(ticket)
         reading, member = self._log.parts.reading, ticket.given.get("member")
         allowed = None
         if member:
             held = frozenset(cursor.positions)
             allowed = self._log.parts.groups.heartbeat(str(cursor.group), str(member), held)
             if allowed != held:
-                return self._fetched(ticket, cursor, Fetched(None, {}, {}, allowed))
+                return self._answer_fetch(ticket, cursor, Fetched(None, {}, {}, allowed))
         seconds = self._wait_seconds(ticket)
         fetched = fetch(reading, cursor, bounds, columns)
         if fetched.table is None and seconds:
             self._wait_for_records(ticket, cursor, seconds, gone)
             fetched = fetch(reading, cursor, bounds, columns)
-        return self._fetched(ticket, cursor, fetched._replace(allowed=allowed))
+        return self._answer_fetch(ticket, cursor, fetched._replace(allowed=allowed))
 
     def _wait_for_records(self, ticket: Ticket, cursor: Cursor, seconds: float, gone: Gone) -> None:
         """Wait until there are records, the group changes, or the client wakes or leaves."""
@@ -282,7 +282,7 @@ class Gets:
         woken = self.waiters.begin(name)
         if member:
             groups.watch(group, woken.set)
-        wanted = wanted_next(reading, cursor)
+        wanted = next_wanted(reading, cursor)
         stop = reading.watch(wanted, woken.set)
         try:
             self._sleep(woken, lambda: reading.ready(wanted), seconds, gone)
@@ -292,7 +292,7 @@ class Gets:
                 groups.unwatch(group, woken.set)
             self.waiters.end(name)
 
-    def _fetched(self, ticket: Ticket, cursor: Cursor, fetched: Fetched) -> pa.Table:
+    def _answer_fetch(self, ticket: Ticket, cursor: Cursor, fetched: Fetched) -> pa.Table:
         table = fetched.table
         said = {
             "allowed": None if fetched.allowed is None else sorted(fetched.allowed),
@@ -307,10 +307,10 @@ class Gets:
         if table is None:
             reading = self._log.parts.reading
             names = reading.names()
-            known = [topic for topic, _, _ in ticket.places() if topic in names]
+            existing = [topic for topic, _, _ in ticket.places() if topic in names]
             table = (
-                reading.empty(reading.topic(known[0]), _fetched_columns(ticket))
-                if known
+                reading.empty(reading.topic(existing[0]), _columns_to_fetch(ticket))
+                if existing
                 else pa.table({"offset": pa.array([], pa.int64())})
             )
         return _with(table, said)
@@ -323,14 +323,14 @@ class Gets:
         topic, partition = ticket.text("topic"), ticket.given.get("partition", 0)
         columns = ticket.columns()
         reading = self._log.parts.reading
-        found = reading.topic(topic)
-        if ticket.given.get("id", found.id) != found.id:
+        topic_state = reading.topic(topic)
+        if ticket.given.get("id", topic_state.id) != topic_state.id:
             raise no_topic(topic)
-        offset = reading.start(found, partition, ticket.given.get("offset", "earliest"))
-        end = reading.bounds(found, partition)[1]
+        offset = reading.start(topic_state, partition, ticket.given.get("offset", "earliest"))
+        end = reading.bounds(topic_state, partition)[1]
         until = None if follow else min(end, ticket.whole("until", end))
-        schema = reading.empty(found, columns).schema
-        return schema, self._batches(found, partition, offset, until, columns, schema, gone)
+        schema = reading.empty(topic_state, columns).schema
+        return schema, self._batches(topic_state, partition, offset, until, columns, schema, gone)
 
     def _batches(
         self,
@@ -391,7 +391,7 @@ def _cursor(ticket: Ticket) -> Cursor:
     return cursor
 
 
-def _fetched_columns(ticket: Ticket) -> list[str] | None:
+def _columns_to_fetch(ticket: Ticket) -> list[str] | None:
     """Return the columns of a fetch, which always include where each record is."""
     columns = ticket.columns()
     return None if columns is None else sorted({*columns, "partition", "offset"})
@@ -402,5 +402,5 @@ def _with(table: pa.Table, said: dict[str, Any]) -> pa.Table:
     return table.replace_schema_metadata(metadata)
 
 
-def _offsets(given: dict[Any, int]) -> list[tuple[str, int, int]]:
-    return [(*place, offset) for place, offset in given.items()]
+def _offsets(offsets: dict[Any, int]) -> list[tuple[str, int, int]]:
+    return [(*partition, offset) for partition, offset in offsets.items()]

@@ -96,25 +96,25 @@ class Guard:
 
         A token that is shown has to be valid, whatever else would do without it.
         """
-        principal = self._known(token, certificate, peer)
+        principal = self._identify(token, certificate, peer)
         return principal._replace(facts=CallFacts()) if self._logs_access else principal
 
-    def _known(self, token: str | None, certificate: str, peer: str) -> Principal:
+    def _identify(self, token: str | None, certificate: str, peer: str) -> Principal:
         try:
             if token is not None and not (self._for_own_processes and self._access.open):
                 if self._verifier is not None and not token.startswith(_OWN_TOKEN):
                     identity = self._verifier.verify(token)
                     return Principal(identity.principal, identity.token, peer, identity.roles)
-                found = self._access.authenticate(token)
-                return Principal(found.principal, found.id, peer)
+                principal = self._access.authenticate(token)
+                return Principal(principal.principal, principal.id, peer)
             if certificate:
                 return Principal(self._certificates.principal(certificate), "", peer)
             if self._access.open:
                 return Principal(ANONYMOUS, "", peer)
             raise UnauthenticatedError("the call has no token")
         except UnauthenticatedError as error:
-            known = str(error.facts.get("token", ""))
-            self._note(Principal("", known, peer), "authenticate", (), "unauthenticated", error)
+            token_id = str(error.facts.get("token", ""))
+            self._note(Principal("", token_id, peer), "authenticate", (), "unauthenticated", error)
             raise
 
     def check(self, principal: Principal, call: str, need: Need, names: Sequence[str] = ()) -> None:
@@ -127,7 +127,7 @@ class Guard:
         if self._access.open:
             refused = _open_refused(call, need, names)
         else:
-            refused = _refused(self._permissions(principal), principal.name, call, need, names)
+            refused = _refuse(self._permissions(principal), principal.name, call, need, names)
         if refused is None:
             return
         error = AccessDeniedError(
@@ -170,7 +170,7 @@ class Guard:
         """Return whether a principal may do something on a name; nothing is audited."""
         if self._access.open:
             return _open_refused("", need, (name,)) is None
-        return _refused(self._permissions(principal), principal.name, "", need, (name,)) is None
+        return _refuse(self._permissions(principal), principal.name, "", need, (name,)) is None
 
     def _permissions(self, principal: Principal) -> Permissions:
         """Return the permissions of this moment, with the roles that the caller's token brings."""
@@ -241,7 +241,7 @@ class Guard:
         )
 
 
-def _refused(
+def _refuse(
     permissions: Permissions, principal: str, call: str, need: Need, names: Sequence[str]
 ) -> str | None:
     """Return the first name that is refused, empty for all of them; None if everything may pass."""

@@ -141,11 +141,11 @@ def _server(
 
     connections = HttpConnections(config, door.meters)
 
-    class Writer(RecordSocket):
+    class SocketWriter(RecordSocket):
         """WebSockets of this server."""
 
-    Writer.door = door
-    Writer.completions = CompletionQueue(asyncio.get_running_loop())
+    SocketWriter.door = door
+    SocketWriter.completions = CompletionQueue(asyncio.get_running_loop())
 
     class Limited(HttpConnection):
         """Connections of this server."""
@@ -153,14 +153,14 @@ def _server(
         meters = door.meters
         stall_seconds = config.http_stall_timeout_ms / 1000
 
-    class Server(uvicorn.Server):
+    class UvicornServer(uvicorn.Server):
         """A server that counts connections before their handshake, and tells when it listens."""
 
         on_start: Callable[[], None]
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await self.lifespan.startup()
-            listeners = [self._listen(each) for each in sockets or ()]
+            listeners = [self._listen(bound) for bound in sockets or ()]
             self.servers = listeners  # type: ignore[assignment]  # they close as asyncio's do
             self.started = True
             self.on_start()
@@ -184,7 +184,7 @@ def _server(
         app,
         loop="asyncio",
         http=Limited,
-        ws=Writer,
+        ws=SocketWriter,
         lifespan="off",
         interface="asgi3",
         log_config=None,
@@ -196,7 +196,7 @@ def _server(
         backlog=_BACKLOG,
         ssl_context_factory=None if context is None else lambda *_: context,
     )
-    return Server(options)
+    return UvicornServer(options)
 
 
 def _listener(host: str, port: int) -> socket.socket:

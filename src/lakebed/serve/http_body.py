@@ -42,14 +42,14 @@ class GoneError(Exception):
     """The client has closed its connection; there is nobody to answer."""
 
 
-def announced(request: Request) -> int | None:
+def content_length(request: Request) -> int | None:
     """Return how long a body says it is; None if it comes in chunks."""
     if "transfer-encoding" in request.headers:
         return None
-    given = request.headers.get("content-length", "0")
-    if not given.isascii() or not given.isdigit() or len(given) > 18:
+    header = request.headers.get("content-length", "0")
+    if not header.isascii() or not header.isdigit() or len(header) > 18:
         raise Refused(400, "the content length is not a number", headers=_CLOSE)
-    return int(given)
+    return int(header)
 
 
 async def read_body(
@@ -64,7 +64,7 @@ async def read_body(
     It may take `timeout_seconds` in all, and longer if it is long and comes quickly enough.
     """
     began = time.monotonic()
-    length = announced(request)
+    length = content_length(request)
     if length is not None and length > bytes_max:
         await _drain(request)
         raise _too_large(bytes_max)
@@ -111,12 +111,12 @@ def _too_large(bytes_max: int) -> Refused:
 
 def check_json_type(request: Request) -> None:
     """Refuse a body that does not say that it is JSON."""
-    given = request.headers.get("content-type", "")
-    if given.partition(";")[0].strip().lower() != "application/json":
-        raise Refused(415, "the body must be application/json", got=repr(given)[:200])
+    header = request.headers.get("content-type", "")
+    if header.partition(";")[0].strip().lower() != "application/json":
+        raise Refused(415, "the body must be application/json", got=repr(header)[:200])
 
 
-def parsed(body: bytes) -> Any:
+def parse(body: bytes) -> Any:
     """Return the value of a JSON text; what other readers may take otherwise is refused."""
     check_values(body)
     try:
@@ -138,8 +138,8 @@ def check_values(body: bytes) -> None:
     the value that is one too many.
     """
     most = 0
-    for at in range(0, len(body), _COUNT_BYTES):
-        most += sum(body.count(before, at, at + _COUNT_BYTES) for before in _BEFORE_VALUES)
+    for start in range(0, len(body), _COUNT_BYTES):
+        most += sum(body.count(before, start, start + _COUNT_BYTES) for before in _BEFORE_VALUES)
         if most > limits.JSON_VALUES_MAX:  # counted with those in texts
             _count_values(body)
             break
@@ -159,20 +159,20 @@ def _count_values(body: bytes) -> None:
 
 def _pieces(body: bytes) -> Iterator[bytes]:
     """Return a JSON text in pieces that do not separate a backslash from what it escapes."""
-    at = 0
-    while at < len(body):
-        piece = body[at : at + _COUNT_BYTES]
+    position = 0
+    while position < len(body):
+        piece = body[position : position + _COUNT_BYTES]
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-            piece = body[at : at + _COUNT_BYTES + 1]
+            piece = body[position : position + _COUNT_BYTES + 1]
         yield piece
-        at += len(piece)
+        position += len(piece)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError("an object has a name twice")
-    return found
+    return fields
 
 
 def _no_constant(name: str) -> NoReturn:

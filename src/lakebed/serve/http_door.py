@@ -22,9 +22,9 @@ from lakebed.serve.guard import Principal
 from lakebed.serve.http_body import (
     STEP_BYTES,
     GoneError,
-    announced,
     check_json_type,
-    parsed,
+    content_length,
+    parse,
     read_body,
 )
 from lakebed.serve.http_errors import Refused, problem, refusal
@@ -121,7 +121,7 @@ class HttpCaller:
         """Return whether the caller may read a topic."""
         return self._door.guard.permits(self.principal, NEEDS["read"], topic)
 
-    def permitted(self, names: Sequence[str]) -> list[str]:
+    def filter_permitted(self, names: Sequence[str]) -> list[str]:
         """Return those names on which the call may be made."""
         need, guard = NEEDS[self.call], self._door.guard
         return [name for name in names if guard.permits(self.principal, need, name)]
@@ -139,7 +139,7 @@ class HttpCaller:
         answer: ExitStack = self._request.scope["state"][ANSWER]
         answer.close()
         if nbytes > BUFFER_BYTES:
-            answer.enter_context(self._door.quotas.held(self.principal, nbytes, always=always))
+            answer.enter_context(self._door.quotas.hold(self.principal, nbytes, always=always))
 
     async def body(
         self, model: type[Model], bytes_max: int = limits.JSON_CALL_BYTES_MAX
@@ -151,16 +151,16 @@ class HttpCaller:
             self._request,
             min(bytes_max, door.body_bytes_max),
             door.config.http_body_timeout_ms / 1000,
-            lambda nbytes: door.quotas.admitted(self.principal, nbytes),
+            lambda nbytes: door.quotas.admit(self.principal, nbytes),
             self._stack,
         )
         if len(body) < _BIG_BYTES:
-            return _checked(model, body)
-        return await door.threads.run(_checked, model, body)
+            return _check_body(model, body)
+        return await door.threads.run(_check_body, model, body)
 
 
-def _checked(model: type[Model], body: bytes) -> tuple[Any, Model]:
-    value = parsed(body)
+def _check_body(model: type[Model], body: bytes) -> tuple[Any, Model]:
+    value = parse(body)
     return value, check_form(model, value)
 
 
@@ -234,11 +234,11 @@ class RequestPipeline:
 
     def authenticate(self, request: Request) -> Principal:
         """Return who is calling, or raise `UnauthenticatedError`."""
-        given = request.headers.get("authorization")
+        header = request.headers.get("authorization")
         token = None
-        if given is not None:
+        if header is not None:
             # Another scheme is no token, and must not be taken for a caller without one.
-            token = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else ""
+            token = header[len(_BEARER) :].strip() if header.lower().startswith(_BEARER) else ""
         return self.guard.authenticate(
             token,
             certificate=request.scope.get("state", {}).get("certificate", ""),
@@ -261,9 +261,9 @@ class RequestPipeline:
         self._places.check(principal.name, seat.address, administers=administers)
         self._places.take(principal.name, seat.address)
         stack.callback(self._places.leave, principal.name, seat.address)
-        length = announced(request)
+        length = content_length(request)
         admitted = STEP_BYTES if length is None else min(max(1, length), self.body_bytes_max)
-        stack.enter_context(self.quotas.admitted(principal, admitted))
+        stack.enter_context(self.quotas.admit(principal, admitted))
         return HttpCaller(door=self, request=request, principal=principal, call=call, stack=stack)
 
     @contextlib.contextmanager
@@ -272,20 +272,20 @@ class RequestPipeline:
 
         Administrators have a reserve, as they have for other requests and for streams.
         """
-        known = caller.administers and not self.log.access.open
-        most = limits.HTTP_WAITS_MAX + (limits.HTTP_RESERVE if known else 0)
+        reserved = caller.administers and not self.log.access.open
+        most = limits.HTTP_WAITS_MAX + (limits.HTTP_RESERVE if reserved else 0)
         if self._waiting >= most:
             raise too_many("requests that wait", most)
-        place = caller.principal.name, caller.address
+        owner = caller.principal.name, caller.address
         self._waiting += 1
         try:
             with self.quotas.stream(caller.principal, administrator=caller.administers):
                 self.meters.streams(1)
-                self._places.leave(*place)
+                self._places.leave(*owner)
                 try:
                     yield
                 finally:
-                    self._places.take(*place)
+                    self._places.take(*owner)
                     self.meters.streams(-1)
         finally:
             self._waiting -= 1
@@ -302,12 +302,12 @@ def _peer(request: Request) -> str:
 def _check_query(request: Request) -> None:
     """Refuse parameters that the call does not have, and those that are there twice."""
     route = request.scope["route"]
-    known = {each.alias for each in route.dependant.query_params}
-    given = [name for name, _ in request.query_params.multi_items()]
-    for name in given:
-        if name not in known or given.count(name) > 1:
+    allowed = {parameter.alias for parameter in route.dependant.query_params}
+    names = [name for name, _ in request.query_params.multi_items()]
+    for name in names:
+        if name not in allowed or names.count(name) > 1:
             raise InvalidArgumentError(
-                "unknown parameter" if name not in known else "a parameter is given twice",
+                "unknown parameter" if name not in allowed else "a parameter is given twice",
                 parameter=name[:200],
-                known=", ".join(sorted(known)) or "none",
+                known=", ".join(sorted(allowed)) or "none",
             )

@@ -13,14 +13,14 @@ _SINGLE: Final = (b"authorization", b"origin", b"host")
 
 def head_fault(names: Iterable[bytes]) -> Refused | None:
     """Return why a request with headers of these names, in lower case, is refused; None if not."""
-    given = list(names)
+    headers = list(names)
     for name in _SINGLE:
-        if given.count(name) > 1:
-            return _refused("a header is there twice", header=name.decode())
-    if b"transfer-encoding" in given and b"content-length" in given:
-        return _refused("a request has either a content length or a transfer encoding")
+        if headers.count(name) > 1:
+            return _refusal("a header is there twice", header=name.decode())
+    if b"transfer-encoding" in headers and b"content-length" in headers:
+        return _refusal("a request has either a content length or a transfer encoding")
     return None
 
 
-def _refused(message: str, **facts: object) -> Refused:
+def _refusal(message: str, **facts: object) -> Refused:
     return Refused(400, message, headers={"Connection": "close"}, **facts)

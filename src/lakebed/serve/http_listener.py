@@ -102,10 +102,10 @@ class Listener:
             return
         task = self._loop.create_task(self._connect(connection, seat))
         self._beginning.add(task)
-        task.add_done_callback(partial(self._begun, connection))
+        task.add_done_callback(partial(self._note_begun, connection))
         seat.prepare(lambda: _cancel(task), handshake=bool(self._tls))
 
-    def _begun(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+    def _note_begun(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         self._beginning.discard(task)
         if task.cancelled():  # before it ran: no transport closes the socket
             connection.close()

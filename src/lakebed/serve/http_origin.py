@@ -40,18 +40,18 @@ def check_origin(
         )
     if origin is None or method in _LOOKS:
         return
-    place = origin.partition("://")[2]
-    known = not is_open or bool(config.tls_cert) or _is_ours(place, config)
-    if place.lower() != host.lower() or not known:
+    origin_host = origin.partition("://")[2]
+    allowed = not is_open or bool(config.tls_cert) or _is_ours(origin_host, config)
+    if origin_host.lower() != host.lower() or not allowed:
         raise InvalidArgumentError(
             "a page from another origin may not write", origin=origin[:_SHOWN_MAX]
         )
 
 
-def _is_ours(given: str, config: ServeConfig) -> bool:
+def _is_ours(host: str, config: ServeConfig) -> bool:
     """Return whether a host, with a port or without, is this machine or the one that is set."""
-    found = _HOST.fullmatch(given)
-    name = "" if found is None else found[1].strip("[]").lower()
+    match = _HOST.fullmatch(host)
+    name = "" if match is None else match[1].strip("[]").lower()
     if name in ("localhost", config.host.lower()):
         return True
     address = _address(name)

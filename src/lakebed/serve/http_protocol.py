@@ -11,7 +11,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from lakebed.serve.certificates import certified_name
+from lakebed.serve.certificates import name_of_certificate
 from lakebed.serve.http_errors import HEADERS, Refused, refusal
 from lakebed.serve.http_stalls import BUFFER_BYTES, StallWatch
 from lakebed.serve.refusals import OncePerSecond, tell_connections
@@ -53,10 +53,10 @@ class HttpConnection(H11Protocol):
         """Begin."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(BUFFER_BYTES)
-        self._watch = StallWatch(transport, self.stall_seconds, self._stalled)
+        self._watch = StallWatch(transport, self.stall_seconds, self._on_stall)
         self.app_state = {
             **self.app_state,
-            "certificate": _certified_name(transport),
+            "certificate": _name_of_certificate(transport),
             "connection": self,
             "seat": self._seat,
         }
@@ -135,7 +135,7 @@ class HttpConnection(H11Protocol):
         if self.flow.write_paused:
             await self.flow.drain()
 
-    def _stalled(self) -> None:
+    def _on_stall(self) -> None:
         end_stalled(self.transport, self.meters, self.client, self.stall_seconds)
 
     def _expect_head(self) -> None:
@@ -169,6 +169,6 @@ def report_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
     _logger.error("%s", context["message"], exc_info=context.get("exception"))
 
 
-def _certified_name(transport: asyncio.Transport) -> str:
+def _name_of_certificate(transport: asyncio.Transport) -> str:
     """Return whose a client's certificate is, as Flight does it; empty if it has shown none."""
-    return certified_name(transport.get_extra_info("peercert") or {})
+    return name_of_certificate(transport.get_extra_info("peercert") or {})

@@ -66,7 +66,7 @@ def fetch(url: str) -> bytes:
     opener = urllib.request.build_opener(*handlers)
     deadline = time.monotonic() + _FETCH_SECONDS
     body = bytearray()
-    with _opened(opener, url) as answer:
+    with _open(opener, url) as answer:
         while part := answer.read1(64 * 1024):
             body += part
             if len(body) > _BYTES_MAX:
@@ -76,7 +76,7 @@ def fetch(url: str) -> bytes:
     return bytes(body)
 
 
-def _opened(opener: urllib.request.OpenerDirector, url: str) -> Any:
+def _open(opener: urllib.request.OpenerDirector, url: str) -> Any:
     try:
         return opener.open(url, timeout=_FETCH_SECONDS)
     except urllib.error.HTTPError as error:

@@ -36,16 +36,16 @@ _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctim
 def configure(format: str, level: str, stream: TextIO) -> logging.Handler:  # noqa: A002  # its name
     """Have everything that Lakebed logs from `level` on written to `stream`.
 
-    Called again, it takes the place of the call before. Give the handler, for `unconfigure`.
+    Called again, it takes the place of the call before. Return the handler, for `unconfigure`.
     """
     _check("format", format, LOG_FORMATS)
     _check("level", level, LEVELS)
     handler = _Handler(stream)
     handler.setFormatter(_JsonFormatter() if format == "json" else _TextFormatter())
     logger = logging.getLogger("lakebed")
-    for each in list(logger.handlers):
-        if isinstance(each, _Handler):
-            logger.removeHandler(each)
+    for earlier in list(logger.handlers):
+        if isinstance(earlier, _Handler):
+            logger.removeHandler(earlier)
     logger.addHandler(handler)
     logger.setLevel(level.upper())
     return handler
@@ -58,7 +58,7 @@ def unconfigure(handler: logging.Handler) -> None:
     logger.setLevel(logging.NOTSET)
 
 
-def masked(text: str) -> str:
+def mask(text: str) -> str:
     """Return a text without the tokens in it, nor anything that begins like one."""
     return _JWT.sub(_JWT_MASK, _TOKEN.sub(MASK, text))
 
@@ -68,10 +68,10 @@ def mask_tokens(text: str) -> str:
     return _JWT.sub(_JWT_MASK, _WHOLE_TOKEN.sub(MASK, text))
 
 
-def _check(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
+def _check(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
         raise InvalidArgumentError(
-            f"{name} must be one of {' | '.join(known)}", setting=name, value=repr(value)
+            f"{name} must be one of {' | '.join(allowed)}", setting=name, value=repr(value)
         )
 
 
@@ -89,9 +89,9 @@ class _TextFormatter(logging.Formatter):
             record.levelname.lower(),
             record.name,
             _one_line(record.getMessage()),
-            *(f"{name}={_one_line(_shown(value))}" for name, value in facts.items()),
+            *(f"{name}={_one_line(_show(value))}" for name, value in facts.items()),
         ]
-        return masked(" ".join(parts))
+        return mask(" ".join(parts))
 
 
 class _JsonFormatter(logging.Formatter):
@@ -104,8 +104,8 @@ class _JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        facts = {name: each for name, each in _facts(self, record).items() if name not in line}
-        return masked(json.dumps({**line, **facts}, default=str))
+        facts = {name: value for name, value in _facts(self, record).items() if name not in line}
+        return mask(json.dumps({**line, **facts}, default=str))
 
 
 def _facts(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, Any]:
@@ -123,15 +123,15 @@ def _error(record: logging.LogRecord) -> LakebedError | None:
     """Find the error of ours that a record is about: raised, or part of the message."""
     raised = record.exc_info[1] if record.exc_info else None
     named = record.args if isinstance(record.args, tuple) else ()
-    return next((each for each in (raised, *named) if isinstance(each, LakebedError)), None)
+    return next((error for error in (raised, *named) if isinstance(error, LakebedError)), None)
 
 
 def _time(record: logging.LogRecord) -> str:
-    at = datetime.fromtimestamp(record.created, UTC)
-    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+    time = datetime.fromtimestamp(record.created, UTC)
+    return time.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03d}Z"
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     text = str(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
@@ -141,5 +141,6 @@ def _one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
     )

@@ -111,7 +111,7 @@ class Verifier:
 
     def _reason(self, error: Exception) -> str:
         jwt = self._jwt
-        known = {
+        claims = {
             jwt.ExpiredSignatureError: "the token has expired",
             jwt.ImmatureSignatureError: "the token is not valid yet",
             jwt.InvalidAudienceError: "the token is for another audience",
@@ -119,7 +119,7 @@ class Verifier:
             jwt.InvalidSignatureError: "the token's signature does not fit",
             jwt.MissingRequiredClaimError: "the token lacks exp, iss or aud",
         }
-        return known.get(type(error), "the token cannot be verified")
+        return claims.get(type(error), "the token cannot be verified")
 
     def _principal(self, name: str) -> str:
         mapped = map_principal(self._rules, name)

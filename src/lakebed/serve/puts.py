@@ -42,7 +42,7 @@ from lakebed.errors import (
     ServerUnavailableError,
     TopicNotFoundError,
 )
-from lakebed.serve.calls import check_owner, placed
+from lakebed.serve.calls import check_owner, to_rows
 from lakebed.state.commands import ProducerWrite, TransactionWrite
 from lakebed.state.decision import Written
 from lakebed.state.values import NonNegative
@@ -171,7 +171,7 @@ class PutStream:
 
     def take(self, batch: pa.RecordBatch | None, metadata: Any) -> None:
         """Submit a message; wait first if too many are under way."""
-        number, kind, rest = self._message(metadata)
+        message_id, kind, rest = self._message(metadata)
         with self._guard:
             while self._is_full() and self.gone is None:
                 self._changed.wait(1.0)
@@ -184,13 +184,15 @@ class PutStream:
             answered = self._submit(kind, batch, rest)
         except LakebedError as error:
             stack.close()
-            self._settle(number, _bare(error))
+            self._settle(message_id, _bare(error))
             return
         except BaseException:
             stack.close()
-            self._settle(number, RejectedError("the server failed"))  # or it would be waited for
+            self._settle(
+                message_id, RejectedError("the server failed")
+            )  # or it would be waited for
             raise
-        answered.add_done_callback(lambda future: self._answer(number, future, stack))
+        answered.add_done_callback(lambda future: self._answer(message_id, future, stack))
 
     def _is_full(self) -> bool:
         """Return whether too much is under way, or too many answers wait for the client to read."""
@@ -200,10 +202,10 @@ class PutStream:
         if metadata is None or not len(metadata):
             self._unnumbered += 1
             return self._unnumbered, "write", (None,)
-        given = unpack_request(metadata)
-        if not isinstance(given, tuple) or len(given) < 2 or type(given[0]) is not int:
+        message = unpack_request(metadata)
+        if not isinstance(message, tuple) or len(message) < 2 or type(message[0]) is not int:
             raise ProtocolError("a message begins with its number and its kind")
-        return given[0], given[1], given[2:]
+        return message[0], message[1], message[2:]
 
     def _submit(self, kind: Any, batch: pa.RecordBatch | None, rest: Any) -> Future[Any]:
         if kind == "record":
@@ -230,7 +232,7 @@ class PutStream:
         )
 
     def _producer(self, batch: pa.RecordBatch, rest: Any) -> Future[Any]:
-        sent, target = self._routed(batch, rest, 3)
+        sent, target = self._route(batch, rest, 3)
         encoded = self._encode(target, batch, sent)
         self._log.parts.admission.admit()
         command = ProducerWrite(
@@ -243,14 +245,14 @@ class PutStream:
         return self._log.parts.writing.submit_async(command, (encoded.body,), _same)
 
     def _transaction(self, batch: pa.RecordBatch, rest: Any) -> Future[Any]:
-        sent, target = self._routed(batch, rest, 2)
+        sent, target = self._route(batch, rest, 2)
         encoded = self._encode(target, batch, sent)
         self._log.parts.admission.admit()
         time_us = self._log.parts.core.clock.time_us()
         command = TransactionWrite(sent.producer, sent.epoch, time_us, (encoded.part,))
         return self._log.parts.writing.submit_async(command, (encoded.body,), _same)
 
-    def _routed(
+    def _route(
         self, batch: pa.RecordBatch, rest: Any, width: int
     ) -> tuple[_RoutedBatch, WriteTarget]:
         """Check who writes, and that the runs of a batch are its rows."""
@@ -306,24 +308,24 @@ class PutStream:
 
     # Answers
 
-    def _answer(self, number: int, future: Future[Any], stack: ExitStack) -> None:
+    def _answer(self, message_id: int, future: Future[Any], stack: ExitStack) -> None:
         """Send the outcome of a request; called by the committing thread."""
         stack.close()
         error = future.exception()
         if error is None:
-            self._settle(number, _runs(future.result()))
+            self._settle(message_id, _runs(future.result()))
         elif isinstance(error, LakebedError):
-            self._settle(number, error)
+            self._settle(message_id, error)
         else:
             _log.error("a put failed in an unforeseen way", exc_info=error)
-            self._settle(number, RejectedError("the server failed", reason=str(error)))
+            self._settle(message_id, RejectedError("the server failed", reason=str(error)))
 
-    def _settle(self, number: int, answer: Any) -> None:
+    def _settle(self, message_id: int, answer: Any) -> None:
         if isinstance(answer, ClosedError):  # which a client would take for its own log
             answer = ServerUnavailableError("the server is stopping")
         with self._guard:
             self._under_way -= 1
-            self._acks.append((number, answer))
+            self._acks.append((message_id, answer))
             offer = not self._offered
             self._offered = True
             self._changed.notify_all()
@@ -360,7 +362,7 @@ def _same(result: Any) -> Any:
 def _runs(result: Any) -> Any:
     """Return a result as it travels."""
     if isinstance(result, Written):
-        return placed(result)[0]
+        return to_rows(result)[0]
     if result is None or isinstance(result, int):
         return []
     if hasattr(result, "offset"):

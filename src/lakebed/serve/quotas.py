@@ -118,7 +118,7 @@ class Quotas:
         """Streams that are being served."""
         return self.open_streams.count
 
-    def admitted(
+    def admit(
         self, principal: _Named | str, nbytes: int, wait_seconds: float = 0.0
     ) -> contextlib.AbstractContextManager[None]:
         """Serve a request of so many bytes within the block, or raise `QuotaExceededError`.
@@ -130,7 +130,7 @@ class Quotas:
         return _Admission(self, name, nbytes, wait_seconds)
 
     @contextlib.contextmanager
-    def held(
+    def hold(
         self,
         principal: _Named | str,
         nbytes: int,
@@ -238,15 +238,15 @@ class Quotas:
         return max(bucket.wait(now) for bucket in self._buckets(name, now))
 
     def _buckets(self, name: str, now: float) -> tuple[_Bucket, _Bucket]:
-        found = self._rates.get(name)
-        if found is None:
+        rates = self._rates.get(name)
+        if rates is None:
             if len(self._rates) >= _BUCKETS_MAX:
                 self._forget_idle(now)
-            found = self._rates[name] = (
+            rates = self._rates[name] = (
                 _Bucket(self._config.principal_requests_per_second, now),
                 _Bucket(self._config.principal_bytes_per_second, now),
             )
-        return found
+        return rates
 
     def _forget_idle(self, now: float) -> None:
         busy = {

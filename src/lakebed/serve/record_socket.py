@@ -30,7 +30,7 @@ from lakebed.bridge.completions import CompletionQueue, Reply
 from lakebed.bridge.log import must_wait
 from lakebed.errors import InvalidArgumentError, LakebedError, ServerUnavailableError
 from lakebed.operations.routes import STREAMS
-from lakebed.serve.http_body import parsed
+from lakebed.serve.http_body import parse
 from lakebed.serve.http_errors import HEADERS, Refused, body_of, problem, status_of
 from lakebed.serve.http_head import head_fault
 from lakebed.serve.http_origin import check_origin
@@ -123,7 +123,7 @@ class RecordSocket(asyncio.Protocol):
         """Begin."""
         self._transport = transport  # type: ignore[assignment]  # that of a stream
         seconds = self.door.config.http_stall_timeout_ms / 1000
-        self._watch = StallWatch(self._transport, seconds, self._stalled)
+        self._watch = StallWatch(self._transport, seconds, self._on_stall)
         peer = transport.get_extra_info("peername")
         self._peer = "" if not peer else f"{peer[0]}:{peer[1]}"
         self._connections.add(self)
@@ -177,7 +177,7 @@ class RecordSocket(asyncio.Protocol):
         elif not self._slots:
             self._close(CloseCode.SERVICE_RESTART, "the server is stopping")
 
-    def _stalled(self) -> None:
+    def _on_stall(self) -> None:
         peer = self._transport.get_extra_info("peername")
         seconds = self.door.config.http_stall_timeout_ms / 1000
         end_stalled(self._transport, self.door.meters, peer, seconds)
@@ -253,9 +253,9 @@ class RecordSocket(asyncio.Protocol):
             raise fault.error
         door = self.door
         check_origin(request.headers, "CONNECT", door.config, is_open=door.log.access.open)
-        given = request.headers.get("Authorization")
-        if given is not None:
-            scheme, _, token = given.partition(" ")
+        header = request.headers.get("Authorization")
+        if header is not None:
+            scheme, _, token = header.partition(" ")
             self._token = token.strip() if scheme.lower() == "bearer" else ""
         self._topic = topic
         if self.door.stopping.is_set():
@@ -368,7 +368,7 @@ class RecordSocket(asyncio.Protocol):
             if time.monotonic() - self._checked_at > _RECHECK_SECONDS:
                 self._check()
             if self._limited:
-                with self.door.quotas.admitted(self._principal, len(message)):
+                with self.door.quotas.admit(self._principal, len(message)):
                     record = self._record(message)
             else:
                 record = self._record(message)
@@ -381,15 +381,15 @@ class RecordSocket(asyncio.Protocol):
 
     def _record(self, message: bytes) -> Any:
         try:
-            given = parsed(message)
+            document = parse(message)
         except Refused as refused:
             raise refused.error from None
-        check_record(given)
+        check_record(document)
         writing = self.door.log.parts.writing
         target = writing.target(self._topic)
         if self._read is None or self._read.target is not target:
             self._read = RecordReader(target)
-        row = self._read(given)
+        row = self._read(document)
         return writing.record(
             self._topic,
             row["value"],
@@ -411,9 +411,9 @@ class RecordSocket(asyncio.Protocol):
         slots, protocol = self._slots, self._protocol
         before = len(slots)
         while slots and slots[0].answer is not None:
-            found = slots.popleft().answer
+            answer = slots.popleft().answer
             if protocol.state is State.OPEN:
-                protocol.send_text(_text(found))
+                protocol.send_text(_text(answer))
         self._flush()
         return len(slots) < before
 

@@ -104,15 +104,17 @@ def tell(call: str, error: LakebedError, peer: str) -> None:
         if _limit.may_tell():
             _log.warning("a request does not follow the protocol: call=%s %s", call, error)
     elif isinstance(error, AccessDeniedError | UnauthenticatedError) and _limit.may_tell():
-        known = {} if "call" in error.facts else {"call": call}
-        _log.warning("a call was refused: %s", error, extra={**known, "peer": peer})
+        call_facts = {} if "call" in error.facts else {"call": call}
+        _log.warning("a call was refused: %s", error, extra={**call_facts, "peer": peer})
 
 
 def tell_upgrade(topic: str, principal: str, peer: str, error: LakebedError) -> None:
     """Log that a WebSocket was turned away."""
     if _limit.may_tell():
-        known = {"topic": topic, "principal": principal, "peer": peer}
-        extra = {name: each for name, each in known.items() if each and name not in error.facts}
+        context = {"topic": topic, "principal": principal, "peer": peer}
+        extra = {
+            name: value for name, value in context.items() if value and name not in error.facts
+        }
         _log.info("a WebSocket was refused: %s", error, extra=extra)
 
 

@@ -100,7 +100,7 @@ class Renewal:
 def _print_of(path: str) -> tuple[int, int, int] | None:
     """Return what changes when a file is written or replaced."""
     try:
-        found = Path(path).stat() if path else None
+        status = Path(path).stat() if path else None
     except OSError:
         return None
-    return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
+    return None if status is None else (status.st_ino, status.st_size, status.st_mtime_ns)

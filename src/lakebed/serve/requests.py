@@ -43,7 +43,7 @@ def unpack_call(call: Operation, body: Any) -> Any:
     return unpack_request(memoryview(body), call.items_max) if body.size else {}
 
 
-def parsed_bytes(size: int, config: ServeConfig) -> int:
+def bytes_to_parse(size: int, config: ServeConfig) -> int:
     """Return what a request counts in bytes: a large one takes many times its size, taken apart."""
     if size <= _PLAIN_BYTES:
         return size

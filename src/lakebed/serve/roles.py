@@ -24,7 +24,7 @@ from lakebed.engine.log import EmbeddedLog
 from lakebed.engine.ownership import Takeover
 from lakebed.engine.standby import Standby
 from lakebed.errors import InvalidArgumentError, LakebedError, NotOwnerError
-from lakebed.serve.server import Server, StartProtocol, advertised, check_startable
+from lakebed.serve.server import Server, StartProtocol, address_to_advertise, check_startable
 from lakebed.serve.standby_listener import StandbyListener
 
 _log = logging.getLogger("lakebed.serve")
@@ -107,7 +107,7 @@ class Roles:
         listener = self._listen(standby)
         try:
             self._config = replace(self._config, port=listener.port, http_port=listener.http_port)
-            self._report("standby", advertised(self._config))
+            self._report("standby", address_to_advertise(self._config))
             _import_all(self._config)
             return self._take_over(standby)
         finally:
@@ -134,14 +134,14 @@ class Roles:
 
     def _take_over(self, standby: Standby) -> EmbeddedLog | None:
         if not self._waits:
-            return self._open(Takeover(advertised(self._config)))
+            return self._open(Takeover(address_to_advertise(self._config)))
         while not self._stopping.is_set():
             watch = standby.follow()
             if watch is None:
                 return None
             began = time.monotonic()
             try:
-                log = self._open(Takeover(advertised(self._config), watch))
+                log = self._open(Takeover(address_to_advertise(self._config), watch))
             except NotOwnerError as error:
                 _log.info("another server was first: %s", error)
                 continue

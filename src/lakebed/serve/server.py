@@ -175,7 +175,7 @@ class Server(Closing):
         self._count(meters)
         self.log.parts.wal.announce(self.url)
         if self.log.parts.shipping is not None:
-            address = advertised(replace(self.config, port=self.port))
+            address = address_to_advertise(replace(self.config, port=self.port))
             self.log.parts.shipping.lease.announce(address)
         _log.info("serving: url=%s http_port=%d log=%s", self.url, self.http_port, self.log.folder)
         return self
@@ -352,11 +352,11 @@ def check_startable(config: ServeConfig) -> dict[str, Any]:
 def _check_address(host: str, setting: str, port: int) -> None:
     """Listen for a moment where a server will: gRPC says of no address why it cannot be had."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise _cannot_listen(host, setting, port, error) from error
     problem: OSError | None = None
-    for family, kind, protocol, _, address in found:
+    for family, kind, protocol, _, address in addresses:
         try:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -396,7 +396,7 @@ def reachable(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def advertised(config: ServeConfig) -> str:
+def address_to_advertise(config: ServeConfig) -> str:
     """Return the URL under which other machines reach a server, as its lease and errors name it."""
     host, port = config.advertise or config.host, config.port
     if config.advertise and (match := re.fullmatch(r"(.*[^:]):(\d{1,5})", host)):

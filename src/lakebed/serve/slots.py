@@ -19,7 +19,7 @@ BUSY_WAIT_MS: Final = 100
 """When to try again where it is not known when there will be room."""
 
 
-class Slot:
+class RequestSlot:
     """One open stream or call."""
 
     __slots__ = ("address", "administrator", "name", "released")
@@ -47,10 +47,10 @@ class Slots:
         self.count = 0
         """How many are open."""
 
-    def take(self, name: str = "", *, administrator: bool = False) -> Slot:
+    def take(self, name: str = "", *, administrator: bool = False) -> RequestSlot:
         """Count another one, or raise `QuotaExceededError`; without a name it is not known yet."""
         administrator = administrator or name == ANONYMOUS
-        slot = Slot(name, administrator=administrator)
+        slot = RequestSlot(name, administrator=administrator)
         with self._guard:
             most = self._most if administrator else self._most - self._reserved
             if self.count >= most:
@@ -65,7 +65,7 @@ class Slots:
             self._names[name] = self._names.get(name, 0) + 1
         return slot
 
-    def assign(self, slot: Slot, name: str, *, administrator: bool) -> None:
+    def assign(self, slot: RequestSlot, name: str, *, administrator: bool) -> None:
         """Count a slot for its principal, once that is known, or raise `QuotaExceededError`."""
         with self._guard:
             if slot.released or slot.name == name:
@@ -75,7 +75,7 @@ class Slots:
             slot.name, slot.administrator = name, administrator
             self._names[name] = self._names.get(name, 0) + 1
 
-    def locate(self, slot: Slot, address: str) -> None:
+    def locate(self, slot: RequestSlot, address: str) -> None:
         """Count a slot for the address that it came from, or raise `QuotaExceededError`."""
         if slot.administrator and slot.name != ANONYMOUS:
             return
@@ -93,7 +93,7 @@ class Slots:
             slot.address = address
             self._addresses[address] = count + 1
 
-    def release(self, slot: Slot) -> None:
+    def release(self, slot: RequestSlot) -> None:
         """Count a slot no longer; a second time does nothing."""
         with self._guard:
             if slot.released:

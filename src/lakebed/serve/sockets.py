@@ -47,19 +47,19 @@ class Sockets:
         """Close what it keeps open; a second time does nothing."""
         self._descriptors.close()
 
-    def seen(self) -> list[Seen]:
+    def look(self) -> list[Seen]:
         """Return the connections that are open."""
-        found: list[Seen] = []
+        connections: list[Seen] = []
         descriptors = self._descriptors.list()
         for fd in descriptors:
             with contextlib.suppress(OSError):  # it is no socket, or was closed since
                 seen = self._look(fd)
                 if seen is not None:
-                    found.append(seen)
+                    connections.append(seen)
         if len(self._peers) > len(descriptors):
             left = set(descriptors)
             self._peers = {fd: peer for fd, peer in self._peers.items() if fd in left}
-        return found
+        return connections
 
     def _look(self, fd: int) -> Seen | None:
         # No copy of the descriptor: should it be another one's by now, this reads a wrong number
@@ -70,27 +70,27 @@ class Sockets:
             before = self._peers.get(fd)
             if before is None or before[0] != identity:
                 before = self._peers[fd] = (identity, self._peer(fd))
-            return None if before[1] is None else Seen(before[1], fd, _received(connection))
+            return None if before[1] is None else Seen(before[1], fd, _count_received(connection))
         finally:
             connection.detach()
 
     def _peer(self, fd: int) -> str | None:
         try:
-            with self._borrowed(fd) as connection:
+            with self._borrow(fd) as connection:
                 return _peer_of(connection, self._port)
         except OSError:
             return None  # it listens, or is gone
 
     def shut_down(self, seen: Seen) -> bool:
         """Shut a connection down, unless its descriptor is another one's by now."""
-        with contextlib.suppress(OSError), self._borrowed(seen.fd) as connection:
+        with contextlib.suppress(OSError), self._borrow(seen.fd) as connection:
             if _peer_of(connection, self._port) == seen.peer:
                 connection.shutdown(socket.SHUT_RDWR)
                 return True
         return False
 
     @contextlib.contextmanager
-    def _borrowed(self, fd: int) -> Iterator[socket.socket]:
+    def _borrow(self, fd: int) -> Iterator[socket.socket]:
         """Hold a copy of a descriptor as a socket, whatever becomes of the descriptor."""
         with self._descriptors.copy(fd) as copy:
             connection = socket.socket(fileno=copy)
@@ -110,7 +110,7 @@ def _identity(connection: socket.socket) -> object:
         return os.fstat(connection.fileno()).st_ino  # a kernel without cookies
 
 
-def _received(connection: socket.socket) -> int:
+def _count_received(connection: socket.socket) -> int:
     """Return how many bytes a connection has received."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     return int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0])

@@ -80,7 +80,7 @@ def headers_column(array: pa.Array, room: ExpansionBudget) -> pa.Array:
     return _cast(array, HEADERS, "headers", room)
 
 
-def typed_column(
+def column_of_type(
     array: pa.Array, kind: pa.DataType, room: ExpansionBudget, path: str = "value"
 ) -> pa.Array:
     """Return the values of a typed topic, the fields of structs matched by name."""
@@ -92,7 +92,7 @@ def typed_column(
     if types.is_dictionary(got):
         if types.is_nested(kind):
             raise mismatch(path, kind, got)
-        return _decode(array, typed_column(array.dictionary, kind, room, path), room)
+        return _decode(array, column_of_type(array.dictionary, kind, room, path), room)
     if types.is_struct(kind) and types.is_struct(got):
         return _struct(array, kind, room, path)
     if not _same_content(got, kind):
@@ -130,7 +130,7 @@ def _child(
     array: pa.StructArray, names: list[str], field: pa.Field, room: ExpansionBudget, path: str
 ) -> pa.Array:
     if field.name in names:
-        return typed_column(array.field(names.index(field.name)), field.type, room, path)
+        return column_of_type(array.field(names.index(field.name)), field.type, room, path)
     if not field.nullable:
         raise mismatch(path, f"{field.type} not null", "no such field")
     return _nulls(field.type, len(array), room)

@@ -103,17 +103,17 @@ def _leaves(array: pa.Array, *, whole: bool) -> Iterator[pa.Array]:
             yield from _leaves(array.field(index), whole=whole)
     elif types.is_map(kind):
         for child in (array.keys, array.items):
-            yield from _leaves(child if whole else _used_part(array, child), whole=whole)
+            yield from _leaves(child if whole else _cut_to_used(array, child), whole=whole)
     elif types.is_list(kind) or types.is_large_list(kind):
         child = array.values
-        yield from _leaves(child if whole else _used_part(array, child), whole=whole)
+        yield from _leaves(child if whole else _cut_to_used(array, child), whole=whole)
     elif types.is_dictionary(kind):
         yield from _leaves(array.dictionary, whole=whole)
     else:
         yield array
 
 
-def _used_part(array: pa.Array, child: pa.Array) -> pa.Array:
+def _cut_to_used(array: pa.Array, child: pa.Array) -> pa.Array:
     if len(array) == 0:
         return child.slice(0, 0)
     first, last = array.offsets[0].as_py(), array.offsets[len(array)].as_py()

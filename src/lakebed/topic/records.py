@@ -164,7 +164,7 @@ def _from_arrow(
         None if headers is None else columns.headers_column(headers, room),
         columns.binary_column(arrays["value"], "value", room)
         if value_type == _BINARY
-        else columns.typed_column(arrays["value"], value_type, room),
+        else columns.column_of_type(arrays["value"], value_type, room),
         record_bytes_max,
     )
 

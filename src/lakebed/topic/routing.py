@@ -188,7 +188,7 @@ def _bytes_of(keys: pa.Array) -> tuple[_Words, _Ints]:
 def _hash_all(data: _Words, offsets: _Ints) -> _Words:
     lengths = np.diff(offsets)
     hashes = lengths.view(np.uint32) ^ np.uint32(_SEED)
-    long = _fold_words(hashes, _Reader(data, offsets[:-1]), lengths >> 2)
+    long = _fold_words(hashes, _KeyReader(data, offsets[:-1]), lengths >> 2)
     _fold_tails(hashes, data, offsets[1:], lengths & 3)
     _mix_shifted(hashes, 13)
     hashes ^= hashes >> 15
@@ -198,7 +198,7 @@ def _hash_all(data: _Words, offsets: _Ints) -> _Words:
     return hashes
 
 
-def _fold_words(hashes: _Words, reader: _Reader, words: _Ints) -> npt.NDArray[np.intp]:
+def _fold_words(hashes: _Words, reader: _KeyReader, words: _Ints) -> npt.NDArray[np.intp]:
     """Mix each key's whole words into its hash, and return the rows left out because they are long.
 
     A key that is through goes along with its hash held still, until half of them are; then the
@@ -234,14 +234,14 @@ def _fold_words(hashes: _Words, reader: _Reader, words: _Ints) -> npt.NDArray[np
 def _fold_tails(hashes: _Words, data: _Words, ends: _Ints, rest: _Ints) -> None:
     """Mix in the one to three bytes behind a key's last whole word."""
     if rest.any():
-        tails = _Reader(data, ends - rest).next_unmixed()
+        tails = _KeyReader(data, ends - rest).next_unmixed()
         tails &= _TAIL_MASKS[rest]
         tails ^= hashes
         tails *= _FACTOR
         np.copyto(hashes, tails, where=rest > 0)
 
 
-class _Reader:
+class _KeyReader:
     """Reads the next four bytes of many keys at once, wherever each stands.
 
     Numpy is quick only with words at multiples of four, so a word is put together from the two it
@@ -277,9 +277,9 @@ class _Reader:
         _mix_shifted(word, 24)
         return word
 
-    def only(self, rows: npt.NDArray[np.intp]) -> _Reader:
+    def only(self, rows: npt.NDArray[np.intp]) -> _KeyReader:
         """Return a reader that continues with some of the keys."""
-        reader = object.__new__(_Reader)
+        reader = object.__new__(_KeyReader)
         reader._data = self._data
         reader._right, reader._left = self._right[rows], self._left[rows]
         reader._at, reader._low = self._at[rows], self._low[rows]

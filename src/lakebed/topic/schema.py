@@ -130,7 +130,7 @@ def _check_type(kind: pa.DataType, path: str, depth: int) -> pa.DataType:
         return pa.list_(*_check_fields([element], path, depth + 1))
     if types.is_map(kind):
         return _check_map(kind, path, depth)
-    raise _unsupported_type_error(kind, path)
+    raise _type_error(kind, path)
 
 
 def _check_map(kind: pa.MapType, path: str, depth: int) -> pa.DataType:
@@ -143,7 +143,7 @@ def _check_map(kind: pa.MapType, path: str, depth: int) -> pa.DataType:
     return pa.map_(*_check_fields([key, item], path, depth + 1))
 
 
-def _unsupported_type_error(kind: pa.DataType, path: str) -> InvalidArgumentError:
+def _type_error(kind: pa.DataType, path: str) -> InvalidArgumentError:
     instead = next((use for is_kind, use in _INSTEAD if is_kind(kind)), "another type")
     return InvalidArgumentError(
         "a field has a type that Parquet, Iceberg and Spark do not all hold",

@@ -212,7 +212,7 @@ class Wal(WalReading, Closing):
         A function instead of a payload is called when the entry's turn has come.
         """
         if self._closed or self._forked:
-            raise self._closed_error()
+            raise self._build_closed_error()
         self.check_writable()
         request: Request
         if callable(payload):
@@ -370,7 +370,7 @@ class Wal(WalReading, Closing):
             if self._closed:
                 return
             self._closed = True
-        self.commits.refuse(self._closed_error)
+        self.commits.refuse(self._build_closed_error)
         try:
             self.commits.close()
             self.commits.mark_end()
@@ -390,7 +390,7 @@ class Wal(WalReading, Closing):
         self, payload: Buffer | Sequence[Buffer], term: int | None, kind: EntryKind
     ) -> Request:
         if self._closed or self._forked:
-            raise self._closed_error()
+            raise self._build_closed_error()
         if term is None:
             term = self.commits.tail.hard_state.term
         elif not isinstance(term, int) or term < 0 or term >> 64:
@@ -408,9 +408,9 @@ class Wal(WalReading, Closing):
 
     def _check_usable(self) -> None:
         if self._closed or self._forked:
-            raise self._closed_error()
+            raise self._build_closed_error()
 
-    def _closed_error(self) -> ClosedError:
+    def _build_closed_error(self) -> ClosedError:
         if self._forked:
             return ClosedError("the log belongs to the parent process", path=self.folder)
         return ClosedError("the log is closed", path=self.folder)

@@ -221,7 +221,7 @@ class _Opening:
             torn_kept_in=str(kept) if kept else None,
         )
         appender = self._appender(survey_result.log_id)
-        sealed = _sealed_files(survey_result.files)
+        sealed = _list_sealed(survey_result.files)
         return self._result(survey_result.log_id, appender, state.entries, sealed, recovery), tail
 
     def _appender(self, log_id: uuid.UUID) -> Appender:
@@ -255,7 +255,7 @@ class _Opening:
         )
 
 
-def _sealed_files(files: list[FileReport]) -> list[Sealed]:
+def _list_sealed(files: list[FileReport]) -> list[Sealed]:
     """Return every file but the last: each ended where the next one's first index says."""
     return [
         Sealed(file.number, file.size_bytes, after.header.first_index - 1)

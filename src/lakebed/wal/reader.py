@@ -126,7 +126,7 @@ class Reader:
             if not run:
                 if entries:
                     break
-                raise self._lost_error(next_index)
+                raise self._entry_lost_error(next_index)
             entries += run
             taken += sum(len(entry.payload) for entry in run)
         return entries
@@ -156,7 +156,7 @@ class Reader:
         self._behind = _Behind(entries[-1].index + 1, start_at.number, changes, position)
         return entries
 
-    def _lost_error(self, index: int) -> LakebedError:
+    def _entry_lost_error(self, index: int) -> LakebedError:
         _check_range(index, self._tail())  # it may have been released or truncated a moment ago
         with self._guard:
             following = self._entries.next_after(index)

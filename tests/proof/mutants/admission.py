@@ -70,7 +70,7 @@ MUTANTS = (
     Mutant(
         name="connections-of-an-address-not-limited",
         breaks="connections of one address are limited",
-        at="lakebed.serve.connections:Connections._crowded",
+        at="lakebed.serve.connections:Connections._shed_crowds",
         changes=(never("$X >= config.flight_address_connections_max"),),
         tests=(f"{UNKNOWN}::test_connections_of_one_address_are_limited",),
         seconds=60,
@@ -143,7 +143,7 @@ MUTANTS = (
         name="answers-not-counted",
         breaks="the bytes of an answer count until it is sent",
         at="lakebed.serve.flight:FlightServer._answer",
-        changes=(drop("self._quotas.held($X, size)"),),
+        changes=(drop("self._quotas.hold($X, size)"),),
         tests=(f"{NOT_TAKEN}::test_an_answer_counts_until_it_is_sent[read]",),
         seconds=60,
     ),

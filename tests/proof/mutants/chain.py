@@ -73,7 +73,7 @@ MUTANTS = (
     Mutant(
         name="base-moves-back",
         breaks="the base only moves to a higher slot",
-        at="lakebed.chain.owner:Owner.move_base",
+        at="lakebed.chain.owner:ChainOwner.move_base",
         changes=(never("current.slot >= base.slot"),),
         tests=(f"{BASES}::test_a_base_never_moves_back",),
         seconds=5,
@@ -81,7 +81,7 @@ MUTANTS = (
     Mutant(
         name="write-after-fence",
         breaks="a stale owner's writes are refused",
-        at="lakebed.chain.owner:Owner.write",
+        at="lakebed.chain.owner:ChainOwner.write",
         changes=(instead("raise self.fenced", "return", within="if other is not None: ..."),),
         tests=(f"{SCHEDULES}[2]",),
         seconds=15,

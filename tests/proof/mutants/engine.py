@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         name="idleness-by-the-wall-clock-alone",
         breaks="a producer that writes is not forgotten, whatever the wall clock says",
-        at="lakebed.engine.idleness:Idleness.expired_before_us",
+        at="lakebed.engine.idleness:Idleness.expiry_us",
         changes=(drop("before_us = min(...)"),),
         tests=(
             "tests/engine/test_producers.py"
@@ -195,7 +195,7 @@ changes = [
         name="staged-files-removed-too-early",
         breaks="never lost: a staged file stays while a snapshot or a transaction needs it",
         at="lakebed.engine.checkpoint:Checkpointer._clean",
-        changes=(replace("$X.staged_needed().union(...)", "set()"),),
+        changes=(replace("$X.list_staged_needed().union(...)", "set()"),),
         tests=(ALL_ENGINE_CUTS,),
         seconds=60,
     ),

@@ -72,7 +72,7 @@ MUTANTS = (
     Mutant(
         name="json-values-not-counted",
         breaks="JSON of too many values is refused before it is built",
-        at="lakebed.serve.http_body:parsed",
+        at="lakebed.serve.http_body:parse",
         changes=(drop("check_values(...)"),),
         tests=(f"{SLOW}::test_json_of_too_many_values_is_refused_before_it_is_built",),
         seconds=15,

@@ -147,7 +147,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
     Mutant(
         name="only-the-first-name-checked",
         breaks="every name of a call is checked",
-        at="lakebed.serve.guard:_refused",
+        at="lakebed.serve.guard:_refuse",
         changes=(replace("names", "names[:1]", within="for $X in names: ..."),),
         tests=(f"{GUARD}::test_every_name_has_to_be_allowed",),
         seconds=5,
@@ -155,7 +155,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
     Mutant(
         name="no-names-means-allowed",
         breaks="a call that names nothing is one on everything",
-        at="lakebed.serve.guard:_refused",
+        at="lakebed.serve.guard:_refuse",
         changes=(omit("not names"),),
         tests=(f"{GUARD}::test_what_has_no_name_needs_the_pattern_for_everything",),
         seconds=5,
@@ -163,7 +163,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
     Mutant(
         name="audit-topic-like-any-other",
         breaks="the audit is read by administrators and written by nobody",
-        at="lakebed.serve.guard:_refused",
+        at="lakebed.serve.guard:_refuse",
         changes=(never("$X and is_internal($Y)"),),
         tests=(f"{GUARD}::test_the_logs_own_topics_are_for_administrators_and_written_by_nobody",),
         seconds=5,
@@ -171,7 +171,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
     Mutant(
         name="bad-token-falls-back-to-the-certificate",
         breaks="a token that is shown has to be valid",
-        at="lakebed.serve.guard:Guard._known",
+        at="lakebed.serve.guard:Guard._identify",
         changes=(replace("token is not None", "token"),),
         tests=(
             f"{GUARD}::test_a_token_comes_before_the_certificate_and_a_bad_one_is_not_made_good_by_it",
@@ -330,7 +330,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
     Mutant(
         name="names-of-certificates-not-compared-with-their-kind",
         breaks="HTTP refuses a name whose form belies its kind",
-        at="lakebed.serve.certificates:certified_name",
+        at="lakebed.serve.certificates:name_of_certificate",
         changes=(always("_DECLARED.get(kind) == form_of(text)"),),
         tests=(f"{CERTIFICATES}::test_http_refuses_a_text_whose_form_belies_its_kind",),
         seconds=5,

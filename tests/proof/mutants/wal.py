@@ -386,7 +386,7 @@ except OSError:
     Mutant(
         name="released-taken-for-lost",
         breaks="errors say what happened",
-        at="lakebed.wal.reader:Reader._lost_error",
+        at="lakebed.wal.reader:Reader._entry_lost_error",
         changes=(drop("_check_range(...)"),),
         tests=(
             f"{PROMISES}::test_a_read_that_meets_a_change_says_so_and_not_that_the_log_is_damaged",
