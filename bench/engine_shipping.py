@@ -93,7 +93,7 @@ def _log(folder: Path, **wal: object) -> Iterator[lakebed.Log]:
         config = replace(
             config,
             wal=WalConfig(**wal),  # type: ignore[arg-type]
-            lake=LakeConfig(store=f"file://{folder}/segments", iceberg=False),
+            lake=LakeConfig(store=f"file://{folder.resolve()}/segments", iceberg=False),
         )
     store = DelayedStore(PUT_SECONDS)
     with (

@@ -210,8 +210,9 @@ def test_a_table_shows_nothing_that_is_not_in_the_store(tmp_path: Path) -> None:
         wal=WalConfig(ship_ms=3_600_000, lease_ms=PATIENT_MS),
         lake=LakeConfig(store=f"file://{tmp_path}/store"),
     )
-    with EmbeddedLog.open(tmp_path / "a", config) as a:
+    with EmbeddedLog.open(tmp_path / "a", config, threaded=False) as a:
         add(a, b"shipped")
+        a.append("orders", b"not shipped by the checkpoint")
         a.lake.sync()
         position = a.lake.describe("orders").position
         state = a.stats().shipping
