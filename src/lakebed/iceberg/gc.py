@@ -17,7 +17,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lakebed.errors import ForeignTableError, LakebedError, translated
+from lakebed.errors import ForeignTableError, LakebedError, translate_os_errors
 from lakebed.host import failpoints
 from lakebed.host.store import ObjectStore, Stored
 from lakebed.iceberg.parts import LakeParts
@@ -168,7 +168,7 @@ class TopicGarbage:
                     self._pending.forget(location)
                     report.segments_removed += 1
                     touched = True
-                    with translated("removing a segment", location):
+                    with translate_os_errors("removing a segment", location):
                         _SEGMENT_DELETED.hit()
             if touched:
                 self._parts.segments.sync(topic_id)

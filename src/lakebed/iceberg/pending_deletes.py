@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
-from lakebed.errors import translated
+from lakebed.errors import translate_os_errors
 from lakebed.host import Disk, Mode, failpoints, read_exactly, write_all
 from lakebed.host.atomic import write_atomically
 from lakebed.host.store import ObjectStore, Stored
@@ -125,7 +125,7 @@ class Sweep:
         self._pending.forget(location)
         self._report.files_removed += 1
         self._report.bytes_removed += file.size_bytes
-        with translated("removing a file", location):
+        with translate_os_errors("removing a file", location):
             self._deleted.hit()
 
     def finish(self) -> None:

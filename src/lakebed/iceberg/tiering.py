@@ -16,7 +16,7 @@ import logging
 from typing import Final
 
 from lakebed.config import stored_config
-from lakebed.errors import CorruptionError, LakebedError, MissingFileError, translated
+from lakebed.errors import CorruptionError, LakebedError, MissingFileError, translate_os_errors
 from lakebed.host import failpoints
 from lakebed.host.store import ObjectStore
 from lakebed.iceberg.parts import LakeParts, PartitionKey
@@ -62,7 +62,7 @@ class Tiering:
         self._check_store(topic)
         count = 0
         damaged: list[CorruptionError] = []
-        with translated("uploading segments", self._store.location):
+        with translate_os_errors("uploading segments", self._store.location):
             for key, segments in self._local(topic):
                 for first in range(0, len(segments), _BATCH_SEGMENTS):
                     count += self._upload(key, segments[first : first + _BATCH_SEGMENTS], damaged)
@@ -139,7 +139,7 @@ class Tiering:
         config = stored_config(topic.config)
         now_us = self._log.clock.time_us()
         count = 0
-        with translated("moving segments to the store", self._store.location):
+        with translate_os_errors("moving segments to the store", self._store.location):
             for number in range(topic.partitions):
                 key = (topic.id, number)
                 partition = self._log.partition(key)
