@@ -37,7 +37,7 @@ from lakebed.state.decision import Written
 from lakebed.state.values import GroupOffset
 from lakebed.types import ANONYMOUS, BackupName, GroupName, ProducerName
 from lakebed.version import __version__
-from lakebed.wire.protocol import VERSION, typed
+from lakebed.wire.protocol import VERSION, convert
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig
@@ -343,7 +343,7 @@ def run(session: Session, operation: Operation, request: dict[str, Any]) -> Any:
 def check_parameters(call: Operation, request: Any) -> dict[str, Any]:
     """Return a request whose parameters are those of its call, or raise `ProtocolError`."""
     fault = "a request does not fit its call"
-    known: dict[str, Any] = typed(request, call.request_type, fault, call=call.name)
+    known: dict[str, Any] = convert(request, call.request_type, fault, call=call.name)
     unknown = sorted(request.keys() - known.keys())
     if unknown:
         raise ProtocolError("unknown parameter", call=call.name, parameter=unknown[0])
