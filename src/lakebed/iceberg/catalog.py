@@ -245,7 +245,7 @@ class Catalog:
 
     def names(self) -> list[str]:
         """Return the names of the tables in the log's namespace, and perhaps of dropped ones."""
-        return sorted(found[-1] for found in self._connection().list_tables(self._levels))
+        return sorted(identifier[-1] for identifier in self._connection().list_tables(self._levels))
 
     def release(self) -> None:
         """Close the connection to the log's own catalog between two uses.
@@ -275,6 +275,6 @@ def _check(uri: str) -> None:
     from sqlalchemy.pool import NullPool
 
     with create_engine(uri, poolclass=NullPool).connect() as connection:
-        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-    if found != "ok":
-        raise DatabaseError("PRAGMA quick_check", None, ValueError(found))
+        verdict = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+    if verdict != "ok":
+        raise DatabaseError("PRAGMA quick_check", None, ValueError(verdict))
