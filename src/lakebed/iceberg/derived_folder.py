@@ -51,7 +51,7 @@ class DerivedFolder:
         """Return every file there is, by the name of its table."""
         files: dict[str, list[Stored]] = {}
         listing = self.store.listing(self._prefix)
-        for file in (*listing, *self.store.unfinished(self._prefix)):
+        for file in (*listing, *self.store.list_unfinished(self._prefix)):
             name, _, rest = file.name.removeprefix(f"{self._prefix}/").partition("/")
             if rest:
                 files.setdefault(name, []).append(file)

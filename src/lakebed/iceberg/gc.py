@@ -269,7 +269,7 @@ class TopicGarbage:
         if self._earlier_store is not None:
             roots.append((self._earlier_store, ""))
         for store, prefix in roots:
-            for file in (*store.listing(prefix), *store.unfinished(prefix)):
+            for file in (*store.listing(prefix), *store.list_unfinished(prefix)):
                 topic_id = self._locations.topic_of(file.name, prefix)
                 if topic_id is not None:
                     yield store, topic_id, file
