@@ -100,13 +100,13 @@ def open(  # noqa: A001  # lakebed.open is what it does
     """
     if isinstance(target, str) and target.partition("://")[0] in STORE_SCHEMES:
         return _in_store(target, config, folder, progress, replica=replica)
-    for name, given in (("folder", folder is not None), ("replica", replica)):
-        if given:
+    for name, is_set in (("folder", folder is not None), ("replica", replica)):
+        if is_set:
             raise InvalidArgumentError(
                 f"`{name}` is for a log in a store", target=os.fspath(target)
             )
     if isinstance(target, str) and "://" in target:
-        return _connected(target, config)
+        return _connect(target, config)
     if isinstance(config, ClientConfig):
         raise InvalidArgumentError("config must be a LogConfig for a folder", got="ClientConfig")
     if isinstance(target, str):
@@ -119,7 +119,7 @@ def open(  # noqa: A001  # lakebed.open is what it does
         url = locked.facts.get("url")
         if not isinstance(url, str):
             raise
-        return _connected(url, None)
+        return _connect(url, None)
 
 
 def _in_store(
@@ -141,7 +141,7 @@ def _in_store(
     return open_by_url(url, config, folder=folder, progress=progress)
 
 
-def _connected(url: str, config: object) -> Log:
+def _connect(url: str, config: object) -> Log:
     from lakebed.client.log import RemoteLog  # not needed by those who embed the log
 
     return RemoteLog(url, config)

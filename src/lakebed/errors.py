@@ -648,7 +648,7 @@ def from_os_error(error: OSError, doing: str, path: object) -> LakebedError:
 
 
 @contextlib.contextmanager
-def translated(doing: str, path: object) -> Iterator[None]:
+def translate_os_errors(doing: str, path: object) -> Iterator[None]:
     """Translate operating system errors raised within the block."""
     try:
         yield

@@ -1394,7 +1394,7 @@ def test_an_unchanged_table_is_not_read_again_for_each_segment_that_waits(
         log.lake.sync()
         log.lake.gc()
         reads: list[object] = []
-        monkeypatch.setattr(removal, "needed_files", reads.append)
+        monkeypatch.setattr(removal, "files_in_use", reads.append)
         for _ in range(3):
             inner(log).lake._collect_garbage()
         assert reads == []

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lakebed import Log
-from lakebed.iceberg.table_metadata import needed_files
+from lakebed.iceberg.table_metadata import files_in_use
 from lakebed.state.values import STORE, Partition
 from tests.engine.support import inner
 from tests.foreign.readers import contents, read_pyiceberg
@@ -117,7 +117,7 @@ def check_files(log: Log) -> None:
     assert on_disk <= local if inner(log).config.ships else on_disk == local
     for name in log.topics():
         table = lake.table(name)
-        stored |= needed_files(table)
+        stored |= files_in_use(table)
         stored.add(f"{table.location()}/metadata/version-hint.text")
     if lake._parts.store is None:
         stored = {each for each in stored if each.startswith(places.base)}

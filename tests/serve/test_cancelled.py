@@ -36,14 +36,14 @@ def test_asking_takes_a_small_share_of_the_time() -> None:
     clock = _Clock()
     cancellations = Cancellations(clock)
     first, other = _Call(clock, 0.05), _Call(clock, 0.001)
-    assert cancellations.seen(first)
-    assert not cancellations.seen(other)
+    assert cancellations.is_cancelled(first)
+    assert not cancellations.is_cancelled(other)
     clock.now += 0.9
-    assert not cancellations.seen(other)
+    assert not cancellations.is_cancelled(other)
     clock.now += 0.2
-    assert cancellations.seen(other)
+    assert cancellations.is_cancelled(other)
     clock.now += 0.03
-    assert cancellations.seen(first)
+    assert cancellations.is_cancelled(first)
 
 
 def _counted(answers: list[bool]) -> Callable[[], bool]:

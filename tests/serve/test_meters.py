@@ -64,8 +64,8 @@ def test_requests_are_counted_by_call_and_outcome_from_many_threads(log: Log) ->
     def count(_: int) -> None:
         for _ in range(500):
             meters.request("read", "ok", 0.002)
-            meters.received(3)
-            meters.sent(5)
+            meters.count_received(3)
+            meters.count_sent(5)
             meters.streams(1)
             meters.streams(-1)
 

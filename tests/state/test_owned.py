@@ -35,7 +35,7 @@ def test_markers_know_whose_time_is_over(
         over = [name for name, each in plain.items() if each.time_us + each.keep_us < time_us]
         assert sorted(found.over(time_us)) == sorted(over)
         owners = Counter(map(owner_of, plain))
-        assert {owner: found.owned(owner) for owner in ("", "ann", "bob")} == {
+        assert {owner: found.count_of(owner) for owner in ("", "ann", "bob")} == {
             owner: owners[owner] for owner in ("", "ann", "bob")
         }
 
@@ -56,7 +56,7 @@ def test_a_copy_stays_as_it_was() -> None:
     producers[2] = ProducerState(2, "ann/", 2, 0, True)
     producers.pop(1)
     producers.pop(1, None)
-    assert (copy.owned("ann"), producers.owned("ann"), producers.owned("")) == (1, 1, 0)
+    assert (copy.count_of("ann"), producers.count_of("ann"), producers.count_of("")) == (1, 1, 0)
     producers.pop(2)
-    assert producers.owned("ann") == 0
+    assert producers.count_of("ann") == 0
     assert not producers._owned

@@ -32,7 +32,7 @@ from lakebed.demo.measures import (
 )
 from lakebed.demo.orders import Expected
 from lakebed.demo.writer import TOPIC
-from lakebed.errors import InvalidArgumentError, translated
+from lakebed.errors import InvalidArgumentError, translate_os_errors
 from lakebed.spark.serving import url_of
 
 CHECKOUTS: Final = 8
@@ -286,7 +286,7 @@ def _heedless(_: Child, __: str) -> None:
 def stage(folder: Path) -> Iterator[None]:
     """Make room for a run: one that does not end leaves nothing, but the earlier one is back."""
     earlier = folder.with_name(f"{folder.name}.earlier")
-    with translated("making the folder", folder):
+    with translate_os_errors("making the folder", folder):
         _check(folder)
         shutil.rmtree(earlier, ignore_errors=True)
         if folder.exists():

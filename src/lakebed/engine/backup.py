@@ -38,7 +38,7 @@ from lakebed.engine.backup_files import (
     write_manifest,
 )
 from lakebed.engine.staging import Staging
-from lakebed.errors import InvalidArgumentError, translated
+from lakebed.errors import InvalidArgumentError, translate_os_errors
 from lakebed.host import Disk, Mode, failpoints
 from lakebed.lake.folder import LakeFolder, SegmentName
 from lakebed.lake.locations import Locations
@@ -102,7 +102,7 @@ class Backups:
         """Own the target while it is written; take away what was made if that fails."""
         partial = folder / PARTIAL_NAME
         made: list[Path] = []
-        with translated("making the backup's folder", folder):
+        with translate_os_errors("making the backup's folder", folder):
             self._disk.make_folder(folder)
             try:
                 self._disk.open(partial, Mode.CREATE).close()
@@ -189,7 +189,7 @@ class Backups:
             copy = LakeFolder(self._disk, folder).path(*key)
             verify_segment(self._disk, copy, key.partition, segment)
         files += [copy_into(self._staging.path(file_id)) for file_id in sorted(_list_staged(state))]
-        with translated("reading the settings", self._folder):
+        with translate_os_errors("reading the settings", self._folder):
             has_settings = CONFIG_NAME in self._disk.names(self._folder)
         if has_settings:
             files.append(copy_into(self._folder / CONFIG_NAME))
@@ -209,7 +209,7 @@ class Backups:
         """Make every name survive before a manifest speaks of it."""
         folders = {(folder / file.name).parent for file in files}
         folders |= {child.parent for child in folders if child != folder}
-        with translated("syncing the backup's folders", folder):
+        with translate_os_errors("syncing the backup's folders", folder):
             for child in sorted(folders | {folder}):
                 self._disk.sync_folder(child)
             self._disk.sync_folder(folder.parent)
@@ -272,5 +272,5 @@ def _list_staged(state: State) -> set[int]:
 
 def _hit(point: failpoints.Failpoint, folder: Path) -> None:
     """Fail as the operating system would, if a test says so."""
-    with translated("taking a backup", folder):
+    with translate_os_errors("taking a backup", folder):
         point.hit()

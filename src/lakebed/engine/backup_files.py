@@ -29,7 +29,7 @@ from lakebed.errors import (
     FormatTooNewError,
     InvalidArgumentError,
     NotABackupError,
-    translated,
+    translate_os_errors,
 )
 from lakebed.host import Disk, File, Mode, fill, read_exactly, write_all
 from lakebed.host.atomic import write_atomically
@@ -94,7 +94,7 @@ def write_manifest(disk: Disk, folder: Path, manifest: Manifest) -> None:
 def read_manifest(disk: Disk, folder: Path) -> Manifest:
     """Return the manifest of a backup; refuse a folder that is none, or a damaged manifest."""
     path = folder / MANIFEST_NAME
-    with translated("reading the manifest", path):
+    with translate_os_errors("reading the manifest", path):
         names = disk.names(folder)
         if MANIFEST_NAME not in names:
             problem = "there is no backup in this folder"
@@ -141,15 +141,15 @@ def _checksum(record: dict[str, Any]) -> int:
 
 def copy_file(disk: Disk, source: Path, target: Path, told: Callable[[int], None]) -> BackupFile:
     """Copy a file durably, but for its name; tell after each piece how many bytes it had."""
-    with translated("copying a file", source):
+    with translate_os_errors("copying a file", source):
         reading = disk.open(source, Mode.READ)
         try:
-            with translated("writing a copy", target):
+            with translate_os_errors("writing a copy", target):
                 disk.make_folder(target.parent)
                 writing = disk.open(target, Mode.CREATE)
             try:
                 size, checksum = _copy_pieces(reading, writing, told)
-                with translated("syncing a copy", target):
+                with translate_os_errors("syncing a copy", target):
                     writing.sync()
             finally:
                 writing.close()
@@ -162,7 +162,7 @@ def _copy_pieces(reading: File, writing: File, told: Callable[[int], None]) -> t
     position = checksum = 0
     for piece in _pieces(reading):
         checksum = crc32c(piece, checksum)
-        with translated("writing a copy", writing.path):
+        with translate_os_errors("writing a copy", writing.path):
             write_all(writing, [piece], position, len(piece))
         position += len(piece)
         told(len(piece))
@@ -172,7 +172,7 @@ def _copy_pieces(reading: File, writing: File, told: Callable[[int], None]) -> t
 def check_file(disk: Disk, folder: Path, expected: BackupFile, told: Callable[[int], None]) -> None:
     """Raise `BackupDamagedError` unless a file is what the manifest says."""
     path = folder / expected.name
-    with translated("reading a backup", path):
+    with translate_os_errors("reading a backup", path):
         try:
             file = disk.open(path, Mode.READ)
         except FileNotFoundError as error:
@@ -219,7 +219,7 @@ def _pieces(file: File) -> Iterator[memoryview]:
 
 def check_vacant(disk: Disk, folder: Path) -> None:
     """Refuse a folder with a file in it, however deep; empty folders do not count."""
-    with translated("looking into the folder", folder):
+    with translate_os_errors("looking into the folder", folder):
         for path in files_below(disk, folder):
             raise InvalidArgumentError("the folder is not empty", path=folder, found=path)
 

@@ -50,18 +50,18 @@ def open_replica(
 
     Without a folder, a temporary one is used, and removed when the log is closed.
     """
-    place = Path(tempfile.mkdtemp(prefix=_TEMPORARY) if folder is None else folder)
+    local = Path(tempfile.mkdtemp(prefix=_TEMPORARY) if folder is None else folder)
     try:
         if config is None:
-            config = effective_config(OsDisk(), place, os.environ)
-        parts = assemble_replica(place, with_store(config, url), clock=clock or SystemClock())
+            config = effective_config(OsDisk(), local, os.environ)
+        parts = assemble_replica(local, with_store(config, url), clock=clock or SystemClock())
     except BaseException:
         if folder is None:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(local, ignore_errors=True)
         raise
     log = EmbeddedLog(parts)
     if folder is None:
-        remove = weakref.finalize(log, shutil.rmtree, place, ignore_errors=True)
+        remove = weakref.finalize(log, shutil.rmtree, local, ignore_errors=True)
         parts.lifecycle.after_close.append(remove)
     return log
 

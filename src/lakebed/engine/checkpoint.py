@@ -27,7 +27,7 @@ from lakebed.config import stored_config
 from lakebed.engine.core import Core, Frozen, Key
 from lakebed.engine.shipping import Shipping
 from lakebed.engine.uploads import Uploads
-from lakebed.errors import LakebedError, RejectedError, translated
+from lakebed.errors import LakebedError, RejectedError, translate_os_errors
 from lakebed.host import failpoints
 from lakebed.lake.folder import LakeFolder
 from lakebed.lake.segment_writer import write_segment
@@ -103,7 +103,7 @@ class Checkpointer:
 
     def run(self) -> CheckpointReport:
         """Take a checkpoint and say what it did."""
-        with translated("taking a checkpoint", self._core.staging.folder.parent):
+        with translate_os_errors("taking a checkpoint", self._core.staging.folder.parent):
             return self._run()[0]
 
     def picture(self) -> State:
@@ -112,7 +112,7 @@ class Checkpointer:
         Nothing of it is in memory alone: records are in the segments that it names, and data of
         open transactions in staged files.
         """
-        with translated("taking a checkpoint", self._core.staging.folder.parent):
+        with translate_os_errors("taking a checkpoint", self._core.staging.folder.parent):
             return self._run()[1]
 
     def _run(self) -> tuple[CheckpointReport, State]:

@@ -25,7 +25,7 @@ from lakebed.engine.cleanup_failures import CleanupFailures
 from lakebed.engine.compaction import holds_of
 from lakebed.engine.core import Core, Key
 from lakebed.engine.rewriting import Rewriting
-from lakebed.errors import ClosedError, LakebedError, PoisonedError, translated
+from lakebed.errors import ClosedError, LakebedError, PoisonedError, translate_os_errors
 from lakebed.host import failpoints
 from lakebed.lake.segment_reader import SegmentReader
 from lakebed.reports.maintenance import CleanupReport
@@ -70,7 +70,7 @@ class Cleanup:
                 is_new = self.failures.add(topic.id, topic.name, error)
                 level = logging.ERROR if is_new else logging.DEBUG
                 _log.log(level, "cleaning up failed, and is tried again: %s", error)
-        with translated("cleaning up", self._core.staging.folder.parent):
+        with translate_os_errors("cleaning up", self._core.staging.folder.parent):
             self._checkpointer.remove_dropped()
         return report
 
@@ -93,7 +93,7 @@ class Cleanup:
     def _attempt(self, topic: Topic, act: Callable[[], None]) -> LakebedError | None:
         """Do a part of the work; return why it failed."""
         try:
-            with translated("cleaning up", self._core.staging.folder.parent):
+            with translate_os_errors("cleaning up", self._core.staging.folder.parent):
                 act()
         except (ClosedError, PoisonedError):
             raise  # it would be the same for every other part

@@ -35,7 +35,7 @@ from lakebed.errors import (
     MissingFileError,
     StalePlanError,
     SurvivorsError,
-    translated,
+    translate_os_errors,
 )
 from lakebed.host import failpoints
 from lakebed.lake.columns import column_numbers
@@ -75,7 +75,7 @@ class CompactionRewrite:
 
     def rewrite(self, key: Key, segments: Sequence[int], survivors: bytes) -> RewriteReport:
         """Let the survivors alone stand for a run of segments."""
-        with translated("rewriting segments", self._core.staging.folder.parent):
+        with translate_os_errors("rewriting segments", self._core.staging.folder.parent):
             topic = self._core.topic(key[0])
             if topic is None:
                 raise _stale(key, "the topic is gone")

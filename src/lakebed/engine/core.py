@@ -175,7 +175,7 @@ class Core:
             self._carry_out()
             self.memtables = {}
             self.state = state
-            self.bodies = staged_bodies(self)
+            self.bodies = load_staged_bodies(self)
             self.used["memory_bytes"] = 0
             self.dropped.clear()
         self.wake_all()
@@ -365,7 +365,7 @@ class Core:
                 callback()
 
 
-def staged_bodies(core: Core) -> dict[tuple[int, int], Body]:
+def load_staged_bodies(core: Core) -> dict[tuple[int, int], Body]:
     """Return the bodies of the open transactions of a state that was loaded."""
     return {
         (pending.index, pending.number): core.load_staged(pending, core.schema_of(pending.part))

@@ -45,7 +45,7 @@ from lakebed.errors import (
     ForeignFileError,
     InvalidArgumentError,
     NotOwnerError,
-    translated,
+    translate_os_errors,
 )
 from lakebed.host import Disk, read_file
 from lakebed.host.atomic import write_atomically
@@ -309,7 +309,7 @@ def _mark(disk: Disk, folder: Path, log_id: uuid.UUID) -> None:
     if MARKER in disk.names(folder):
         return
     path = folder / MARKER
-    with translated("marking the folder", path), write_atomically(disk, path) as file:
+    with translate_os_errors("marking the folder", path), write_atomically(disk, path) as file:
         data = _encode({"format": 1, "log": str(log_id)})
         write_all(file, [data], 0, len(data))
 

@@ -26,7 +26,7 @@ from lakebed.chain.calls import Procedure
 from lakebed.chain.checkpoint import read_snapshot
 from lakebed.chain.records import Base
 from lakebed.chain.slot import Slot, payloads
-from lakebed.errors import LakebedError, translated
+from lakebed.errors import LakebedError, translate_os_errors
 from lakebed.host import Disk, failpoints
 from lakebed.host.atomic import write_atomically
 from lakebed.host.disk import write_all
@@ -145,7 +145,7 @@ class LocalLog:
         entries = list(wal.entries(index))
         report = _report(entries, wal)
         target = self._folder / DIVERGED / f"{index:020d}-{wal.last_index:020d}-{wal.last_term:x}"
-        with translated("setting entries aside", target):
+        with translate_os_errors("setting entries aside", target):
             self._disk.make_folder(target)
             for entry in entries:
                 self._write(target / f"{entry.index:020d}.entry", bytes(entry.payload))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from lakebed.engine.core import Core, Prepared, staged_bodies
+from lakebed.engine.core import Core, Prepared, load_staged_bodies
 from lakebed.engine.leftovers import may_be_dropped, may_be_unfinished, segment_owners
 from lakebed.engine.write_runs import WriteRuns
 from lakebed.errors import (
@@ -112,7 +112,7 @@ def replay(
                 first=start,
                 last=end,
             )
-    core.bodies.update(staged_bodies(core))
+    core.bodies.update(load_staged_bodies(core))
     runs, index = WriteRuns(core), first
     while entries := wal.read(index, max_entries=ENTRIES_AT_A_TIME):
         apply_entries(core, runs, entries)
@@ -124,11 +124,11 @@ def replay(
 
 def apply_entries(core: Core, runs: WriteRuns, entries: Sequence[Entry]) -> None:
     """Apply entries that follow each other; those that `runs` holds are applied by its `finish`."""
-    number = runs.take(entries, 0)
-    while number < len(entries):
+    position = runs.take(entries, 0)
+    while position < len(entries):
         runs.finish()
-        _apply(core, entries[number], runs)
-        number = runs.take(entries, number + 1)
+        _apply(core, entries[position], runs)
+        position = runs.take(entries, position + 1)
 
 
 def _apply(core: Core, entry: Entry, runs: WriteRuns) -> None:

@@ -36,7 +36,12 @@ from lakebed.engine.backup_files import (
 )
 from lakebed.engine.log import EmbeddedLog
 from lakebed.engine.settings import effective_config
-from lakebed.errors import BackupDamagedError, InvalidArgumentError, MissingFileError, translated
+from lakebed.errors import (
+    BackupDamagedError,
+    InvalidArgumentError,
+    MissingFileError,
+    translate_os_errors,
+)
 from lakebed.host import Disk, OsDisk, failpoints
 from lakebed.iceberg.parts import open_store
 from lakebed.state.image import decode_state, encode_state
@@ -137,15 +142,15 @@ class _Restore:
 
     def _copy(self, target: Path) -> None:
         told = self._telling("restoring")
-        with translated("making the log's folder", target):
+        with translate_os_errors("making the log's folder", target):
             self._disk.make_folder(target)
         for file in self._manifest.files:
             copied = copy_file(self._disk, self._source / file.name, target / file.name, told)
             # The backup could have changed since it was checked.
             check_same(self._source / file.name, file, copied.bytes, copied.crc32c)
-            with translated("restoring a file", target):
+            with translate_os_errors("restoring a file", target):
                 _COPIED.hit()
-        with translated("syncing the log's folders", target):
+        with translate_os_errors("syncing the log's folders", target):
             # Names must survive before a WAL makes a log of them.
             for folder in sorted(set(_folders(target, self._manifest.files))):
                 self._disk.sync_folder(folder)
@@ -158,7 +163,7 @@ class _Restore:
         backup must not be given to others: their numbers would be taken for repeats.
         """
         snapshots, index = SnapshotFolder(self._disk, target), self._manifest.index
-        with translated("writing the snapshot", snapshots.path(index)):
+        with translate_os_errors("writing the snapshot", snapshots.path(index)):
             state = decode_state(snapshots.load(index), snapshots.path(index))
             state.numbers["producer"] += _JUMP + secrets.randbelow(_JUMP)
             for producer in state.producers.values():
@@ -169,7 +174,7 @@ class _Restore:
         """Make the WAL: empty, and behind everything that the snapshot holds."""
         layout, manifest = Layout(target), self._manifest
         log_id = uuid.UUID(manifest.log_id)
-        with translated("making the WAL", layout.wal):
+        with translate_os_errors("making the WAL", layout.wal):
             make_folders(self._disk, layout)
             copy = Copy(
                 self._disk,

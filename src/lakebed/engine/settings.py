@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lakebed.config import CONFIG_NAME, LogConfig, parse_config, with_environment
-from lakebed.errors import SettingsFileError, translated
+from lakebed.errors import SettingsFileError, translate_os_errors
 from lakebed.host import Disk, Mode, read_exactly
 
 
@@ -20,7 +20,7 @@ def effective_config(disk: Disk, folder: Path, environ: Mapping[str, str]) -> Lo
 def settings_text(disk: Disk, folder: Path) -> str | None:
     """Return the settings in a log's folder as they are written, or None if there are none."""
     path = folder / CONFIG_NAME
-    with translated("reading the settings", path):
+    with translate_os_errors("reading the settings", path):
         if CONFIG_NAME not in disk.names(folder):
             return None
         file = disk.open(path, Mode.READ)

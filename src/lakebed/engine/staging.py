@@ -20,7 +20,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from lakebed.errors import CorruptionError, MissingFileError, translated
+from lakebed.errors import CorruptionError, MissingFileError, translate_os_errors
 from lakebed.host import Disk, Mapping, Mode, failpoints, write_all
 from lakebed.host.atomic import AtomicSteps, write_atomically
 from lakebed.lake.pins import Pin, Pins
@@ -54,7 +54,7 @@ class Staging:
         """Make bodies durable under a number; give position and checksum of each."""
         path = self.path(file_id)
         places: list[tuple[int, int]] = []
-        with translated("making the folder of staged files", self.folder):
+        with translate_os_errors("making the folder of staged files", self.folder):
             self._disk.make_folder(self.folder)
         # Durable when the block ends: the name must survive before an entry uses it.
         with write_atomically(self._disk, path, "a staged file", _STEPS) as file:
@@ -103,7 +103,7 @@ class Staging:
             mapping = self._maps.get(file_id)
             if mapping is None:
                 path = self.path(file_id)
-                with translated("reading a staged file", path):
+                with translate_os_errors("reading a staged file", path):
                     try:
                         file = self._disk.open(path, Mode.READ)
                     except FileNotFoundError as error:
@@ -117,7 +117,7 @@ class Staging:
     def keep_only(self, needed: set[int]) -> list[str]:
         """Remove every staged file but those needed or held; return the names that are not ours."""
         unknown = []
-        with translated("removing staged files", self.folder):
+        with translate_os_errors("removing staged files", self.folder):
             for name in self._disk.names(self.folder):
                 match = _NAME.fullmatch(name)
                 if match is None and not name.endswith(".tmp"):

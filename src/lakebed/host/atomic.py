@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from lakebed.errors import translated
+from lakebed.errors import translate_os_errors
 from lakebed.host.disk import Disk, File, Mode
 from lakebed.host.failpoints import Failpoint
 
@@ -82,7 +82,9 @@ def _create(disk: Disk, temporary: Path) -> File:
 
 
 def _step(doing: str, what: str | None, path: Path) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext() if what is None else translated(f"{doing} {what}", path)
+    return (
+        contextlib.nullcontext() if what is None else translate_os_errors(f"{doing} {what}", path)
+    )
 
 
 def _hit(point: Failpoint | None) -> None:

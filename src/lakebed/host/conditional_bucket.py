@@ -22,7 +22,7 @@ from typing import Any
 from lakebed.errors import StoreDeniedError, StoreNotFoundError, StoreUnavailableError
 from lakebed.host.bucket_options import connect
 from lakebed.host.conditional import DONE, REFUSED, Answer, Outcome, Versioned
-from lakebed.host.store_failures import is_missing_bucket, secrets_of, translated_bucket
+from lakebed.host.store_failures import is_missing_bucket, secrets_of, translate_bucket_errors
 
 
 class BucketStore:
@@ -52,8 +52,8 @@ class BucketStore:
                     raise
                 return None
         meta = result.meta
-        known = {part: meta[part] for part in ("e_tag", "version") if meta[part] is not None}
-        return Versioned(data, json.dumps(known))
+        version = {part: meta[part] for part in ("e_tag", "version") if meta[part] is not None}
+        return Versioned(data, json.dumps(version))
 
     def put(self, name: str, data: bytes) -> None:
         """See `ConditionalStore`."""
@@ -87,4 +87,4 @@ class BucketStore:
         return DONE
 
     def _failures(self, doing: str, name: str) -> contextlib.AbstractContextManager[None]:
-        return translated_bucket(doing, f"{self.location}/{name}", self._secrets)
+        return translate_bucket_errors(doing, f"{self.location}/{name}", self._secrets)

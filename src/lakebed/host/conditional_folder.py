@@ -24,7 +24,7 @@ from lakebed.host import failpoints
 from lakebed.host.conditional import DONE, REFUSED, Answer, Outcome, Versioned
 from lakebed.host.disk import write_all
 from lakebed.host.os_disk import OsDisk, OsFile
-from lakebed.host.store_failures import translated
+from lakebed.host.store_failures import translate_folder_errors
 
 _LOCK: Final = ".lock"
 _TEMPORARY: Final = ".tmp"
@@ -59,7 +59,7 @@ class FolderStore:
         """See `ConditionalStore`."""
         path = self._path(name)
         try:
-            with self._failures("replacing", name), self._locked(path):
+            with self._failures("replacing", name), self._lock(path):
                 there = _read(path)
                 if there is None or _version(there) != version:
                     return REFUSED
@@ -116,7 +116,7 @@ class FolderStore:
                 temporary.unlink()
 
     @contextlib.contextmanager
-    def _locked(self, path: Path) -> Iterator[None]:
+    def _lock(self, path: Path) -> Iterator[None]:
         """Hold the lock of an object: between threads as between processes."""
         self._check_root()
         self._make(path.parent)
@@ -145,7 +145,7 @@ class FolderStore:
         return self._root / name
 
     def _failures(self, doing: str, name: str) -> contextlib.AbstractContextManager[None]:
-        return translated(doing, f"{self.location}/{name}")
+        return translate_folder_errors(doing, f"{self.location}/{name}")
 
 
 def _read(path: Path) -> bytes | None:

@@ -33,7 +33,7 @@ from lakebed.host import failpoints
 from lakebed.host.bucket_options import BUCKET_SCHEMES
 from lakebed.host.retry import Backoff, retry
 from lakebed.host.store_bucket import Bucket
-from lakebed.host.store_failures import translated
+from lakebed.host.store_failures import translate_folder_errors
 from lakebed.host.store_folder import FolderObjects
 from lakebed.host.store_values import Stored, StoreStats
 
@@ -68,7 +68,7 @@ class _Objects(Protocol):
     def read(self, name: str, start: int, stop: int) -> memoryview: ...
     def size(self, name: str) -> int | None: ...
     def listing(self, folder: str) -> list[Stored]: ...
-    def unfinished(self, folder: str) -> list[Stored]: ...
+    def list_unfinished(self, folder: str) -> list[Stored]: ...
     def remove(self, name: str) -> bool: ...
 
 
@@ -114,7 +114,7 @@ class ObjectStore:
 
     def uri(self, name: str) -> str:
         """Return the address of an object, whether or not it exists."""
-        return f"{self.location}/{_checked(name)}"
+        return f"{self.location}/{_check_name(name)}"
 
     def put(self, name: str, data: memoryview, *, checksum: int | None = None) -> None:
         """Upload an object whole or not at all; replacing it by the same bytes is harmless.
@@ -141,36 +141,36 @@ class ObjectStore:
 
     def read(self, name: str, start: int, stop: int) -> memoryview:
         """Return the bytes of an object from `start` up to `stop`, or to its end."""
-        _checked(name)
+        _check_name(name)
         data = self._repeat(lambda: self._objects.read(name, start, stop))
         self._count(downloads=1, downloaded_bytes=len(data))
         return data
 
     def size(self, name: str) -> int | None:
         """Return an object's length, or None if there is no such object."""
-        _checked(name)
+        _check_name(name)
         return self._repeat(lambda: self._objects.size(name))
 
     def listing(self, folder: str = "") -> Iterator[Stored]:
         """Return the objects below a folder, which need not exist, by name."""
         folder = folder.rstrip("/")
         if folder:
-            _checked(folder)
+            _check_name(folder)
         return iter(sorted(self._repeat(lambda: self._objects.listing(folder))))
 
-    def unfinished(self, folder: str = "") -> Iterator[Stored]:
+    def list_unfinished(self, folder: str = "") -> Iterator[Stored]:
         """Return what is being written below a folder, or was left by a crash: files, not objects.
 
         Only a store in a folder has such files. They are removed as objects are.
         """
         folder = folder.rstrip("/")
         if folder:
-            _checked(folder)
-        return iter(self._repeat(lambda: self._objects.unfinished(folder)))
+            _check_name(folder)
+        return iter(self._repeat(lambda: self._objects.list_unfinished(folder)))
 
     def remove(self, name: str) -> None:
         """Remove an object; one that is not there is removed already."""
-        _checked(name)
+        _check_name(name)
         if self.before_remove is not None:
             self.before_remove()
         if self._repeat(lambda: self._objects.remove(name)):
@@ -190,7 +190,7 @@ class ObjectStore:
                 size=size,
                 expected=len(data),
             )
-        with translated("uploading", uri):
+        with translate_folder_errors("uploading", uri):
             _UPLOADED.hit()
 
     def _download(self, name: str, uri: str, write: Callable[[memoryview], object]) -> int:
@@ -229,8 +229,8 @@ class ObjectStore:
 
     def _count(self, **more: int) -> None:
         with self._guard:
-            for name, number in more.items():
-                self._counts[name] += number
+            for name, count in more.items():
+                self._counts[name] += count
 
 
 def _objects(location: str, options: Mapping[str, str]) -> _Objects:
@@ -264,7 +264,7 @@ def _proper(name: str) -> bool:
     return bool(name) and not any(part in ("", ".", "..") for part in name.split("/"))
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     if not _proper(name) or "\\" in name or not name.isprintable():
         raise InvalidArgumentError("an object cannot have this name", name=repr(name))
     return name

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lakebed.errors import StoreUnavailableError
 from lakebed.host.bucket_options import connect
-from lakebed.host.store_failures import secrets_of, translated_bucket
+from lakebed.host.store_failures import secrets_of, translate_bucket_errors
 from lakebed.host.store_values import CHUNK_BYTES, Stored
 
 REPETITIONS: Final = 1
@@ -88,7 +88,7 @@ class Bucket:
                 if meta["size"] or self._is_object(meta["path"])
             ]
 
-    def unfinished(self, folder: str) -> list[Stored]:  # noqa: ARG002
+    def list_unfinished(self, folder: str) -> list[Stored]:  # noqa: ARG002
         """Return nothing: parts of an upload are not seen, and a rule of the bucket clears them."""
         return []
 
@@ -121,7 +121,7 @@ class Bucket:
             self._seen = True
 
     def _failures(self, doing: str, name: str) -> contextlib.AbstractContextManager[None]:
-        return translated_bucket(doing, self._uri(name), self._secrets)
+        return translate_bucket_errors(doing, self._uri(name), self._secrets)
 
     def _uri(self, name: str) -> str:
         return f"{self._location}/{name}"

@@ -65,16 +65,16 @@ _REASON_CHARACTERS: Final = 300
 
 def secrets_of(options: Mapping[str, str]) -> list[str]:
     """Return the values that no message may repeat, the longest first."""
-    found = {
+    secrets = {
         text
         for name, text in options.items()
         if len(text) > 1 and any(word in name.lower() for word in _SECRETS)
     }
-    return sorted(found, key=len, reverse=True)
+    return sorted(secrets, key=len, reverse=True)
 
 
 @contextlib.contextmanager
-def translated(doing: str, uri: str) -> Iterator[None]:
+def translate_folder_errors(doing: str, uri: str) -> Iterator[None]:
     """Raise a failure of a folder within the block as Lakebed's."""
     try:
         yield
@@ -83,7 +83,7 @@ def translated(doing: str, uri: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def translated_bucket(doing: str, uri: str, secrets: list[str]) -> Iterator[None]:
+def translate_bucket_errors(doing: str, uri: str, secrets: list[str]) -> Iterator[None]:
     """Raise a failure of obstore within the block as Lakebed's, with no secret in it."""
     from obstore.exceptions import BaseError
 
@@ -91,7 +91,7 @@ def translated_bucket(doing: str, uri: str, secrets: list[str]) -> Iterator[None
         yield
     except (BaseError, OSError) as error:
         reason = _reason(str(error))
-        kind = _TYPES.get(type(error).__name__) or _untyped_kind(str(error), reason)
+        kind = _TYPES.get(type(error).__name__) or _kind_of_untyped(str(error), reason)
         for secret in secrets:
             reason = reason.replace(secret, "***")
         # The library's error is left out: it repeats addresses, which may contain a signature.
@@ -103,7 +103,7 @@ def is_missing_bucket(error: Exception) -> bool:
     return _answer(str(error), "Code") in ("NoSuchBucket", "ContainerNotFound")
 
 
-def _untyped_kind(text: str, reason: str) -> type[LakebedError] | None:
+def _kind_of_untyped(text: str, reason: str) -> type[LakebedError] | None:
     if _REDIRECT in reason:
         return StoreNotFoundError
     status = reason.partition(_STATUS)[2][:3]

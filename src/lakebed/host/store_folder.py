@@ -18,7 +18,7 @@ from typing import Final
 from lakebed.errors import StoreNotFoundError
 from lakebed.host.disk import fill, write_all
 from lakebed.host.os_disk import OsDisk, OsFile
-from lakebed.host.store_failures import translated
+from lakebed.host.store_failures import translate_folder_errors
 from lakebed.host.store_values import CHUNK_BYTES, Stored
 
 _UNFINISHED: Final = ".tmp"
@@ -72,10 +72,10 @@ class FolderObjects:
         with self._failures("looking up", name):
             self._check_root()
             try:
-                found = (self._root / name).stat()
+                status = (self._root / name).stat()
             except FileNotFoundError:
                 return None
-            return found.st_size if stat.S_ISREG(found.st_mode) else None
+            return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def listing(self, folder: str) -> list[Stored]:
         """List the objects below a folder; those being written are none."""
@@ -83,7 +83,7 @@ class FolderObjects:
             self._check_root()
             return sorted(self._below(folder))
 
-    def unfinished(self, folder: str) -> list[Stored]:
+    def list_unfinished(self, folder: str) -> list[Stored]:
         """List what is being written below a folder, or was left unfinished by a crash."""
         with self._failures("listing", folder):
             self._check_root()
@@ -105,16 +105,16 @@ class FolderObjects:
             return True
 
     def _below(self, folder: str, *, unfinished: bool = False) -> Iterator[Stored]:
-        for each in self._disk.names(self._root / folder):
-            name = f"{folder}/{each}" if folder else each
+        for entry in self._disk.names(self._root / folder):
+            name = f"{folder}/{entry}" if folder else entry
             try:
-                found = (self._root / name).stat()
+                status = (self._root / name).stat()
             except FileNotFoundError:
                 continue
-            if stat.S_ISDIR(found.st_mode):
+            if stat.S_ISDIR(status.st_mode):
                 yield from self._below(name, unfinished=unfinished)
-            elif stat.S_ISREG(found.st_mode) and each.endswith(_UNFINISHED) is unfinished:
-                yield Stored(name, found.st_size, found.st_mtime_ns // 1000)
+            elif stat.S_ISREG(status.st_mode) and entry.endswith(_UNFINISHED) is unfinished:
+                yield Stored(name, status.st_size, status.st_mtime_ns // 1000)
 
     def _make(self, folder: Path) -> None:
         if folder.is_dir():
@@ -128,7 +128,7 @@ class FolderObjects:
             raise StoreNotFoundError("the folder does not exist", uri=self._location)
 
     def _failures(self, doing: str, name: str) -> contextlib.AbstractContextManager[None]:
-        return translated(doing, f"{self._location.rstrip('/')}/{name}")
+        return translate_folder_errors(doing, f"{self._location.rstrip('/')}/{name}")
 
 
 def _open(path: Path, flags: int) -> OsFile:

@@ -103,9 +103,9 @@ class TableFiles:
         from lakebed.host.bucket_options import with_defaults
 
         parts = urllib.parse.urlsplit(location)
-        known = self._systems.get((parts.scheme, parts.netloc))
-        if known is None:
+        system = self._systems.get((parts.scheme, parts.netloc))
+        if system is None:
             opened = PyArrowFileIO(with_defaults(self._options))
-            known = opened.fs_by_scheme(parts.scheme, parts.netloc)
-            self._systems[parts.scheme, parts.netloc] = known
-        return known, f"{parts.netloc}{parts.path}"
+            system = opened.fs_by_scheme(parts.scheme, parts.netloc)
+            self._systems[parts.scheme, parts.netloc] = system
+        return system, f"{parts.netloc}{parts.path}"

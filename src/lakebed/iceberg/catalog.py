@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lakebed.config import LakeConfig, resolve_env
-from lakebed.errors import CatalogUnavailableError, InvalidArgumentError, translated
+from lakebed.errors import CatalogUnavailableError, InvalidArgumentError, translate_os_errors
 from lakebed.host import Disk, Mode, failpoints
 from lakebed.host.store import ObjectStore
 from lakebed.iceberg.failures import RuinedError, translate_failures
@@ -187,14 +187,14 @@ class Catalog:
     def _make(self) -> None:
         """Create the SQLite file for its owner only: SQLite would let others read it."""
         path = self._folder / OWN_NAME
-        with translated("making the catalog", path):
+        with translate_os_errors("making the catalog", path):
             self._disk.make_folder(self._folder)
             with contextlib.suppress(FileExistsError):
                 self._disk.open(path, Mode.CREATE).close()
 
     def _put_aside(self) -> None:
         path = self._folder / OWN_NAME
-        with translated("putting the damaged catalog aside", path):
+        with translate_os_errors("putting the damaged catalog aside", path):
             there = self._disk.names(self._folder)
             for ending in _JOURNALS:  # a journal left behind would be applied to the new one
                 if OWN_NAME + ending in there:
@@ -245,7 +245,7 @@ class Catalog:
 
     def names(self) -> list[str]:
         """Return the names of the tables in the log's namespace, and perhaps of dropped ones."""
-        return sorted(found[-1] for found in self._connection().list_tables(self._levels))
+        return sorted(identifier[-1] for identifier in self._connection().list_tables(self._levels))
 
     def release(self) -> None:
         """Close the connection to the log's own catalog between two uses.
@@ -275,6 +275,6 @@ def _check(uri: str) -> None:
     from sqlalchemy.pool import NullPool
 
     with create_engine(uri, poolclass=NullPool).connect() as connection:
-        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-    if found != "ok":
-        raise DatabaseError("PRAGMA quick_check", None, ValueError(found))
+        verdict = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+    if verdict != "ok":
+        raise DatabaseError("PRAGMA quick_check", None, ValueError(verdict))

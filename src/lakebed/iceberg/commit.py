@@ -20,7 +20,7 @@ from lakebed.errors import CatalogUnavailableError, ForeignTableError, SchemaMis
 from lakebed.host import failpoints
 from lakebed.iceberg.catalog import Catalog
 from lakebed.iceberg.failures import ConflictError, commit_transaction
-from lakebed.iceberg.table_metadata import expired_snapshots, terms
+from lakebed.iceberg.table_metadata import snapshots_to_expire, terms
 from lakebed.lake.locations import HINT_NAME
 
 _ATTEMPTS: Final = 5
@@ -117,7 +117,7 @@ class TableCommits:
 
     def commit(self, change: Any) -> None:
         """Commit a transaction that has a new snapshot or `is_at_head`; expire old snapshots."""
-        old = expired_snapshots(change.table_metadata, self._snapshots_kept)
+        old = snapshots_to_expire(change.table_metadata, self._snapshots_kept)
         if old:
             change._stage((_expiry(old),))
         self._steps.prepared.hit()
@@ -137,7 +137,7 @@ class TableCommits:
 
     def expire(self, table: Any, before_us: int) -> int:
         """Expire a table's snapshots before a time, except the newest; return how many."""
-        old = expired_snapshots(table.metadata, 1, before_us)
+        old = snapshots_to_expire(table.metadata, 1, before_us)
         if old:
             change = table.transaction()
             change._stage((_expiry(old),), (is_at_head(table),))

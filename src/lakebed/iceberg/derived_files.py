@@ -36,7 +36,7 @@ def describe_files(files: list[DerivedFile], table: Any, columns: pa.Schema) -> 
     if not files:
         return []
     with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
-        return list(pool.map(lambda each: _describe(each, table, columns), files))
+        return list(pool.map(lambda file: _describe(file, table, columns), files))
 
 
 def _describe(file: DerivedFile, table: Any, columns: pa.Schema) -> Any:
@@ -46,7 +46,7 @@ def _describe(file: DerivedFile, table: Any, columns: pa.Schema) -> Any:
     source = table.io.new_input(file.location)
     try:
         with source.open() as stream:
-            found = pq.read_metadata(stream)
+            metadata = pq.read_metadata(stream)
         size = len(source)
     except FileNotFoundError as error:
         raise InvalidArgumentError(
@@ -60,10 +60,10 @@ def _describe(file: DerivedFile, table: Any, columns: pa.Schema) -> Any:
         ) from error
     data = file.content == DATA
     if data:
-        _check_columns(found, columns, file.location)
-        statistics = file_statistics(found, table.metadata, table.schema()).to_serialized_dict()
+        _check_columns(metadata, columns, file.location)
+        statistics = file_statistics(metadata, table.metadata, table.schema()).to_serialized_dict()
     else:
-        statistics = _deletes_statistics(found)
+        statistics = _deletes_statistics(metadata)
     return DataFile.from_args(
         content=DataFileContent.DATA if data else DataFileContent.POSITION_DELETES,
         file_path=file.location,
@@ -78,37 +78,39 @@ def _describe(file: DerivedFile, table: Any, columns: pa.Schema) -> Any:
     )
 
 
-def _check_columns(found: Any, columns: pa.Schema, place: str) -> None:
+def _check_columns(metadata: Any, columns: pa.Schema, location: str) -> None:
     """Refuse a file with a column that is not the table's; those that it lacks are null."""
-    schema = found.schema.to_arrow_schema()
+    schema = metadata.schema.to_arrow_schema()
     for field in schema:
-        number = (field.metadata or {}).get(FIELD_ID)
+        field_id = (field.metadata or {}).get(FIELD_ID)
         index = columns.get_field_index(field.name)
-        if index < 0 or (columns.field(index).metadata or {}).get(FIELD_ID) != number:
+        if index < 0 or (columns.field(index).metadata or {}).get(FIELD_ID) != field_id:
             raise SchemaMismatchError(
-                "a file has a column that the table does not have", file=place, column=field.name
+                "a file has a column that the table does not have", file=location, column=field.name
             )
         if columns.field(index).type != field.type:
             raise SchemaMismatchError(
                 "a file has a column of another type than the table",
-                file=place,
+                file=location,
                 column=field.name,
                 expected=columns.field(index).type,
                 found=field.type,
             )
 
 
-def _deletes_statistics(found: Any) -> dict[str, Any]:
+def _deletes_statistics(metadata: Any) -> dict[str, Any]:
     """Return the first and the last file of deleted positions, so that readers can skip others."""
-    if found.schema.to_arrow_schema().names != DELETES_SCHEMA.names or not found.num_rows:
-        raise SchemaMismatchError("not a file of deleted positions", columns=found.schema.names)
-    paths = [found.row_group(number).column(0).statistics for number in range(found.num_row_groups)]
+    if metadata.schema.to_arrow_schema().names != DELETES_SCHEMA.names or not metadata.num_rows:
+        raise SchemaMismatchError("not a file of deleted positions", columns=metadata.schema.names)
+    paths = [
+        metadata.row_group(group).column(0).statistics for group in range(metadata.num_row_groups)
+    ]
     bounds: dict[str, Any] = {"lower_bounds": None, "upper_bounds": None}
-    if all(each is not None and each.has_min_max for each in paths):
-        bounds["lower_bounds"] = {_PATH_ID: _encoded(min(each.min for each in paths))}
-        bounds["upper_bounds"] = {_PATH_ID: _encoded(max(each.max for each in paths))}
+    if all(path is not None and path.has_min_max for path in paths):
+        bounds["lower_bounds"] = {_PATH_ID: _encode(min(path.min for path in paths))}
+        bounds["upper_bounds"] = {_PATH_ID: _encode(max(path.max for path in paths))}
     return {
-        "record_count": found.num_rows,
+        "record_count": metadata.num_rows,
         "column_sizes": None,
         "value_counts": None,
         "null_value_counts": None,
@@ -118,7 +120,7 @@ def _deletes_statistics(found: Any) -> dict[str, Any]:
     }
 
 
-def _encoded(value: Any) -> bytes:
+def _encode(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 

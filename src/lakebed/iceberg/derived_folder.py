@@ -51,7 +51,7 @@ class DerivedFolder:
         """Return every file there is, by the name of its table."""
         files: dict[str, list[Stored]] = {}
         listing = self.store.listing(self._prefix)
-        for file in (*listing, *self.store.unfinished(self._prefix)):
+        for file in (*listing, *self.store.list_unfinished(self._prefix)):
             name, _, rest = file.name.removeprefix(f"{self._prefix}/").partition("/")
             if rest:
                 files.setdefault(name, []).append(file)
@@ -60,7 +60,7 @@ class DerivedFolder:
     def newest_metadata(self, name: str) -> str | None:
         """Return the newest metadata of a table with a hint: a hint may be one commit behind."""
         files = self._files(name)
-        prefixes = tuple(f"{root}/metadata/" for root in hinted_roots(files))
+        prefixes = tuple(f"{root}/metadata/" for root in roots_with_hint(files))
         metadata = [
             file
             for file in files
@@ -73,7 +73,7 @@ class DerivedFolder:
 
     def remove_hints(self, name: str) -> bool:
         """Remove the hints below the name of a table; return whether there was one."""
-        roots = hinted_roots(self._files(name))
+        roots = roots_with_hint(self._files(name))
         for root in roots:
             self.store.remove(root + HINT)
         return bool(roots)
@@ -82,7 +82,7 @@ class DerivedFolder:
         return list(self.store.listing(f"{self._prefix}/{name}")) if self.has_files() else []
 
 
-def hinted_roots(files: list[Stored]) -> list[str]:
+def roots_with_hint(files: list[Stored]) -> list[str]:
     """Return the roots of tables that have a hint among these files."""
     return [file.name.removesuffix(HINT) for file in files if file.name.endswith(HINT)]
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from lakebed.errors import ForeignTableError
 from lakebed.host import failpoints
 from lakebed.host.store import Stored
-from lakebed.iceberg.derived_folder import HINT, hinted_roots
+from lakebed.iceberg.derived_folder import HINT, roots_with_hint
 from lakebed.iceberg.derived_table import Derived
 from lakebed.iceberg.parts import LakeParts
 from lakebed.iceberg.pending_deletes import PendingDeletes, Sweep
-from lakebed.iceberg.table_metadata import needed_files
+from lakebed.iceberg.table_metadata import files_in_use
 from lakebed.reports.lake import RemovalReport
 
 _log = logging.getLogger("lakebed.lake")
@@ -62,7 +62,7 @@ class DerivedGarbage:
         )
         names = self._derived.list_names()
         for name, files in tables.items():
-            needed = self._needed(name, names, before_us, files)
+            needed = self._files_to_keep(name, names, before_us, files)
             if needed is None:
                 continue
             last_writes = _last_writes(files)
@@ -73,25 +73,25 @@ class DerivedGarbage:
         self._pending.save()
         report.waiting += len(self._pending.locations())
 
-    def _needed(
+    def _files_to_keep(
         self, name: str, names: Sequence[str], before_us: int, files: list[Stored]
     ) -> set[str] | None:
         """Return the files of a table that must stay; None if that cannot be known."""
         try:
             if name not in names:
-                return self._lost(files, "")
+                return self._find_lost_files(files, "")
             self._derived.expire(name, before_us)
             table = self._derived.load(name)
-            needed = needed_files(table) | {table.location() + HINT}
-            return needed | self._lost(files, table.location())
+            needed = files_in_use(table) | {table.location() + HINT}
+            return needed | self._find_lost_files(files, table.location())
         except ForeignTableError as error:
             _log.warning("no file of table %s is removed: %s", name, error)
             return None
 
-    def _lost(self, files: list[Stored], own: str) -> set[str]:
+    def _find_lost_files(self, files: list[Stored], own: str) -> set[str]:
         """Return the files of tables that the catalog has lost: the log did not drop them."""
         store = self._folder.store
-        roots = {root for root in hinted_roots(files) if store.uri(root) != own}
+        roots = {root for root in roots_with_hint(files) if store.uri(root) != own}
         for root in sorted(roots):
             _log.warning("the catalog does not know a derived table any more: %s", root)
         prefixes = tuple(f"{root}/" for root in roots)

@@ -65,7 +65,7 @@ def following_properties(
     writers = {**json.loads(now[_WRITERS]), change.writer: change.number}
     positions = json.loads(now[_POSITIONS])
     for topic, ends in (change.positions or {}).items():
-        positions[topic] = {str(number): end for number, end in sorted(ends.items())}
+        positions[topic] = {str(partition): end for partition, end in sorted(ends.items())}
     return {
         **_PROPERTIES,
         VERSION: str(number_of(now, VERSION) + 1),
@@ -101,12 +101,12 @@ def description_of(name: str, table: Any) -> DerivedTable:
         files=int(summary.get("total-data-files", 0)),
         bytes=int(summary.get("total-files-size", 0)),
         writers=json.loads(properties[_WRITERS]),
-        positions=_numbered(json.loads(properties[_POSITIONS])),
+        positions=_positions_of(json.loads(properties[_POSITIONS])),
     )
 
 
-def _numbered(positions: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+def _positions_of(positions: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
     return {
-        topic: {int(number): end for number, end in ends.items()}
+        topic: {int(partition): end for partition, end in ends.items()}
         for topic, ends in positions.items()
     }

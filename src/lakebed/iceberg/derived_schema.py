@@ -43,22 +43,22 @@ _WIDER: Final = {
 }
 
 
-def table_schema(given: pa.Schema, kind: str, key: Sequence[str], buckets: int) -> pa.Schema:
+def table_schema(schema: pa.Schema, kind: str, key: Sequence[str], buckets: int) -> pa.Schema:
     """Return the columns of a new table, with field ids; refuse what cannot be one."""
-    _check_shape(given, kind, key, buckets)
-    fields = [plain_field(field) for field in given]
+    _check_shape(schema, kind, key, buckets)
+    fields = [plain_field(field) for field in schema]
     if kind == "history":
-        fields += [pa.field(*each) for each in _HISTORY]
+        fields += [pa.field(*column) for column in _HISTORY]
     if kind != "append":
         fields.append(pa.field(BUCKET, pa.int32()))
-    schema = fields_with_ids(fields)
-    _check_key(schema, key)
-    return schema
+    columns = fields_with_ids(fields)
+    _check_key(columns, key)
+    return columns
 
 
-def added_columns(given: pa.Schema, have: pa.Schema) -> list[pa.Field]:
+def missing_columns(wanted: pa.Schema, have: pa.Schema) -> list[pa.Field]:
     """Return the columns that a table lacks; refuse those that it has with another type."""
-    fields = [plain_field(field) for field in given]
+    fields = [plain_field(field) for field in wanted]
     for field in fields:
         if field.name in have.names and have.field(field.name).type != field.type:
             raise SchemaMismatchError(
@@ -70,28 +70,28 @@ def added_columns(given: pa.Schema, have: pa.Schema) -> list[pa.Field]:
     return [field for field in fields if field.name not in have.names]
 
 
-def check_made_alike(
-    found: DerivedTable, schema: pa.Schema, kind: str, key: tuple[str, ...], buckets: int
+def check_same_definition(
+    table: DerivedTable, schema: pa.Schema, kind: str, key: tuple[str, ...], buckets: int
 ) -> None:
     """Refuse a table that lacks a column of a schema, or that is made differently."""
-    have = {field.name: field.type for field in found.schema}
+    have = {field.name: field.type for field in table.schema}
     missing = [field.name for field in schema if field.name not in have]
     other = [field.name for field in schema if have.get(field.name) not in (None, field.type)]
     shape = (kind, key, buckets)
-    if missing or other or (found.kind, found.key, found.buckets) != shape:
+    if missing or other or (table.kind, table.key, table.buckets) != shape:
         raise TableExistsError(
             "a table of this name exists with another definition",
-            table=found.name,
-            kind=found.kind,
-            key=",".join(found.key),
-            buckets=found.buckets,
+            table=table.name,
+            kind=table.kind,
+            key=",".join(table.key),
+            buckets=table.buckets,
             columns=",".join(missing + other) or "the same",
         )
 
 
-def _check_shape(given: pa.Schema, kind: str, key: Sequence[str], buckets: int) -> None:
-    if not isinstance(given, pa.Schema):
-        raise InvalidArgumentError("schema must be a pyarrow.Schema", got=type(given).__name__)
+def _check_shape(schema: pa.Schema, kind: str, key: Sequence[str], buckets: int) -> None:
+    if not isinstance(schema, pa.Schema):
+        raise InvalidArgumentError("schema must be a pyarrow.Schema", got=type(schema).__name__)
     if kind not in KINDS:
         raise InvalidArgumentError("kind must be one of " + ", ".join(KINDS), got=repr(kind))
     if (kind == "append") != (not key) or isinstance(key, str):
@@ -105,8 +105,8 @@ def _check_shape(given: pa.Schema, kind: str, key: Sequence[str], buckets: int) 
     if not isinstance(buckets, int) or not least <= buckets <= most:
         raise InvalidArgumentError(f"buckets must be from {least} to {most}", got=repr(buckets))
     reserved = _RESERVED if kind != "history" else _RESERVED.union(name for name, _ in _HISTORY)
-    lowered = [name.lower() for name in given.names]
-    if not given.names or len(set(lowered)) != len(lowered):
+    lowered = [name.lower() for name in schema.names]
+    if not schema.names or len(set(lowered)) != len(lowered):
         raise InvalidArgumentError("column names must differ in more than case")
     taken = sorted(reserved.intersection(lowered))
     if taken:
@@ -128,8 +128,8 @@ def _check_key(schema: pa.Schema, key: Sequence[str]) -> None:
 
 def plain_field(field: pa.Field) -> pa.Field:
     """Return a column as stored: nullable, of a type that all readers know, with its field id."""
-    number = (field.metadata or {}).get(FIELD_ID)
-    kept = None if number is None else {FIELD_ID: number}
+    field_id = (field.metadata or {}).get(FIELD_ID)
+    kept = None if field_id is None else {FIELD_ID: field_id}
     return pa.field(field.name, _kind(field.type, field.name), metadata=kept)
 
 

@@ -45,7 +45,7 @@ from lakebed.iceberg.derived_properties import (
     first_properties,
     following_properties,
 )
-from lakebed.iceberg.derived_schema import added_columns, check_made_alike, table_schema
+from lakebed.iceberg.derived_schema import check_same_definition, missing_columns, table_schema
 from lakebed.iceberg.parts import LakeParts
 from lakebed.iceberg.table_metadata import LOG, live_files, terms
 from lakebed.reports.derived import BUCKET, Committed, DerivedFiles, DerivedTable
@@ -125,9 +125,9 @@ class Derived(DerivedCalls):
                     table = self._create(name, columns, kind, tuple(key), buckets)
                 else:
                     table = self._open(name)
-                found = description_of(name, table)
-        check_made_alike(found, columns, kind, tuple(key), buckets)
-        return found
+                description = description_of(name, table)
+        check_same_definition(description, columns, kind, tuple(key), buckets)
+        return description
 
     def _check_not_lost(self, name: str) -> None:
         if self.folder.newest_metadata(name) is not None:
@@ -168,7 +168,7 @@ class Derived(DerivedCalls):
         self._check_writable()
         with self.exclusive(), self._catalog.handle_failures("changing a table's columns", name):
             table = self._open(name)
-            fields = added_columns(schema, description_of(name, table).schema)
+            fields = missing_columns(schema, description_of(name, table).schema)
             if fields:
                 self._add_columns(table, fields)
             return description_of(name, table)
@@ -189,8 +189,8 @@ class Derived(DerivedCalls):
         name = str(TableName(name))
         self._check_writable()
         with self.exclusive():
-            known = self._drop(name)
-            return self.folder.remove_hints(name) or known
+            existed = self._drop(name)
+            return self.folder.remove_hints(name) or existed
 
     def _drop(self, name: str) -> bool:
         with self._catalog.handle_failures("dropping a table", name):
@@ -270,9 +270,9 @@ class Derived(DerivedCalls):
     def _files(self, table: Any) -> dict[str, Any]:
         """Return every file of a table's newest snapshot by its location."""
         identity, head = str(table.metadata.table_uuid), table.metadata.current_snapshot_id
-        known = self._live.get(identity)
-        if known is not None and known[0] == head:
-            return known[1]
+        cached = self._live.get(identity)
+        if cached is not None and cached[0] == head:
+            return cached[1]
         files = live_files(table, with_deletes=True)
         self._live[identity] = (head, files)
         return files

@@ -55,9 +55,9 @@ def translate_failures(doing: str, name: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise RuinedError("a file of the table is missing", table=name, reason=error) from error
     except OSError as error:
-        known = from_os_error(error, doing, name)
-        if not isinstance(known, DeviceError):
-            raise known from error
+        failure = from_os_error(error, doing, name)
+        if not isinstance(failure, DeviceError):
+            raise failure from error
         raise _unavailable(error, doing, name) from error
     except Exception as error:  # of any catalog there is: SQLAlchemy, HTTP, AWS, ...
         raise _failure(error, doing, name) from error

@@ -17,12 +17,12 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lakebed.errors import ForeignTableError, LakebedError, translated
+from lakebed.errors import ForeignTableError, LakebedError, translate_os_errors
 from lakebed.host import failpoints
 from lakebed.host.store import ObjectStore, Stored
 from lakebed.iceberg.parts import LakeParts
 from lakebed.iceberg.pending_deletes import PendingDeletes, Sweep
-from lakebed.iceberg.table_metadata import needed_files
+from lakebed.iceberg.table_metadata import files_in_use
 from lakebed.iceberg.tiering import Tiering
 from lakebed.iceberg.topic_table import TopicTables
 from lakebed.iceberg.worker import Worker
@@ -152,7 +152,7 @@ class TopicGarbage:
         for segment in sorted(self._dropped.copy()):
             by_topic.setdefault(segment[0], []).append(segment)
         for topic_id, segments in by_topic.items():
-            needed = self._needed_segments(topic_id, frozenset(segments))
+            needed = self._segments_in_use(topic_id, frozenset(segments))
             touched = False
             if needed is None:
                 continue
@@ -168,12 +168,12 @@ class TopicGarbage:
                     self._pending.forget(location)
                     report.segments_removed += 1
                     touched = True
-                    with translated("removing a segment", location):
+                    with translate_os_errors("removing a segment", location):
                         _SEGMENT_DELETED.hit()
             if touched:
                 self._parts.segments.sync(topic_id)
 
-    def _needed_segments(
+    def _segments_in_use(
         self, topic_id: int, segments: frozenset[Dropped]
     ) -> frozenset[Dropped] | None:
         """Return those of a topic's dropped segments that its table refers to; None if unknown.
@@ -186,7 +186,7 @@ class TopicGarbage:
         judged = self._judged.get(topic_id)
         if judged is not None and judged[0] == table.metadata_location and segments <= judged[1]:
             return judged[2]
-        files = self._needed_files(topic_id)
+        files = self._files_in_use(topic_id)
         if files is None:
             return None
         needed = frozenset(segment for segment in segments if self._local(segment) in files)
@@ -197,14 +197,14 @@ class TopicGarbage:
         topic_id, partition, segment_id = segment
         return self._locations.local(topic_id, partition, segment_id)
 
-    def _needed_files(self, topic_id: int) -> set[str] | None:
+    def _files_in_use(self, topic_id: int) -> set[str] | None:
         """Return every file that the table of a topic refers to; None if that cannot be known."""
         try:
             table = self._table(topic_id)
             if table is None:
                 return set()
             # The hint of a table from before the log had a store is elsewhere.
-            return needed_files(table) | {f"{table.location()}/metadata/{HINT_NAME}"}
+            return files_in_use(table) | {f"{table.location()}/metadata/{HINT_NAME}"}
         except ForeignTableError as error:
             _log.warning("no file of topic %d is removed: %s", topic_id, error)
             return None
@@ -225,26 +225,26 @@ class TopicGarbage:
         needed: dict[int, set[str] | None] = {}
         for store, topic_id, file in self._files():
             if topic_id not in needed:
-                needed[topic_id] = self._kept_files(topic_id, before_us)
+                needed[topic_id] = self._files_to_keep(topic_id, before_us)
             kept = needed[topic_id]
             if kept is None or store.uri(file.name) in kept or self._is_unknown(file.name):
                 continue
             sweep.offer(store, file, file.modified_us)
         sweep.finish()
 
-    def _kept_files(self, topic_id: int, before_us: int) -> set[str] | None:
+    def _files_to_keep(self, topic_id: int, before_us: int) -> set[str] | None:
         """Return every file of a topic that must stay; None if that cannot be known."""
         topic = self._log.topic(topic_id)
         if topic_id >= self._first_topic and topic is None and topic_id not in self._topics:
             return None  # a topic of a log of which this one is an older copy
-        needed = self._needed_files(topic_id)
+        needed = self._files_in_use(topic_id)
         topic = self._log.topic(topic_id)
         if needed is None or topic is None:
             return needed
         objects = self._locations.objects(self._log.state, topic_id)
         only_in_snapshots = self._has_objects(topic_id, needed - objects)
         if only_in_snapshots and self._tables.expire(topic.name, before_us):
-            needed = self._needed_files(topic_id)
+            needed = self._files_in_use(topic_id)
         return None if needed is None else needed | objects
 
     def _is_unknown(self, name: str) -> bool:
@@ -269,7 +269,7 @@ class TopicGarbage:
         if self._earlier_store is not None:
             roots.append((self._earlier_store, ""))
         for store, prefix in roots:
-            for file in (*store.listing(prefix), *store.unfinished(prefix)):
+            for file in (*store.listing(prefix), *store.list_unfinished(prefix)):
                 topic_id = self._locations.topic_of(file.name, prefix)
                 if topic_id is not None:
                     yield store, topic_id, file

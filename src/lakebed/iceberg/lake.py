@@ -97,9 +97,9 @@ class Lake:
                 raise InvalidArgumentError("take_over needs the name of a topic")
             with self._worker.exclusive():
                 return self._sync.sync_all(progress)
-        found = self._topic(topic)
+        target = self._topic(topic)
         with self._worker.exclusive():
-            return self._sync.sync_topic(found, take_over=take_over, progress=progress)
+            return self._sync.sync_topic(target, take_over=take_over, progress=progress)
 
     def gc(self, *, now: bool = False) -> RemovalReport:
         """Remove files that nothing refers to and whose grace period is over.
@@ -322,7 +322,7 @@ class Lake:
 def _offsets(properties: Mapping[str, str]) -> dict[int, int]:
     """Return the offsets that a table states; none if another writer has changed them."""
     try:
-        found = json.loads(properties.get(OFFSETS, "{}"))
-        return {int(number): int(end) for number, end in found.items()}
+        ends = json.loads(properties.get(OFFSETS, "{}"))
+        return {int(partition): int(end) for partition, end in ends.items()}
     except (ValueError, TypeError, AttributeError):
         return {}

@@ -46,7 +46,7 @@ class ReplaceFiles(_OverwriteFiles):
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         properties = self._transaction.table_metadata.properties
-        live = [each for each in manifests if self._is_live(each)]
+        live = [manifest for manifest in manifests if self._is_live(manifest)]
         merging = _ManifestMergeManager(
             target_size_bytes=int(properties["commit.manifest.target-size-bytes"]),
             min_count_to_merge=int(properties["commit.manifest.min-count-to-merge"]),
@@ -112,16 +112,22 @@ class ChangeFiles(_SnapshotProducer["ChangeFiles"]):
 
     def _manifests(self) -> list[ManifestFile]:
         added = [
-            self._written(content, files)
+            self._write_manifest(content, files)
             for content in ManifestContent
-            if (files := self._added(content))
+            if (files := self._entries_to_add(content))
         ]
-        gone = {each.file_path for each in self._deleted_data_files}
-        kept = [kept for each in self._existing_manifests() for kept in self._without(each, gone)]
-        merged = [each for content in ManifestContent for each in self._merged(kept, content)]
+        gone = {file.file_path for file in self._deleted_data_files}
+        kept = [
+            kept
+            for manifest in self._existing_manifests()
+            for kept in self._without(manifest, gone)
+        ]
+        merged = [
+            manifest for content in ManifestContent for manifest in self._merge_small(kept, content)
+        ]
         return added + merged
 
-    def _added(self, content: ManifestContent) -> list[ManifestEntry]:
+    def _entries_to_add(self, content: ManifestContent) -> list[ManifestEntry]:
         is_data = content == ManifestContent.DATA
         return [
             ManifestEntry.from_args(
@@ -129,10 +135,10 @@ class ChangeFiles(_SnapshotProducer["ChangeFiles"]):
                 snapshot_id=self._snapshot_id,
                 sequence_number=None,
                 file_sequence_number=None,
-                data_file=each,
+                data_file=file,
             )
-            for each in self._added_data_files
-            if (each.content == DataFileContent.DATA) == is_data
+            for file in self._added_data_files
+            if (file.content == DataFileContent.DATA) == is_data
         ]
 
     def _without(self, manifest: ManifestFile, gone: set[str]) -> list[ManifestFile]:
@@ -140,12 +146,12 @@ class ChangeFiles(_SnapshotProducer["ChangeFiles"]):
         entries = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
         if not entries:
             return []
-        if gone.isdisjoint(each.data_file.file_path for each in entries):
+        if gone.isdisjoint(entry.data_file.file_path for entry in entries):
             return [manifest]
         changed = [
-            self._with_status(each, deleted=each.data_file.file_path in gone) for each in entries
+            self._with_status(entry, deleted=entry.data_file.file_path in gone) for entry in entries
         ]
-        return [self._written(manifest.content, changed, manifest.partition_spec_id)]
+        return [self._write_manifest(manifest.content, changed, manifest.partition_spec_id)]
 
     def _with_status(self, entry: ManifestEntry, *, deleted: bool) -> ManifestEntry:
         status = ManifestEntryStatus.DELETED if deleted else ManifestEntryStatus.EXISTING
@@ -157,36 +163,37 @@ class ChangeFiles(_SnapshotProducer["ChangeFiles"]):
             data_file=entry.data_file,
         )
 
-    def _merged(
+    def _merge_small(
         self, manifests: list[ManifestFile], content: ManifestContent
     ) -> list[ManifestFile]:
         """Merge the small manifests from before this snapshot, once they are too many."""
-        found = [each for each in manifests if each.content == content]
+        of_content = [manifest for manifest in manifests if manifest.content == content]
         small = [
-            each
-            for each in found
-            if each.manifest_length < _SMALL_BYTES and each.added_snapshot_id != self._snapshot_id
+            manifest
+            for manifest in of_content
+            if manifest.manifest_length < _SMALL_BYTES
+            and manifest.added_snapshot_id != self._snapshot_id
         ]
         if len(small) <= _MANIFESTS_MAX:
-            return found
+            return of_content
         entries = [
             self._with_status(entry, deleted=False)
-            for each in small
-            for entry in each.fetch_manifest_entry(self._io, discard_deleted=True)
+            for manifest in small
+            for entry in manifest.fetch_manifest_entry(self._io, discard_deleted=True)
         ]
         spec = small[0].partition_spec_id
         return [
-            self._written(content, entries, spec),
-            *(each for each in found if each not in small),
+            self._write_manifest(content, entries, spec),
+            *(manifest for manifest in of_content if manifest not in small),
         ]
 
-    def _written(
+    def _write_manifest(
         self, content: ManifestContent, entries: Iterable[ManifestEntry], spec: int | None = None
     ) -> ManifestFile:
         chosen = self._base.spec() if spec is None else self.spec(spec)
         with self._writer(content, chosen) as writer:
-            for each in entries:
-                writer.add_entry(each)
+            for entry in entries:
+                writer.add_entry(entry)
         return writer.to_manifest_file()
 
     def _writer(self, content: ManifestContent, spec: PartitionSpec) -> ManifestWriter:
@@ -206,15 +213,15 @@ def change_files(
         commit_uuid=uuid.uuid4(),
         snapshot_properties=marks,
     )
-    for each in added:
-        producer.append_data_file(each)
-    for each in removed:
-        producer.delete_data_file(each)
+    for file in added:
+        producer.append_data_file(file)
+    for file in removed:
+        producer.delete_data_file(file)
     return producer
 
 
 def _operation(added: list[DataFile], removed: list[DataFile]) -> Operation:
-    rows_only = all(each.content == DataFileContent.DATA for each in added)
+    rows_only = all(file.content == DataFileContent.DATA for file in added)
     if rows_only and not removed:
         return Operation.APPEND
     return Operation.OVERWRITE

@@ -38,7 +38,7 @@ class LogView(Protocol):
     def memtables(self) -> Mapping[PartitionKey, Memtable]:
         """Return the records of each partition that are not in segments yet."""
 
-    def topic(self, number: int, /) -> Topic | None:
+    def topic(self, topic_id: int, /) -> Topic | None:
         """Find a topic by id."""
 
     def partition(self, key: PartitionKey, /) -> Partition | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
-from lakebed.errors import translated
+from lakebed.errors import translate_os_errors
 from lakebed.host import Disk, Mode, failpoints, read_exactly, write_all
 from lakebed.host.atomic import write_atomically
 from lakebed.host.store import ObjectStore, Stored
@@ -36,39 +36,39 @@ class PendingDeletes:
 
     def locations(self) -> list[str]:
         """Return the locations."""
-        return list(self._known())
+        return list(self._times())
 
     def since(self, location: str, now_us: int) -> int:
         """Return since when a file is unneeded: since now, if that was not known."""
-        known = self._known()
+        times = self._times()
         # A clock that was set back must not keep a file forever.
-        known[location] = min(known.get(location, now_us), now_us)
-        return known[location]
+        times[location] = min(times.get(location, now_us), now_us)
+        return times[location]
 
     def forget(self, location: str) -> None:
         """Forget a file that is needed after all, or deleted."""
-        self._known().pop(location, None)
+        self._times().pop(location, None)
 
     def keep_only(self, locations: Collection[str]) -> None:
         """Forget every file but these."""
-        known = self._known()
-        self._since = {name: since for name, since in known.items() if name in locations}
+        times = self._times()
+        self._since = {name: since for name, since in times.items() if name in locations}
 
     def save(self) -> None:
         """Write the times to the file, if they have changed."""
-        known = self._known()
-        if known == self._saved:
+        times = self._times()
+        if times == self._saved:
             return
-        data = json.dumps(known, indent=0).encode()
+        data = json.dumps(times, indent=0).encode()
         try:
             with write_atomically(self._disk, self._path) as file:
                 write_all(file, [data], 0, len(data))
         except OSError as error:
             _log.warning("grace periods could not be written down: %s", error)
             return
-        self._saved = dict(known)
+        self._saved = dict(times)
 
-    def _known(self) -> dict[str, int]:
+    def _times(self) -> dict[str, int]:
         if self._since is None:
             self._since = self._load()
             self._saved = dict(self._since)
@@ -78,10 +78,10 @@ class PendingDeletes:
         try:
             file = self._disk.open(self._path, Mode.READ)
             try:
-                found = json.loads(read_exactly(file, 0, file.size()))
+                times = json.loads(read_exactly(file, 0, file.size()))
             finally:
                 file.close()
-            return {str(name): int(since) for name, since in found.items()}
+            return {str(name): int(since) for name, since in times.items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, AttributeError, TypeError) as error:
@@ -125,7 +125,7 @@ class Sweep:
         self._pending.forget(location)
         self._report.files_removed += 1
         self._report.bytes_removed += file.size_bytes
-        with translated("removing a file", location):
+        with translate_os_errors("removing a file", location):
             self._deleted.hit()
 
     def finish(self) -> None:

@@ -60,7 +60,7 @@ def check_position(table: Any, name: str, position: int) -> None:
 
 def check_partitioning(table: Any, name: str) -> None:
     """Refuse a table that is not partitioned by the log's partitions."""
-    fields = [(each.source_id, str(each.transform)) for each in table.spec().fields]
+    fields = [(field.source_id, str(field.transform)) for field in table.spec().fields]
     if fields != [(1, "identity")]:
         raise ForeignTableError(
             "another writer has changed the table's partitioning", table=name, now=table.spec()
@@ -69,12 +69,12 @@ def check_partitioning(table: Any, name: str) -> None:
 
 def fields_of(schema: Any) -> dict[int, tuple[str, str, bool]]:
     """Return name, type and nullability of every field by its id; only leaves have a type here."""
-    found = {}
-    for number in schema.field_ids:
-        field = schema.find_field(number)
+    fields = {}
+    for field_id in schema.field_ids:
+        field = schema.find_field(field_id)
         kind = str(field.field_type) if field.field_type.is_primitive else ""
-        found[number] = (schema.find_column_name(number), kind, field.required)
-    return found
+        fields[field_id] = (schema.find_column_name(field_id), kind, field.required)
+    return fields
 
 
 def live_files(table: Any, *, with_deletes: bool = False) -> dict[str, Any]:
@@ -96,12 +96,12 @@ def live_files(table: Any, *, with_deletes: bool = False) -> dict[str, Any]:
     return files
 
 
-def needed_files(table: Any) -> set[str]:
+def files_in_use(table: Any) -> set[str]:
     """Return the location of every file that the table or one of its snapshots refers to."""
     needed = {table.metadata_location}
-    needed.update(each.metadata_file for each in table.metadata.metadata_log)
-    needed.update(each.statistics_path for each in table.metadata.statistics)
-    needed.update(each.statistics_path for each in table.metadata.partition_statistics)
+    needed.update(entry.metadata_file for entry in table.metadata.metadata_log)
+    needed.update(file.statistics_path for file in table.metadata.statistics)
+    needed.update(file.statistics_path for file in table.metadata.partition_statistics)
     seen: set[str] = set()
     with translate_failures("reading a table", ".".join(table.name())), reading_manifests(table):
         for snapshot in table.metadata.snapshots:
@@ -115,17 +115,17 @@ def needed_files(table: Any) -> set[str]:
     return needed | seen
 
 
-def data_file(place: str, file: Registered, metadata: Any, schema: Any) -> Any:
+def data_file(location: str, file: Registered, metadata: Any, schema: Any) -> Any:
     """Describe a segment to a table, with the statistics that its readers prune by."""
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 
-    found = file.metadata()
-    _check_ids(found, place)
-    statistics = file_statistics(found, metadata, schema or metadata.schema())
+    footer = file.metadata()
+    _check_ids(footer, location)
+    statistics = file_statistics(footer, metadata, schema or metadata.schema())
     return DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=place,
+        file_path=location,
         file_format=FileFormat.PARQUET,
         partition=Record(file.partition),
         file_size_in_bytes=file.segment.file_bytes,
@@ -137,7 +137,7 @@ def data_file(place: str, file: Registered, metadata: Any, schema: Any) -> Any:
     )
 
 
-def file_statistics(found: Any, metadata: Any, schema: Any) -> Any:
+def file_statistics(footer: Any, metadata: Any, schema: Any) -> Any:
     """Return the statistics of a file's columns in the form that a table of this schema keeps."""
     from pyiceberg.io.pyarrow import (
         MetricModeTypes,
@@ -149,57 +149,61 @@ def file_statistics(found: Any, metadata: Any, schema: Any) -> Any:
 
     mapping = parquet_path_to_id_mapping(schema)
     plan = dict(compute_statistics_plan(schema, metadata.properties))
-    for path in _unbounded(found):
+    for path in _columns_without_bounds(footer):
         # pyiceberg would take the bounds of the other row groups for those of the file.
-        each = plan[mapping[path]]
-        if each.mode.type != MetricModeTypes.NONE:
-            plan[mapping[path]] = replace(each, mode=MetricsMode(MetricModeTypes.COUNTS))
+        statistics = plan[mapping[path]]
+        if statistics.mode.type != MetricModeTypes.NONE:
+            plan[mapping[path]] = replace(statistics, mode=MetricsMode(MetricModeTypes.COUNTS))
     return data_file_statistics_from_parquet_metadata(
-        parquet_metadata=found, stats_columns=plan, parquet_column_mapping=mapping
+        parquet_metadata=footer, stats_columns=plan, parquet_column_mapping=mapping
     )
 
 
-def _unbounded(metadata: Any) -> set[str]:
+def _columns_without_bounds(metadata: Any) -> set[str]:
     """Return the columns of which some row group has no least and greatest value.
 
     The Parquet library leaves out those of values over 4 KiB.
     """
-    found = set()
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
+    unbounded = set()
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
         for leaf in range(group.num_columns):
             column = group.column(leaf)
-            known = column.statistics
-            if known is None or (known.has_null_count and known.null_count == group.num_rows):
+            statistics = column.statistics
+            if statistics is None or (
+                statistics.has_null_count and statistics.null_count == group.num_rows
+            ):
                 continue
             try:
-                bounded = known.has_min_max and None not in (known.min, known.max)
+                bounded = statistics.has_min_max and None not in (statistics.min, statistics.max)
             except (OverflowError, ValueError):  # a time that Python's calendar does not have
                 bounded = False
             if not bounded:
-                found.add(column.path_in_schema)
-    return found
+                unbounded.add(column.path_in_schema)
+    return unbounded
 
 
-def _check_ids(metadata: Any, place: str) -> None:
+def _check_ids(metadata: Any, location: str) -> None:
     """Refuse a segment whose columns have other field ids than the table's."""
     value = metadata.schema.to_arrow_schema().field("value")
     if (value.metadata or {}).get(b"PARQUET:field_id") != b"6":
         raise SchemaMismatchError(
-            "a segment was written by a version that numbered columns differently", file=place
+            "a segment was written by a version that numbered columns differently", file=location
         )
 
 
-def expired_snapshots(metadata: Any, kept: int, before_us: int | None = None) -> list[int]:
+def snapshots_to_expire(metadata: Any, kept: int, before_us: int | None = None) -> list[int]:
     """Return the snapshots beyond the newest ones, except those with a branch or tag.
 
     With a time, only those before it.
     """
     named = {ref.snapshot_id for ref in metadata.refs.values()}
-    by_age = sorted(metadata.snapshots, key=lambda each: each.sequence_number or 0, reverse=True)
+    by_age = sorted(
+        metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0, reverse=True
+    )
     return [
-        each.snapshot_id
-        for each in by_age[kept:]
-        if each.snapshot_id not in named
-        and (before_us is None or each.timestamp_ms * 1000 < before_us)
+        snapshot.snapshot_id
+        for snapshot in by_age[kept:]
+        if snapshot.snapshot_id not in named
+        and (before_us is None or snapshot.timestamp_ms * 1000 < before_us)
     ]

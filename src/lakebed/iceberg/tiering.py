@@ -16,7 +16,7 @@ import logging
 from typing import Final
 
 from lakebed.config import stored_config
-from lakebed.errors import CorruptionError, LakebedError, MissingFileError, translated
+from lakebed.errors import CorruptionError, LakebedError, MissingFileError, translate_os_errors
 from lakebed.host import failpoints
 from lakebed.host.store import ObjectStore
 from lakebed.iceberg.parts import LakeParts, PartitionKey
@@ -62,7 +62,7 @@ class Tiering:
         self._check_store(topic)
         count = 0
         damaged: list[CorruptionError] = []
-        with translated("uploading segments", self._store.location):
+        with translate_os_errors("uploading segments", self._store.location):
             for key, segments in self._local(topic):
                 for first in range(0, len(segments), _BATCH_SEGMENTS):
                     count += self._upload(key, segments[first : first + _BATCH_SEGMENTS], damaged)
@@ -76,11 +76,11 @@ class Tiering:
         """Refuse a store that lacks a segment the log has put there: it is another store."""
         if topic.id in self._checked:
             return
-        for number in range(topic.partitions):
-            partition = self._log.partition((topic.id, number))
+        for partition_id in range(topic.partitions):
+            partition = self._log.partition((topic.id, partition_id))
             for segment in reversed(partition.segments if partition is not None else ()):
                 if segment.place != LOCAL:
-                    self._check_object(self._locations.object_name(topic.id, number, segment))
+                    self._check_object(self._locations.object_name(topic.id, partition_id, segment))
                     self._checked.add(topic.id)
                     return
 
@@ -111,9 +111,11 @@ class Tiering:
             _PLACED.hit()
         return len(sent)
 
-    def _place(self, key: PartitionKey, segments: list[Segment], place: int) -> None:
+    def _place(self, key: PartitionKey, segments: list[Segment], where: int) -> None:
         if segments:
-            self._commands.submit(PlaceSegments(tuple((*key, each.id, place) for each in segments)))
+            self._commands.submit(
+                PlaceSegments(tuple((*key, segment.id, where) for segment in segments))
+            )
 
     def _send(self, key: PartitionKey, segment: Segment) -> bool:
         """Upload a segment, unless it is no longer part of the log."""
@@ -132,16 +134,18 @@ class Tiering:
 
     def _is_there(self, key: PartitionKey, segment: Segment) -> bool:
         partition = self._log.partition(key)
-        return partition is not None and segment.id in [each.id for each in partition.segments]
+        return partition is not None and segment.id in [
+            present.id for present in partition.segments
+        ]
 
     def move(self, topic: Topic) -> int:
         """Remove local files of segments beyond the topic's limits; return how many."""
         config = stored_config(topic.config)
         now_us = self._log.clock.time_us()
         count = 0
-        with translated("moving segments to the store", self._store.location):
-            for number in range(topic.partitions):
-                key = (topic.id, number)
+        with translate_os_errors("moving segments to the store", self._store.location):
+            for partition_id in range(topic.partitions):
+                key = (topic.id, partition_id)
                 partition = self._log.partition(key)
                 old = plan_local(partition.segments, config, now_us=now_us) if partition else []
                 if not old:
@@ -169,11 +173,11 @@ class Tiering:
 
     def _local(self, topic: Topic) -> list[tuple[PartitionKey, list[Segment]]]:
         """Return the segments that are not in the store, by partition."""
-        found = []
-        for number in range(topic.partitions):
-            partition = self._log.partition((topic.id, number))
+        local = []
+        for partition_id in range(topic.partitions):
+            partition = self._log.partition((topic.id, partition_id))
             there = partition.segments if partition is not None else ()
             segments = [segment for segment in there if segment.place == LOCAL]
             if segments:
-                found.append(((topic.id, number), segments))
-        return found
+                local.append(((topic.id, partition_id), segments))
+        return local

@@ -41,16 +41,16 @@ def contents_of(parts: LakeParts, topic: Topic) -> TableContents:
     # position does not claim it.
     position = log.state.numbers["applied"]
     files, offsets = {}, {}
-    for number in range(topic.partitions):
-        partition = log.partition((topic.id, number)) or Partition()
+    for partition_id in range(topic.partitions):
+        partition = log.partition((topic.id, partition_id)) or Partition()
         hidden = [partition.flushed]
         for segment in partition.segments:
             if segment.records > 0 and not (stored and segment.place == LOCAL):
-                location = parts.locations.segment(topic.id, number, segment)
-                files[location] = _register(parts, topic.id, number, segment)
+                location = parts.locations.segment(topic.id, partition_id, segment)
+                files[location] = _register(parts, topic.id, partition_id, segment)
             else:
                 hidden.append(segment.base)
-        offsets[number] = min(hidden)
+        offsets[partition_id] = min(hidden)
     columns = log.columns(topic)
     first = columns
     if len(topic.schemas) > 1:

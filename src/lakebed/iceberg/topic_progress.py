@@ -53,8 +53,13 @@ class TopicProgress:
 
     def shape(self, topic: Topic) -> Shape:
         """Return what the table of a topic depends on now."""
-        found = [self._log.partition((topic.id, number)) for number in range(topic.partitions)]
-        segments = tuple(each.segments if each is not None else () for each in found)
+        partitions = [
+            self._log.partition((topic.id, partition_id))
+            for partition_id in range(topic.partitions)
+        ]
+        segments = tuple(
+            partition.segments if partition is not None else () for partition in partitions
+        )
         return len(topic.schemas), segments
 
     def record(self, topic: Topic, shape: Shape, offsets: Mapping[int, int]) -> None:
@@ -69,7 +74,7 @@ class TopicProgress:
 
     def _is_complete(self, shape: Shape) -> bool:
         """Return whether no segment was sealed after the others had been uploaded."""
-        segments = (segment for each in shape[1] for segment in each)
+        segments = (segment for partition in shape[1] for segment in partition)
         return not self._stored or all(segment.place != LOCAL for segment in segments)
 
     def learn(self, topic: Topic, offsets: Mapping[int, int]) -> None:
@@ -81,25 +86,27 @@ class TopicProgress:
         """Forget the topics that were deleted."""
         living = self._log.state.topics
         with self._guard:
-            for known in (self._synced, self._shown, self._waiting):
-                for topic_id in [each for each in known if each not in living]:
-                    del known[topic_id]
+            for by_topic in (self._synced, self._shown, self._waiting):
+                for topic_id in [topic_id for topic_id in by_topic if topic_id not in living]:
+                    del by_topic[topic_id]
 
     def lag(self, topic: Topic) -> Lag:
         """Return how far a topic's table is behind."""
         now = self._log.clock.monotonic()
         synced = self._synced.get(topic.id)
-        known = {segment.id for segments in synced[1] for segment in segments} if synced else set()
+        shown_ids = (
+            {segment.id for segments in synced[1] for segment in segments} if synced else set()
+        )
         shown = self._shown.get(topic.id, {})
         records, oldest = 0, now
-        for number in range(topic.partitions):
-            partition = self._log.partition((topic.id, number)) or Partition()
+        for partition_id in range(topic.partitions):
+            partition = self._log.partition((topic.id, partition_id)) or Partition()
             records += sum(
                 segment.records
                 for segment in partition.segments
-                if segment.id not in known and segment.end > shown.get(number, 0)
+                if segment.id not in shown_ids and segment.end > shown.get(partition_id, 0)
             )
-            memtable = self._log.memtables.get((topic.id, number))
+            memtable = self._log.memtables.get((topic.id, partition_id))
             if memtable is not None and len(memtable):
                 records += partition.end - max(partition.flushed, partition.low)
                 oldest = min(oldest, memtable.since)
@@ -109,8 +116,11 @@ class TopicProgress:
 
     def _has_sealed(self, topic: Topic) -> bool:
         """Return whether a topic has, or had, records in segments; if not, it needs no table."""
-        found = (self._log.partition((topic.id, number)) for number in range(topic.partitions))
-        return any(each is not None and each.flushed > 0 for each in found)
+        partitions = (
+            self._log.partition((topic.id, partition_id))
+            for partition_id in range(topic.partitions)
+        )
+        return any(partition is not None and partition.flushed > 0 for partition in partitions)
 
 
 def _same(one: Shape, other: Shape | None) -> bool:

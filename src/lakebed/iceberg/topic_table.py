@@ -139,19 +139,19 @@ class TopicTables:
         table, created = self._open(contents, take_over=take_over)
         foreign = self._check(table, contents, take_over=take_over)
         self._restore_properties(table)
-        known = self._known_files(table, contents.topic)
-        live = None if known is not None else live_files(table)
-        have = known if known is not None else frozenset(live or ())
-        if foreign or known is None:
+        known_files = self._files_if_unchanged(table, contents.topic)
+        live = None if known_files is not None else live_files(table)
+        have = known_files if known_files is not None else frozenset(live or ())
+        if foreign or known_files is None:
             self._check_strangers(table, have, contents, take_over=take_over)
-        added = [place for place in contents.files if place not in have]
+        added = [location for location in contents.files if location not in have]
         removed = have.difference(contents.files)
         schema = self._missing_fields(table, contents)
         taken_over = self._catalog.needs_snapshots and self._is_of_earlier_owner(table)
         if added or removed or schema is not None or foreign or taken_over:
             if removed and live is None:
                 live = live_files(table)
-            gone = [(live or {})[place] for place in removed]
+            gone = [(live or {})[location] for location in removed]
             self._commit(table, contents, added, gone, schema)
         if foreign:
             self._note_foreign(contents.topic, "")
@@ -266,9 +266,9 @@ class TopicTables:
     ) -> None:
         """Refuse a table with files that the log did not write."""
         strangers = [
-            place
-            for place in have.difference(contents.files)
-            if not self._parts.locations.is_segment(place, contents.topic)
+            location
+            for location in have.difference(contents.files)
+            if not self._parts.locations.is_segment(location, contents.topic)
         ]
         if strangers and not take_over:
             raise ForeignTableError(
@@ -278,13 +278,13 @@ class TopicTables:
                 files=len(strangers),
                 first=min(strangers),
             )
-        for place in sorted(strangers):
-            _log.warning("table %s: a foreign file is taken out: %s", contents.name, place)
+        for location in sorted(strangers):
+            _log.warning("table %s: a foreign file is taken out: %s", contents.name, location)
 
-    def _known_files(self, table: Any, topic: int) -> frozenset[str] | None:
-        known = self._known.get(topic)
+    def _files_if_unchanged(self, table: Any, topic: int) -> frozenset[str] | None:
+        cached = self._known.get(topic)
         head = (str(table.metadata.table_uuid), table.metadata.current_snapshot_id)
-        return known[2] if known is not None and known[:2] == head else None
+        return cached[2] if cached is not None and cached[:2] == head else None
 
     def _remember(self, table: Any, contents: TableContents) -> None:
         metadata = table.metadata
@@ -300,7 +300,7 @@ class TopicTables:
 
         schema = pyarrow_to_schema(contents.columns)
         have, names = fields_of(table.schema()), fields_of(schema)
-        strange = [field for number, field in have.items() if names.get(number) != field]
+        strange = [field for field_id, field in have.items() if names.get(field_id) != field]
         if strange:
             raise ForeignTableError(
                 "another writer has changed the table's columns",
@@ -324,20 +324,22 @@ class TopicTables:
         change = table.transaction()
         if schema is not None:
             schema = schema.model_copy(
-                update={"schema_id": max(each.schema_id for each in metadata.schemas) + 1}
+                update={"schema_id": max(existing.schema_id for existing in metadata.schemas) + 1}
             )
             change._stage((AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate()))
         marks = {LOG: self._log_id, POSITION: str(contents.position)}
-        files = [data_file(place, contents.files[place], metadata, schema) for place in added]
+        files = [
+            data_file(location, contents.files[location], metadata, schema) for location in added
+        ]
         producer: Any = (
             replace_files(change, marks)
             if removed
             else change.update_snapshot(snapshot_properties=marks).merge_append()
         )
-        for each in files:
-            producer.append_data_file(each)
-        for each in removed:
-            producer.delete_data_file(each)
+        for file in files:
+            producer.append_data_file(file)
+        for file in removed:
+            producer.delete_data_file(file)
         producer.commit()
         offsets = json.dumps({str(key): value for key, value in contents.offsets.items()})
         change.set_properties({**marks, TOPIC: str(contents.topic), OFFSETS: offsets})

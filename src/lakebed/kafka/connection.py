@@ -112,7 +112,7 @@ class KafkaConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Buffer received bytes, and begin requests that are complete."""
-        self._services.meters.received(len(data))
+        self._services.meters.count_received(len(data))
         self._buffer += data
         try:
             self._split()

@@ -66,7 +66,7 @@ async def fetch(call: Call) -> Answer:
     await _fill(call, every)
     size = sum(len(partition.records) for partition in every)
     call.services.quotas.charge(call.principal, size)
-    call.services.meters.sent(size)
+    call.services.meters.count_sent(size)
     return {
         "error_code": codes.NONE,
         "session_id": 0,

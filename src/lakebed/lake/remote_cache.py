@@ -25,7 +25,7 @@ from lakebed.errors import (
     LakebedError,
     MissingFileError,
     StoreNotFoundError,
-    translated,
+    translate_os_errors,
 )
 from lakebed.host import Disk, File, Mode, failpoints, write_all
 from lakebed.host.store import ObjectStore
@@ -124,7 +124,7 @@ class RemoteCache:
 
     def _adopt(self) -> None:
         """Take over what an earlier process left. Its bytes are checked when they are wanted."""
-        with translated("opening the cache of segments", self._folder):
+        with translate_os_errors("opening the cache of segments", self._folder):
             self._disk.make_folder(self._folder)
             for file_name in self._disk.names(self._folder):
                 name = file_name.replace("+", "/")
@@ -188,7 +188,7 @@ class RemoteCache:
         """Look whether the file has its length and, the first time, every byte."""
         path = self._path(name)
         try:
-            with translated("reading a cached segment", path):
+            with translate_os_errors("reading a cached segment", path):
                 sound = _size(self._disk, path) == segment.file_bytes
             if sound and not entry.whole:
                 # Not synced, and of unknown age: later readers do not check all of it.
@@ -206,7 +206,7 @@ class RemoteCache:
         unfinished = path.with_name(path.name + UNFINISHED)
         try:
             self._fetch_checked(name, unfinished, segment)
-            with translated("renaming a fetched segment", path):
+            with translate_os_errors("renaming a fetched segment", path):
                 # Neither file nor folder is synced: what a power cut takes is fetched again. A bad
                 # file is replaced in one step, so that a reader about to open it finds one.
                 self._disk.rename(unfinished, path)
@@ -242,7 +242,7 @@ class RemoteCache:
     def _drop(self, name: str, entry: _Entry) -> None:
         """Remove the file of an entry whose guard is held."""
         path = self._path(name)
-        with translated("removing a cached segment", path), _absent_is_fine():
+        with translate_os_errors("removing a cached segment", path), _absent_is_fine():
             self._disk.remove(path)
         entry.whole = False
         self._resize(entry, 0)
@@ -300,7 +300,7 @@ class _Target:
         """Start with an empty file."""
         self.close()
         self._position = 0
-        with translated("fetching a segment", self._path):
+        with translate_os_errors("fetching a segment", self._path):
             with _absent_is_fine():
                 self._disk.remove(self._path)
             self._file = file = self._disk.open(self._path, Mode.CREATE)
@@ -311,7 +311,7 @@ class _Target:
         if end > self._segment.file_bytes:
             # Stopped here, so that a wrong object cannot fill the disk.
             check_size(self._path, self._segment, end)
-        with translated("fetching a segment", self._path):
+        with translate_os_errors("fetching a segment", self._path):
             write_all(file, [piece], self._position, len(piece))
         self._position = end
 
@@ -335,7 +335,7 @@ def _check(disk: Disk, path: Path, segment: Segment) -> None:
     """Check every byte of a segment: it came over a network, from another machine's disk."""
     opened = open_segment(disk, path, segment)
     with (
-        translated("reading a fetched segment", path),
+        translate_os_errors("reading a fetched segment", path),
         contextlib.closing(disk.open(path, Mode.READ)) as file,
     ):
         data = file.map()

@@ -46,7 +46,7 @@ def groups_of_offsets(request: Any) -> Sequence[str]:
     return sorted({group for group, *_ in request["offsets"]})
 
 
-def joined_topics(_log: Any, request: Any) -> Sequence[str]:
+def topics_to_join(_log: Any, request: Any) -> Sequence[str]:
     """Return the topics that a consumer subscribes to."""
     return sorted({topic for topic in request["topics"] if isinstance(topic, str)})
 
@@ -68,13 +68,13 @@ def topics_of_transaction(log: Any, request: Any) -> Sequence[str]:
 
 def filter_group(info: GroupInfo, may_read: Callable[[str], bool]) -> GroupInfo:
     """Remove the partitions of topics that the caller may not read."""
-    visible = tuple(each for each in info.partitions if may_read(each.topic))
+    visible = tuple(partition for partition in info.partitions if may_read(partition.topic))
     return dataclasses.replace(info, partitions=visible)
 
 
-def filter_offsets(found: Any, may_read: Callable[[str], bool]) -> Any:
+def filter_offsets(offsets: Any, may_read: Callable[[str], bool]) -> Any:
     """Remove the offsets of topics that the caller may not read."""
-    return [offset for offset in found if may_read(offset[0])]
+    return [offset for offset in offsets if may_read(offset[0])]
 
 
 def filter_names(names: Any, may_read: Callable[[str], bool]) -> Any:

@@ -27,9 +27,9 @@ from lakebed.operations.requests import (
     filter_names,
     filter_offsets,
     groups_of_offsets,
-    joined_topics,
     topics_of_offsets,
     topics_of_transaction,
+    topics_to_join,
 )
 from lakebed.operations.terms import (
     ABOUT_ROLE,
@@ -244,7 +244,7 @@ _ROWS: Final = (
         {"group": GROUP_NAME, "topics": LIST, "session_seconds": FLOAT, "strategy": TEXT},
         str,
         names=IN_GROUP,
-        topics=joined_topics,
+        topics=topics_to_join,
         safe=False,
         size=Size.LONG_LISTS,
     ),

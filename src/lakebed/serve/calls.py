@@ -37,7 +37,7 @@ from lakebed.state.decision import Written
 from lakebed.state.values import GroupOffset
 from lakebed.types import ANONYMOUS, BackupName, GroupName, ProducerName
 from lakebed.version import __version__
-from lakebed.wire.protocol import VERSION, typed
+from lakebed.wire.protocol import VERSION, convert
 
 if TYPE_CHECKING:
     from lakebed.config import ServeConfig
@@ -177,7 +177,7 @@ def _committed_number(session: Session, request: Any) -> Any:
 
 
 def _parse_committed_offsets(request: Any) -> tuple[GroupOffset, ...]:
-    return tuple((str(GroupName(group)), *place) for group, *place in request["offsets"])
+    return tuple((str(GroupName(group)), *position) for group, *position in request["offsets"])
 
 
 def _abort_transaction(session: Session, request: Any) -> None:
@@ -343,8 +343,8 @@ def run(session: Session, operation: Operation, request: dict[str, Any]) -> Any:
 def check_parameters(call: Operation, request: Any) -> dict[str, Any]:
     """Return a request whose parameters are those of its call, or raise `ProtocolError`."""
     fault = "a request does not fit its call"
-    known: dict[str, Any] = typed(request, call.request_type, fault, call=call.name)
-    unknown = sorted(request.keys() - known.keys())
+    parameters: dict[str, Any] = convert(request, call.request_type, fault, call=call.name)
+    unknown = sorted(request.keys() - parameters.keys())
     if unknown:
         raise ProtocolError("unknown parameter", call=call.name, parameter=unknown[0])
-    return known
+    return parameters

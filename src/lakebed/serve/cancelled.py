@@ -23,7 +23,7 @@ class Cancellations:
         self._clock = clock
         self._next = 0.0
 
-    def seen(self, context: Any) -> bool:
+    def is_cancelled(self, context: Any) -> bool:
         """Return whether a call was cancelled; False too if it is too early to ask."""
         began = self._clock()
         if began < self._next:

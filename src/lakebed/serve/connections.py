@@ -118,8 +118,8 @@ class Connections:
             except Exception:  # a defect, which must not end the watch
                 _log.exception("a defect: connections could not be looked at")
                 ended.wait(1.0)
-            known = all(each.known for each in self._all.values())
-            least = _LOOK_SECONDS if known else _SOON_SECONDS
+            all_known = all(connection.known for connection in self._all.values())
+            least = _LOOK_SECONDS if all_known else _SOON_SECONDS
             pause = max(least, (time.thread_time() - begun) / _SHARE)
 
     def look(self, sockets: Sockets) -> int:

@@ -115,7 +115,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             config,
             # Without a token a caller is known from the start: by its certificate, or as anonymous.
             asks_for_token=lambda: not (config.tls_client_ca or log.access.open),
-            count_cut=meters.closed,
+            count_cut=meters.count_closed,
         )
         quieten()
         self._middleware = {"caller": Callers(self._begin)}
@@ -144,7 +144,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             with self._quotas.admit(principal, bytes_to_parse(body.size, self._config)):
                 request = check_parameters(call, unpack_call(call, body))
                 reply = pack(self._call(caller, principal, call, request))
-            self._meters.exchanged(body.size, len(reply))
+            self._meters.count_exchange(body.size, len(reply))
             if len(reply) > _SMALL_BYTES:
                 caller.hold(self._quotas.hold(principal, len(reply), _ADMIT_SECONDS))
             self._is_sending(caller, principal)
@@ -209,7 +209,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             if isinstance(answer, pa.Table):
                 self._is_sending(caller, principal)
                 if size <= _SMALL_BYTES:
-                    self._meters.sent(size)
+                    self._meters.count_sent(size)
                     self._quotas.charge(principal, size)
                     self._meters.request(name, "ok", time.monotonic() - started, principal)
                     return fl.RecordBatchStream(answer)
@@ -248,7 +248,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
         """Return the answer to a ticket and its size; a table's bytes count until it is sent."""
 
         def is_gone() -> bool:
-            return self.stopping or self._cancellations.seen(context)
+            return self.stopping or self._cancellations.is_cancelled(context)
 
         answer = self._gets.stream(ticket, is_gone)
         size = answer.nbytes if isinstance(answer, pa.Table) else 0
@@ -314,7 +314,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]
             size = batch_bytes(chunk.data) + (
                 chunk.app_metadata.size if chunk.app_metadata is not None else 0
             )
-            self._meters.received(size)
+            self._meters.count_received(size)
             if size > self._config.request_bytes_max:
                 raise ProtocolError(
                     "a message is too large",

@@ -43,7 +43,7 @@ from lakebed.operations.routes import STREAMS
 from lakebed.serve.calls import check_same
 from lakebed.types import TopicPartition
 from lakebed.wire.predicates import unpack_predicate
-from lakebed.wire.protocol import pack, typed, unpack_request
+from lakebed.wire.protocol import convert, pack, unpack_request
 
 if TYPE_CHECKING:
     from lakebed.engine.log import EmbeddedLog
@@ -171,7 +171,7 @@ class Ticket:
     def places(self) -> list[_Place]:
         """Return the places of a fetch: topic, partition and offset of each."""
         fault = "places must be lists of [topic, partition, offset]"
-        places: list[_Place] = typed(self.given.get("places"), list[_Place], fault)
+        places: list[_Place] = convert(self.given.get("places"), list[_Place], fault)
         return places
 
 

@@ -43,8 +43,8 @@ def make_app(door: RequestPipeline, ready: ReadyState) -> ASGIApp:
     )
     _add_health(app, door, ready)
     add_gateway(app, door)
-    found = document(app)
-    app.openapi = lambda: found  # type: ignore[method-assign]  # as FastAPI's own pages advise
+    description = document(app)
+    app.openapi = lambda: description  # type: ignore[method-assign]  # as FastAPI's own pages advise
     app.add_exception_handler(RequestValidationError, _Invalid(door))
     app.add_exception_handler(HTTPException, _Unrouted(app))
     return _Envelope(app, door)
@@ -60,10 +60,10 @@ def _add_health(app: FastAPI, door: RequestPipeline, ready: ReadyState) -> None:
     async def is_ready() -> Response:
         """Return whether the log can be used; 503 and the reason if not."""
         if door.stopping.is_set():
-            found, reason = False, "the server is stopping"
+            is_up, reason = False, "the server is stopping"
         else:
-            found, reason = await door.threads.run(_state, ready)
-        return answer({"ready": found, "reason": reason}, 200 if found else 503)
+            is_up, reason = await door.threads.run(_state, ready)
+        return answer({"ready": is_up, "reason": reason}, 200 if is_up else 503)
 
     @add_route(app, "metrics")
     async def metrics(request: Request) -> Response:
@@ -95,8 +95,8 @@ class _Invalid:
 
         async def work(_: HttpCaller) -> Response:
             first = error.errors()[0]
-            place = first["loc"][-1] if first["loc"] else ""
-            raise Refused(400, "a parameter is not allowed", parameter=place, why=first["msg"])
+            parameter = first["loc"][-1] if first["loc"] else ""
+            raise Refused(400, "a parameter is not allowed", parameter=parameter, why=first["msg"])
 
         return await self._door.answer(request, request.scope["route"].name, work)
 
@@ -122,11 +122,11 @@ class _Unrouted:
         )
 
     def _methods(self, scope: Scope) -> set[str]:
-        found: set[str] = set()
+        methods: set[str] = set()
         for route in self._app.routes:
             if route.matches(scope)[0] is not Match.NONE:
-                found |= getattr(route, "methods", None) or set()
-        return found
+                methods |= getattr(route, "methods", None) or set()
+        return methods
 
 
 class _Envelope:
@@ -180,7 +180,7 @@ class _Exchange:
     async def receive(self) -> Message:
         """Receive the next part of the request."""
         message = await self._receive()
-        self._meters.received(len(message.get("body", b"")))
+        self._meters.count_received(len(message.get("body", b"")))
         return message
 
     async def send(self, message: Message) -> None:
@@ -195,8 +195,8 @@ class _Exchange:
             for start in range(0, last, _PIECE_BYTES):
                 piece = view[start : start + _PIECE_BYTES]
                 await self._send({**message, "body": piece, "more_body": True})
-                self._meters.sent(_PIECE_BYTES)
+                self._meters.count_sent(_PIECE_BYTES)
             body = view[last:]
             message = {**message, "body": body}
         await self._send(message)
-        self._meters.sent(len(body))
+        self._meters.count_sent(len(body))

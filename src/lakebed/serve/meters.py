@@ -92,17 +92,17 @@ class Meters:
             times.counts[bucket] += 1
             times.seconds += seconds
 
-    def received(self, nbytes: int) -> None:
+    def count_received(self, nbytes: int) -> None:
         """Count bytes that came in."""
         with self._guard:
             self._received += nbytes
 
-    def sent(self, nbytes: int) -> None:
+    def count_sent(self, nbytes: int) -> None:
         """Count bytes that went out."""
         with self._guard:
             self._sent += nbytes
 
-    def exchanged(self, received: int, sent: int) -> None:
+    def count_exchange(self, received: int, sent: int) -> None:
         """Count the bytes of a call and its reply."""
         with self._guard:
             self._received += received
@@ -113,7 +113,7 @@ class Meters:
         with self._guard:
             self._streams += change
 
-    def closed(self, reason: str) -> None:
+    def count_closed(self, reason: str) -> None:
         """Count a connection of Flight that the server has closed."""
         with self._guard:
             self._closed[reason] = self._closed.get(reason, 0) + 1

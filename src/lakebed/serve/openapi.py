@@ -68,17 +68,17 @@ def add_route(app: FastAPI, name: str) -> Callable[[Endpoint], Endpoint]:
 
 def document(app: FastAPI) -> dict[str, Any]:
     """Return FastAPI's document of an application, with the models of bodies and errors."""
-    found: dict[str, Any] = get_openapi(
+    description: dict[str, Any] = get_openapi(
         title="Lakebed",
         version=__version__,
         description="A durable event log. An error's body has its code, and what to do about it.",
         routes=app.routes,
         separate_input_output_schemas=False,
     )
-    for methods in found["paths"].values():
+    for methods in description["paths"].values():
         for operation in methods.values():
             operation["responses"].pop("422", None)  # FastAPI's own; here it is 400
-    answers = found["components"]["schemas"]
+    answers = description["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         del answers[name]
     bodies = {route.body for route in ROUTES.values() if route.body is not None}
@@ -86,11 +86,11 @@ def document(app: FastAPI) -> dict[str, Any]:
     _, schemas = models_json_schema(
         [(model, "validation") for model in used], ref_template=f"{_SCHEMAS}{{model}}"
     )
-    found["components"] = {
+    description["components"] = {
         "schemas": answers | schemas["$defs"],
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
     }
-    return found
+    return description
 
 
 def _responses(name: str, route: Route) -> dict[int | str, dict[str, Any]]:
@@ -102,13 +102,13 @@ def _responses(name: str, route: Route) -> dict[int | str, dict[str, Any]]:
     )
     problem = {"content": _content(MEDIA_TYPE, models.Problem.__name__)}
     answer = _answer(route.answer)
-    found: dict[int | str, dict[str, Any]] = {route.status: dict(answer)}
+    responses: dict[int | str, dict[str, Any]] = {route.status: dict(answer)}
     for status in sorted(statuses):
         # A log that is not ready says why, as it says that it is.
-        found[status] = dict(answer if name == "ready" else problem)
-    for status, response in found.items():
+        responses[status] = dict(answer if name == "ready" else problem)
+    for status, response in responses.items():
         response["description"] = _MEANINGS[int(status)]
-    return found
+    return responses
 
 
 def _answer(answer: str | None) -> dict[str, Any]:

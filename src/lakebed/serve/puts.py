@@ -48,7 +48,7 @@ from lakebed.state.decision import Written
 from lakebed.state.values import NonNegative
 from lakebed.topic.records import normalize
 from lakebed.topic.routing import Routed
-from lakebed.wire.protocol import STREAM_REQUESTS_MAX, pack, typed, unpack_request
+from lakebed.wire.protocol import STREAM_REQUESTS_MAX, convert, pack, unpack_request
 from lakebed.wire.received import Received, batch_bytes
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class PutStream:
     ) -> tuple[_RoutedBatch, WriteTarget]:
         """Check who writes, and that the runs of a batch are its rows."""
         fault = "a routed batch must be [number, kind, id, epoch, topic, schema, runs]"
-        sent: _RoutedBatch = typed(rest, _RoutedBatch, fault)
+        sent: _RoutedBatch = convert(rest, _RoutedBatch, fault)
         if any(len(run) != width for run in sent.runs):
             raise ProtocolError("a run has a wrong number of integers", expected=width)
         check_owner(self._log, sent.producer, self._principal.name)

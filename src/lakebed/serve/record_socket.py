@@ -131,7 +131,7 @@ class RecordSocket(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what came: the upgrade first, then frames."""
         protocol = self._protocol
-        self.door.meters.received(len(data))
+        self.door.meters.count_received(len(data))
         protocol.receive_data(data)
         for event in protocol.events_received():
             if type(event) is Frame:

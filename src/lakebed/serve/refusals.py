@@ -92,8 +92,8 @@ def _reason(record: logging.LogRecord) -> object:
     kind, _, trace = record.exc_info or (None, None, None)
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    place = None if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
-    return record.levelno, record.msg, kind, place
+    line = None if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+    return record.levelno, record.msg, kind, line
 
 
 def tell(call: str, error: LakebedError, peer: str) -> None:

@@ -33,7 +33,7 @@ class StateQuota:
             return
         producers, owner = self._core.state.producers, owner_of(name)
         self._check("producers", len(producers), limits.PRODUCERS_MAX)
-        self._check_own("producers", producers.owned(owner), limits.PRODUCERS_OF_ONE_MAX)
+        self._check_own("producers", producers.count_of(owner), limits.PRODUCERS_OF_ONE_MAX)
 
     def check_marker(self, name: str) -> None:
         """Refuse another name of commits if there are too many."""
@@ -42,7 +42,7 @@ class StateQuota:
             return  # with this commit those are forgotten whose time is over
         if not self._administrator:  # those of the log itself are checked there
             self._check("markers", len(markers), limits.MARKERS_MAX)
-        self._check_own("markers", markers.owned(owner_of(name)), limits.MARKERS_OF_ONE_MAX)
+        self._check_own("markers", markers.count_of(owner_of(name)), limits.MARKERS_OF_ONE_MAX)
 
     def check_groups(self, names: Sequence[str]) -> None:
         """Refuse another consumer group if there are too many."""

@@ -80,7 +80,7 @@ class AnswerStream:
             _log.exception("a stream failed in an unforeseen way: call=%s", self._name)
             raise
         size = batch.nbytes
-        self._meters.sent(size)
+        self._meters.count_sent(size)
         self._quotas.charge(self._principal, size)
         self._caller.progress = time.monotonic()
         return batch

@@ -77,40 +77,40 @@ class _RefusingFlight(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow shi
         self._refuse = refuse
         super().__init__(location, **tls)
 
-    def _refused(self) -> Exception:
+    def _error(self) -> Exception:
         return flight_error(self._refuse())
 
     def do_action(self, _context: Any, _action: Any) -> Any:
         """Refuse a call."""
-        raise self._refused()
+        raise self._error()
 
     def list_actions(self, _context: Any) -> Any:
         """Refuse a call."""
-        raise self._refused()
+        raise self._error()
 
     def do_get(self, _context: Any, _ticket: Any) -> Any:
         """Refuse a call."""
-        raise self._refused()
+        raise self._error()
 
     def do_put(self, _context: Any, _descriptor: Any, _reader: Any, _writer: Any) -> Any:
         """Refuse a call."""
-        raise self._refused()
+        raise self._error()
 
     def do_exchange(self, _context: Any, _descriptor: Any, _reader: Any, _writer: Any) -> Any:
         """Refuse a call."""
-        raise self._refused()
+        raise self._error()
 
     def list_flights(self, _context: Any, _criteria: Any) -> Any:
         """Refuse a call."""
-        raise self._refused()
+        raise self._error()
 
     def get_flight_info(self, _context: Any, _descriptor: Any) -> Any:
         """Refuse a call."""
-        raise self._refused()
+        raise self._error()
 
     def get_schema(self, _context: Any, _descriptor: Any) -> Any:
         """Refuse a call."""
-        raise self._refused()
+        raise self._error()
 
 
 class _HttpServer(http.server.ThreadingHTTPServer):

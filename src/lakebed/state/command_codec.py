@@ -35,7 +35,7 @@ _PADDING: Final = tuple(bytes(-length & 63) for length in range(64))
 KINDS: Final = {kind.kind: kind for kind in Command.__subclasses__()}
 """Every command, by its number."""
 
-_DECODERS: Final = {number: msgpack.Decoder(kind) for number, kind in KINDS.items()}
+_DECODERS: Final = {kind_id: msgpack.Decoder(kind) for kind_id, kind in KINDS.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -66,18 +66,18 @@ def decode(payload: memoryview) -> tuple[Command, list[memoryview]]:
     """Return the command of an entry and its bodies, which are views."""
     if len(payload) < _HEAD.size:
         raise CorruptionError("an entry is too short for a command", bytes=len(payload))
-    version, number, _, length = _HEAD.unpack_from(payload)
+    version, kind_id, _, length = _HEAD.unpack_from(payload)
     if version > VERSION:
         raise FormatTooNewError("a command was written by a newer version", version=version)
-    decoder = _DECODERS.get(number)
+    decoder = _DECODERS.get(kind_id)
     if version != VERSION or decoder is None or _HEAD.size + length > len(payload):
-        raise CorruptionError("an entry is not a command", version=version, kind=number)
+        raise CorruptionError("an entry is not a command", version=version, kind=kind_id)
     try:
         command = decoder.decode(payload[_HEAD.size : _HEAD.size + length])
         command.check()
     except (ValueError, RecursionError) as error:
         raise CorruptionError(
-            "a command cannot be read", kind=KINDS[number].__name__, cause=error
+            "a command cannot be read", kind=KINDS[kind_id].__name__, cause=error
         ) from error
     start = (_HEAD.size + length + 63) & -64
     return command, _bodies(payload, start, parts_of(command))

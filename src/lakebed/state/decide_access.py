@@ -24,9 +24,9 @@ def put_token(state: State, command: commands.PutToken) -> Decision:
     if command.id in state.tokens:
         raise InvalidArgumentError("the token exists", token=command.id)
     kept_from_us = command.created_us - limits.TOKEN_KEPT_US
-    old = [known.id for known in state.tokens.values() if 0 < known.ended_us() < kept_from_us]
+    old = [token.id for token in state.tokens.values() if 0 < token.end_us() < kept_from_us]
     check_room("tokens", len(state.tokens) - len(old), limits.TOKENS_MAX)
-    changes: list[Change] = [(state.tokens, each, GONE) for each in old]
+    changes: list[Change] = [(state.tokens, token_id, GONE) for token_id in old]
     token = Token(
         command.id,
         command.principal,

@@ -37,8 +37,10 @@ def write_many(state: State, index: int, command: commands.WriteMany) -> Decisio
         raise InvalidArgumentError("every run needs its claim, which may be empty")
     placing = _Placing(state, index, command.time_us)
     outcomes = tuple(
-        placing.place(number, part, claims)
-        for number, (part, claims) in enumerate(zip(command.parts, command.claims, strict=True))
+        placing.place(part_number, part, claims)
+        for part_number, (part, claims) in enumerate(
+            zip(command.parts, command.claims, strict=True)
+        )
     )
     return Decision(Written(tuple(placing.parts), runs=outcomes), placing.changes())
 
@@ -56,14 +58,16 @@ class _Placing:
         self.parts: list[tuple[Placed, ...]] = []
         """The rows that are new, part by part; those that follow each other as one."""
 
-    def place(self, number: int, part: Part, claims: tuple[_Claim, ...]) -> tuple[_Outcome, ...]:
+    def place(
+        self, part_number: int, part: Part, claims: tuple[_Claim, ...]
+    ) -> tuple[_Outcome, ...]:
         """Place the runs of a part."""
         fresh: list[Placed] = []
         outcomes: list[_Outcome] = []
         start = 0
         for run, claim in zip(part.runs, claims, strict=True):
             try:
-                placed, is_new = self._place_run(number, part, run, claim, start)
+                placed, is_new = self._place_run(part_number, part, run, claim, start)
                 outcomes.append(placed)
                 if is_new:
                     _extend(fresh, placed)
@@ -74,16 +78,16 @@ class _Placing:
         return tuple(outcomes)
 
     def _place_run(
-        self, number: int, part: Part, run: Run, claim: _Claim, start: int
+        self, part_number: int, part: Part, run: Run, claim: _Claim, start: int
     ) -> tuple[Placed, bool]:
         """Return where a run is, and whether it is new."""
         check_partition_id(self._ends.check_part(part), run.partition)
         key = (part.topic, run.partition)
         if not claim:
             base = self._ends.take(key, run.records)
-            return Placed(*key, base, run.records, start, self._index, number), True
+            return Placed(*key, base, run.records, start, self._index, part_number), True
         producer, epoch, first = claim
-        known = self._check_producer(producer, epoch, first)
+        current = self._check_producer(producer, epoch, first)
         batches = self._batches((producer, *key), epoch, first)
         for sequence, records, base in batches:
             if (sequence, records) == (first, run.records):
@@ -92,34 +96,34 @@ class _Placing:
         base = self._ends.take(key, run.records)
         kept = (*batches, (first, run.records, base))[-limits.SEQUENCES_KEPT :]
         self._sequences[(producer, *key)] = Sequences(epoch, kept)
-        self._producers[producer] = known._replace(epoch=epoch, seen_us=self._time_us)
-        return Placed(*key, base, run.records, start, self._index, number), True
+        self._producers[producer] = current._replace(epoch=epoch, seen_us=self._time_us)
+        return Placed(*key, base, run.records, start, self._index, part_number), True
 
-    def _check_producer(self, number: int, epoch: int, first: int) -> ProducerState:
-        found = self._producers.get(number) or self._state.producers.get(number)
-        if found is None:
-            raise FencedError("the producer is not known any more", producer=number)
-        if found.transactional:
-            raise InvalidArgumentError("the producer is of another kind", name=found.name)
-        is_raised = epoch > found.epoch and not found.named and first == 0
-        if epoch != found.epoch and not is_raised:
+    def _check_producer(self, producer_id: int, epoch: int, first: int) -> ProducerState:
+        producer = self._producers.get(producer_id) or self._state.producers.get(producer_id)
+        if producer is None:
+            raise FencedError("the producer is not known any more", producer=producer_id)
+        if producer.transactional:
+            raise InvalidArgumentError("the producer is of another kind", name=producer.name)
+        is_raised = epoch > producer.epoch and not producer.named and first == 0
+        if epoch != producer.epoch and not is_raised:
             raise FencedError(
                 "the epoch is not the producer's",
-                producer=number,
+                producer=producer_id,
                 epoch=epoch,
-                current=found.epoch,
+                current=producer.epoch,
             )
-        return found
+        return producer
 
     def _batches(
         self, key: tuple[int, int, int], epoch: int, first: int
     ) -> tuple[tuple[int, int, int], ...]:
         """Return the last batches of a producer in a partition."""
-        found = self._sequences.get(key) or self._state.sequences.get(key)
-        if found is None:
+        sequences = self._sequences.get(key) or self._state.sequences.get(key)
+        if sequences is None:
             return ()
-        if found.epoch == epoch:
-            return found.batches
+        if sequences.epoch == epoch:
+            return sequences.batches
         if first:
             raise SequenceGapError(
                 "a new epoch begins at sequence 0", partition=key[2], sequence=first, expected=0

@@ -48,13 +48,13 @@ def set_offsets(
 ) -> list[Change]:
     """Return the changes that set the committed offset of a partition."""
     key = (topic, partition)
-    found = find_topic(state, topic)
-    check_partition_id(found, partition)
+    topic_state = find_topic(state, topic)
+    check_partition_id(topic_state, partition)
     end = ends.ends.get(key, state.partitions[key].end)
     if offset > end:
         raise OffsetOutOfRangeError(
             "cannot commit beyond the end",
-            topic=found.name,
+            topic=topic_state.name,
             partition=partition,
             offset=offset,
             end=end,

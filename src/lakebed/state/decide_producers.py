@@ -22,18 +22,18 @@ def register(
     state: State, name: str, time_us: int, *, transactional: bool
 ) -> tuple[ProducerState, list[Change]]:
     """Return a producer with a new epoch, and the changes that make it so."""
-    number = state.producer_names.get((transactional, name))
-    if number is None:
-        number = state.numbers["producer"]
-        producer = ProducerState(number, name, 1, time_us, transactional)
-        changes: list[Change] = [(state.numbers, "producer", number + 1)]
+    producer_id = state.producer_names.get((transactional, name))
+    if producer_id is None:
+        producer_id = state.numbers["producer"]
+        producer = ProducerState(producer_id, name, 1, time_us, transactional)
+        changes: list[Change] = [(state.numbers, "producer", producer_id + 1)]
         if producer.named:
-            changes.append((state.producer_names, (transactional, name), number))
+            changes.append((state.producer_names, (transactional, name), producer_id))
     else:
-        before = state.producers[number]
+        before = state.producers[producer_id]
         producer = before._replace(epoch=before.epoch + 1, seen_us=time_us)
         changes = []
-    changes.append((state.producers, number, producer))
+    changes.append((state.producers, producer_id, producer))
     return producer, changes
 
 
@@ -43,11 +43,13 @@ def register_producer(state: State, command: commands.RegisterProducer) -> Decis
     return Decision((producer.id, producer.epoch), changes)
 
 
-def find_producer(state: State, number: int, epoch: int, *, transactional: bool) -> ProducerState:
+def find_producer(
+    state: State, producer_id: int, epoch: int, *, transactional: bool
+) -> ProducerState:
     """Return a producer, or raise if its id or epoch is not current."""
-    producer = state.producers.get(number)
+    producer = state.producers.get(producer_id)
     if producer is None:
-        raise FencedError("the producer is unknown, or has expired", producer=number)
+        raise FencedError("the producer is unknown, or has expired", producer=producer_id)
     if producer.epoch != epoch:
         raise FencedError(
             "another client has taken over this name",

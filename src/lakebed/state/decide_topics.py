@@ -31,17 +31,18 @@ def create_topic(state: State, command: commands.CreateTopic) -> Decision:
         raise TopicExistsError("the topic exists", topic=command.name)
     if len(state.topics) >= limits.TOPICS_MAX:
         raise InvalidArgumentError("there are too many topics", topics_max=limits.TOPICS_MAX)
-    number = state.numbers["topic"]
+    topic_id = state.numbers["topic"]
     schemas = (command.schema,) if command.schema else ()
     topic = Topic(
-        number, command.name, command.partitions, schemas, command.config, command.time_us
+        topic_id, command.name, command.partitions, schemas, command.config, command.time_us
     )
-    changes: list[Change] = [(state.topics, number, topic), (state.names, topic.name, number)]
+    changes: list[Change] = [(state.topics, topic_id, topic), (state.names, topic.name, topic_id)]
     changes += [
-        (state.partitions, (number, each), Partition()) for each in range(command.partitions)
+        (state.partitions, (topic_id, partition), Partition())
+        for partition in range(command.partitions)
     ]
-    changes.append((state.numbers, "topic", number + 1))
-    return Decision(number, changes)
+    changes.append((state.numbers, "topic", topic_id + 1))
+    return Decision(topic_id, changes)
 
 
 def alter_topic(state: State, command: commands.AlterTopic) -> Decision:
@@ -65,8 +66,8 @@ def add_partitions(state: State, command: commands.AddPartitions) -> Decision:
             wanted=command.partitions,
         )
     changes: list[Change] = [
-        (state.partitions, (topic.id, each), Partition())
-        for each in range(topic.partitions, command.partitions)
+        (state.partitions, (topic.id, partition), Partition())
+        for partition in range(topic.partitions, command.partitions)
     ]
     changes.append((state.topics, topic.id, topic._replace(partitions=command.partitions)))
     return Decision(None, changes)
@@ -77,8 +78,8 @@ def delete_topic(state: State, command: commands.DeleteTopic) -> Decision:
     topic = find_topic(state, command.topic)
     changes: list[Change] = [(state.topics, topic.id, GONE), (state.names, topic.name, GONE)]
     dropped: list[Dropped] = []
-    for each in range(topic.partitions):
-        key = (topic.id, each)
+    for partition in range(topic.partitions):
+        key = (topic.id, partition)
         changes.append((state.partitions, key, GONE))
         dropped += [(*key, old.id) for old in state.partitions[key].segments]
     changes += [(state.sequences, key, GONE) for key in state.sequences if key[1] == topic.id]
@@ -93,24 +94,27 @@ def delete_topic(state: State, command: commands.DeleteTopic) -> Decision:
 def purge_topic(state: State, command: commands.PurgeTopic) -> Decision:
     """Remove every record of a topic."""
     topic = find_topic(state, command.topic)
-    lows = {each: state.partitions[(topic.id, each)].end for each in range(topic.partitions)}
-    return _trimmed(state, topic, lows)
+    lows = {
+        partition: state.partitions[(topic.id, partition)].end
+        for partition in range(topic.partitions)
+    }
+    return _raise_lows(state, topic, lows)
 
 
 def trim(state: State, command: commands.Trim) -> Decision:
     """Remove the oldest records of partitions."""
     topic = find_topic(state, command.topic)
-    for each, _ in command.lows:
-        check_partition_id(topic, each)
-    return _trimmed(state, topic, dict(command.lows))
+    for partition, _ in command.lows:
+        check_partition_id(topic, partition)
+    return _raise_lows(state, topic, dict(command.lows))
 
 
-def _trimmed(state: State, topic: Topic, lows: dict[int, int]) -> Decision:
+def _raise_lows(state: State, topic: Topic, lows: dict[int, int]) -> Decision:
     """Raise low watermarks; segments below them are not needed any more."""
     changes: list[Change] = []
     dropped: list[Dropped] = []
-    for each, wanted in lows.items():
-        key = (topic.id, each)
+    for partition_id, wanted in lows.items():
+        key = (topic.id, partition_id)
         partition = state.partitions[key]
         low = max(partition.low, min(wanted, partition.end))
         kept = tuple(segment for segment in partition.segments if segment.end > low)

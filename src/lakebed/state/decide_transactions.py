@@ -51,7 +51,9 @@ def transaction_write(state: State, index: int, command: commands.TransactionWri
         topic = find_topic(state, part.topic)
         for run in part.runs:
             check_partition_id(topic, run.partition)
-    added = tuple(Pending(index, number, part) for number, part in enumerate(command.parts))
+    added = tuple(
+        Pending(index, part_number, part) for part_number, part in enumerate(command.parts)
+    )
     changed = transaction._replace(pending=transaction.pending + added)
     return Decision(None, [(state.transactions, command.producer, changed)])
 
@@ -60,13 +62,15 @@ def commit_transaction(state: State, index: int, command: commands.CommitTransac
     """Commit a transaction: place its rows, set its offsets."""
     transaction = _open(state, command.producer, command.epoch, command.time_us)
     ends = PartitionEnds(state)
-    added = tuple(Pending(index, number, part) for number, part in enumerate(command.parts))
+    added = tuple(
+        Pending(index, part_number, part) for part_number, part in enumerate(command.parts)
+    )
     parts = [
-        ends.place(each.part, each.index, each.number) for each in (*transaction.pending, *added)
+        ends.place(rows.part, rows.index, rows.number) for rows in (*transaction.pending, *added)
     ]
     changes = ends.changes()
     changes += _with_offsets(state, command, ends)
-    changes += _ended(state, transaction, "committed", command.time_us)
+    changes += _end(state, transaction, "committed", command.time_us)
     return Decision(Written(tuple(parts)), changes)
 
 
@@ -89,45 +93,45 @@ def commit_together(state: State, _index: int, command: commands.CommitTogether)
         raise InvalidArgumentError("a transaction is named twice", name=command.name)
     marker = state.markers.get(command.name)
     if marker is not None and marker.number >= command.number:
-        return Decision(Written((), duplicate=True), _superseded(state, command))
-    transactions = [_named(state, command, *each) for each in command.transactions]
+        return Decision(Written((), duplicate=True), _drop_superseded(state, command))
+    transactions = [_find_own(state, command, *identity) for identity in command.transactions]
     ends = PartitionEnds(state)
     parts = [
-        ends.place(each.part, each.index, each.number)
+        ends.place(rows.part, rows.index, rows.number)
         for transaction in transactions
-        for each in transaction.pending
+        for rows in transaction.pending
     ]
     changes = ends.changes()
     changes += _with_offsets(state, command, ends)
-    changes += _marked(state, command)
+    changes += _set_marker(state, command)
     for transaction in transactions:
-        changes += _ended(state, transaction, "committed", command.time_us)
+        changes += _end(state, transaction, "committed", command.time_us)
     return Decision(Written(tuple(parts)), changes)
 
 
-def _named(
-    state: State, command: commands.CommitTogether, number: int, epoch: int
+def _find_own(
+    state: State, command: commands.CommitTogether, producer_id: int, epoch: int
 ) -> TransactionState:
     """Return an open transaction of the one who commits: nobody else's name says what counts."""
-    transaction = _open(state, number, epoch, command.time_us)
-    if state.producers[number].owner != owner_of(command.name):
-        raise FencedError("the transaction belongs to another client", producer=number)
+    transaction = _open(state, producer_id, epoch, command.time_us)
+    if state.producers[producer_id].owner != owner_of(command.name):
+        raise FencedError("the transaction belongs to another client", producer=producer_id)
     return transaction
 
 
-def _superseded(state: State, command: commands.CommitTogether) -> list[Change]:
+def _drop_superseded(state: State, command: commands.CommitTogether) -> list[Change]:
     """Drop what a repeat names and is still open: what counts was committed before."""
     changes: list[Change] = []
-    for number, epoch in command.transactions:
-        transaction = state.transactions.get(number)
+    for producer_id, epoch in command.transactions:
+        transaction = state.transactions.get(producer_id)
         if transaction is None or transaction.epoch != epoch:
             continue
-        if state.producers[number].owner == owner_of(command.name):
-            changes += _ended(state, transaction, "aborted", command.time_us)
+        if state.producers[producer_id].owner == owner_of(command.name):
+            changes += _end(state, transaction, "aborted", command.time_us)
     return changes
 
 
-def _marked(state: State, command: commands.CommitTogether) -> list[Change]:
+def _set_marker(state: State, command: commands.CommitTogether) -> list[Change]:
     """Set the marker of a commit, and forget those that nobody will ask for any more."""
     old = sorted(name for name in state.markers.over(command.time_us) if name != command.name)
     if command.name not in state.markers:
@@ -144,10 +148,10 @@ def abort_transaction(state: State, command: commands.AbortTransaction) -> Decis
     if transaction is None or transaction.epoch != command.epoch:
         return Decision(None, [])
     seen_us = state.producers[command.producer].seen_us
-    return Decision(None, _ended(state, transaction, command.reason, seen_us))
+    return Decision(None, _end(state, transaction, command.reason, seen_us))
 
 
-def _ended(state: State, transaction: TransactionState, outcome: str, time_us: int) -> list[Change]:
+def _end(state: State, transaction: TransactionState, outcome: str, time_us: int) -> list[Change]:
     producer = state.producers[transaction.producer]
     ended = producer._replace(seen_us=time_us, outcome=outcome)
     # One without a name is not heard of again, unless it has to learn that it was too late.
@@ -158,10 +162,10 @@ def _ended(state: State, transaction: TransactionState, outcome: str, time_us: i
     ]
 
 
-def _open(state: State, number: int, epoch: int, time_us: int) -> TransactionState:
+def _open(state: State, producer_id: int, epoch: int, time_us: int) -> TransactionState:
     """Return an open transaction that this epoch may still write to."""
-    producer = find_producer(state, number, epoch, transactional=True)
-    transaction = state.transactions.get(number)
+    producer = find_producer(state, producer_id, epoch, transactional=True)
+    transaction = state.transactions.get(producer_id)
     if transaction is None:
         if producer.outcome == TIMED_OUT:
             raise TransactionTimedOutError("the transaction timed out", name=producer.name)

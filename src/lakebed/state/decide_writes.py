@@ -26,9 +26,9 @@ def write(state: State, index: int, command: commands.Write) -> Decision:
     """Place the rows of a write."""
     ends = PartitionEnds(state)
     parts: list[tuple[Placed, ...] | RejectedError] = []
-    for number, part in enumerate(command.parts):
+    for part_number, part in enumerate(command.parts):
         try:
-            parts.append(ends.place(part, index, number))
+            parts.append(ends.place(part, index, part_number))
         except RejectedError as error:  # of this part alone: others wrote the other ones
             parts.append(error)
     return Decision(Written(tuple(parts)), ends.changes())
@@ -37,9 +37,9 @@ def write(state: State, index: int, command: commands.Write) -> Decision:
 def producer_write(state: State, index: int, command: commands.ProducerWrite) -> Decision:
     """Place the rows of a producer, or report where they were placed before."""
     producer = find_producer(state, command.producer, command.epoch, transactional=False)
-    known = _repeated(state, command)
-    if known is not None:
-        return Decision(Written((known,), duplicate=True), [])
+    earlier = _find_repeat(state, command)
+    if earlier is not None:
+        return Decision(Written((earlier,), duplicate=True), [])
     ends = PartitionEnds(state)
     placed = ends.place(command.part, index, 0)
     changes = ends.changes()
@@ -53,11 +53,11 @@ def producer_write(state: State, index: int, command: commands.ProducerWrite) ->
     return Decision(Written((placed,)), changes)
 
 
-def _repeated(state: State, command: commands.ProducerWrite) -> tuple[Placed, ...] | None:
+def _find_repeat(state: State, command: commands.ProducerWrite) -> tuple[Placed, ...] | None:
     """Return where a batch is that was written before; None if it is the next one."""
     if len(command.sequences) != len(command.part.runs):
         raise InvalidArgumentError("every run needs its sequence number")
-    found: list[Placed] = []
+    earlier: list[Placed] = []
     start = 0
     for run, first in zip(command.part.runs, command.sequences, strict=True):
         sequences = state.sequences.get((command.producer, command.part.topic, run.partition))
@@ -65,9 +65,13 @@ def _repeated(state: State, command: commands.ProducerWrite) -> tuple[Placed, ..
         if sequences is not None and sequences.epoch == command.epoch:
             batches = sequences.batches
         expected = batches[-1][0] + batches[-1][1] if batches else 0
-        base = {(at, count): where for at, count, where in batches}.get((first, run.records))
+        base = {(sequence, count): where for sequence, count, where in batches}.get(
+            (first, run.records)
+        )
         if base is not None:
-            found.append(Placed(command.part.topic, run.partition, base, run.records, start, 0, 0))
+            earlier.append(
+                Placed(command.part.topic, run.partition, base, run.records, start, 0, 0)
+            )
         elif first != expected:
             raise SequenceGapError(
                 "the batch does not follow the producer's last one",
@@ -76,6 +80,6 @@ def _repeated(state: State, command: commands.ProducerWrite) -> tuple[Placed, ..
                 expected=expected,
             )
         start += run.records
-    if found and len(found) < len(command.part.runs):
+    if earlier and len(earlier) < len(command.part.runs):
         raise SequenceGapError("only some of the batch was written before")
-    return tuple(found) if found else None
+    return tuple(earlier) if earlier else None

@@ -62,11 +62,11 @@ class Decision(NamedTuple):
     """Segments whose files are not needed any more."""
 
 
-def find_topic(state: State, number: int) -> Topic:
+def find_topic(state: State, topic_id: int) -> Topic:
     """Return a topic, or raise `TopicNotFoundError`."""
-    topic = state.topics.get(number)
+    topic = state.topics.get(topic_id)
     if topic is None:
-        raise TopicNotFoundError("the topic was deleted", topic_id=number)
+        raise TopicNotFoundError("the topic was deleted", topic_id=topic_id)
     return topic
 
 

@@ -89,8 +89,8 @@ class State:
 
     def topic(self, name: str) -> Topic | None:
         """Find a topic by its name."""
-        number = self.names.get(name)
-        return None if number is None else self.topics.get(number)
+        topic_id = self.names.get(name)
+        return None if topic_id is None else self.topics.get(topic_id)
 
 
 class _Document(Struct, kw_only=True):
@@ -184,7 +184,9 @@ def _state(document: _Document, version: int) -> State:
             state.producer_names[(producer.transactional, producer.name)] = producer.id
     for producer_id, topic, partition, epoch, batches in document.sequences:
         state.sequences[(producer_id, topic, partition)] = Sequences(epoch, batches)
-    state.transactions = {each.producer: each for each in document.transactions}
+    state.transactions = {
+        transaction.producer: transaction for transaction in document.transactions
+    }
     state.markers = Markers((name, Marker(*values)) for name, *values in document.markers or ())
     for name, generation, owners in document.groups:
         state.groups[name] = Group(generation, owners)

@@ -25,7 +25,7 @@ class Owned(dict[Key, Value]):
         for key, value in items:
             self[key] = value
 
-    def owned(self, owner: str) -> int:
+    def count_of(self, owner: str) -> int:
         """Return how many an owner has; those of no owner belong to the empty one."""
         return self._owned.get(owner, 0)
 
@@ -100,9 +100,9 @@ class Markers(Owned[str, Marker]):
 
     def pop(self, key: str, *default: Any) -> Any:
         """Take a marker out."""
-        found = super().pop(key, *default)
+        marker = super().pop(key, *default)
         self._tidy()
-        return found
+        return marker
 
     def _tidy(self) -> None:
         """Drop entries that do not count: the first ones, or all if they are the most."""

@@ -25,7 +25,7 @@ class PartitionEnds:
         self._state = state
         self.ends: dict[tuple[int, int], int] = {}
 
-    def place(self, part: Part, index: int, number: int) -> tuple[Placed, ...]:
+    def place(self, part: Part, index: int, part_number: int) -> tuple[Placed, ...]:
         """Return each run of a part its offsets."""
         topic = self.check_part(part)
         for run in part.runs:
@@ -34,7 +34,7 @@ class PartitionEnds:
         for run in part.runs:
             key = (part.topic, run.partition)
             base = self.take(key, run.records)
-            placed.append(Placed(*key, base, run.records, start, index, number))
+            placed.append(Placed(*key, base, run.records, start, index, part_number))
             start += run.records
         return tuple(placed)
 

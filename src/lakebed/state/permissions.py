@@ -67,9 +67,9 @@ class Permissions:
             if pattern == EVERYTHING:
                 self._everywhere.add((role, action))
             else:
-                self._patterns.setdefault((role, action), []).append(_compiled(pattern))
+                self._patterns.setdefault((role, action), []).append(_compile(pattern))
         for role, action, pattern in denials:
-            self._denials.setdefault((role, action), []).append(_compiled(pattern))
+            self._denials.setdefault((role, action), []).append(_compile(pattern))
         self._roles: dict[str, list[str]] = {}
         for principal, role in grants:
             self._roles.setdefault(principal, []).append(role)
@@ -116,7 +116,11 @@ class Permissions:
 
     def administrators(self) -> set[str]:
         """Return the principals that may look after access itself."""
-        return {each for each in self._roles if self.permits_everywhere(each, Action.ADMIN)}
+        return {
+            principal
+            for principal in self._roles
+            if self.permits_everywhere(principal, Action.ADMIN)
+        }
 
 
 def is_open(state: State) -> bool:
@@ -127,7 +131,7 @@ def is_open(state: State) -> bool:
     return not (state.tokens or state.rules or state.grants or state.denials)
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(fnmatch.translate(pattern))
 
 
@@ -135,4 +139,4 @@ def _fits(patterns: Iterable[re.Pattern[str]], name: str) -> bool:
     return any(pattern.fullmatch(name) for pattern in patterns)
 
 
-_EVERYTHING: Final = _compiled(EVERYTHING)
+_EVERYTHING: Final = _compile(EVERYTHING)

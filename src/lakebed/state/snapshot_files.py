@@ -24,7 +24,7 @@ from typing import Final
 from crc32c import crc32c
 
 from lakebed import limits
-from lakebed.errors import CorruptionError, translated
+from lakebed.errors import CorruptionError, translate_os_errors
 from lakebed.host import Disk, File, Mode, failpoints, read_exactly, write_all
 from lakebed.host.atomic import AtomicSteps, write_atomically
 
@@ -59,7 +59,7 @@ class SnapshotFolder:
 
         What a failure leaves behind is for `remove_all_but`.
         """
-        with translated("making the snapshot folder", self._folder):
+        with translate_os_errors("making the snapshot folder", self._folder):
             self._disk.make_folder(self._folder)
         # Durable when the block ends: the WAL may say that this snapshot is the valid one.
         with write_atomically(self._disk, self.path(index), "a snapshot", _STEPS) as file:
@@ -67,14 +67,14 @@ class SnapshotFolder:
 
     def indexes(self) -> list[int]:
         """List the snapshots there are, oldest first."""
-        with translated("listing snapshots", self._folder):
+        with translate_os_errors("listing snapshots", self._folder):
             names = self._disk.names(self._folder)
         return sorted(int(name[:20]) for name in names if _WHOLE.fullmatch(name))
 
     def load(self, index: int) -> bytes:
         """Return the bytes of a snapshot that states its length and checksum."""
         path = self.path(index)
-        with translated("reading a snapshot", path):
+        with translate_os_errors("reading a snapshot", path):
             file = self._disk.open(path, Mode.READ)
             try:
                 size = file.size()

@@ -190,9 +190,11 @@ class Token(NamedTuple):
     revoked_us: int
     """0: not revoked."""
 
-    def ended_us(self) -> int:
+    def end_us(self) -> int:
         """Return when it stopped or will stop to be valid; 0 if never."""
-        return min((each for each in (self.expires_us, self.revoked_us) if each), default=0)
+        return min(
+            (time_us for time_us in (self.expires_us, self.revoked_us) if time_us), default=0
+        )
 
     def valid_at(self, time_us: int) -> bool:
         """Return whether it is neither revoked nor expired."""

@@ -27,7 +27,7 @@ from lakebed.errors import (
     LockedError,
     NotALogError,
     from_os_error,
-    translated,
+    translate_os_errors,
 )
 from lakebed.host import Disk, Lock, LockHeldError, Mode, read_exactly, write_all
 from lakebed.host.atomic import write_atomically
@@ -135,13 +135,13 @@ def check_kind(disk: Disk, layout: Layout, kind: str) -> None:
 
 def is_declared(disk: Disk, layout: Layout) -> bool:
     """Return True if the folder says which kind of log it holds."""
-    with translated("reading the identity file", layout.identity):
+    with translate_os_errors("reading the identity file", layout.identity):
         return read_kind(disk, layout) is not None
 
 
 def declare_kind(disk: Disk, layout: Layout, log_id: uuid.UUID, kind: str) -> None:
     """Write down which kind of log the folder holds, for one that does not say it yet."""
-    with translated("writing the identity file", layout.identity):
+    with translate_os_errors("writing the identity file", layout.identity):
         write_identity(disk, layout, log_id, kind)
 
 

@@ -20,7 +20,7 @@ from lakebed.errors import (
     LakebedError,
     UnknownOutcomeError,
     from_os_error,
-    translated,
+    translate_os_errors,
 )
 from lakebed.host import Clock, Disk, OsDisk, SystemClock, failpoints
 from lakebed.reports.wal import WalStats
@@ -355,7 +355,7 @@ class Wal(WalReading, Closing):
 
     def announce(self, url: str) -> None:
         """Report in the lock where this log is served: others who open the folder connect there."""
-        with translated("writing the lock", self._opened.layout.lock):
+        with translate_os_errors("writing the lock", self._opened.layout.lock):
             self._opened.lock.describe(owner_text(url))
 
     def close(self) -> None:

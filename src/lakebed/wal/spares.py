@@ -95,7 +95,7 @@ class Spares:
 
         The caller renames it. An `OSError` leaves nothing behind.
         """
-        with self._noted():
+        with self._note_failure():
             return self._take(bytes_min)
 
     def _take(self, bytes_min: int) -> File:
@@ -109,7 +109,7 @@ class Spares:
         return self._make(length, filled=False)
 
     @contextlib.contextmanager
-    def _noted(self) -> Iterator[None]:
+    def _note_failure(self) -> Iterator[None]:
         """Remember whether a file could be had within the block."""
         try:
             yield
@@ -123,7 +123,7 @@ class Spares:
     def look_again(self) -> OSError | None:
         """Return why no file can be had for the log; after a failure, try it. Any thread."""
         if self.failure is not None:
-            with contextlib.suppress(OSError), self._noted():
+            with contextlib.suppress(OSError), self._note_failure():
                 self._try()
         return self.failure
 
@@ -240,7 +240,7 @@ class Spares:
                     return
                 self._wanted = False
             try:
-                with self._noted():
+                with self._note_failure():
                     self.fill()
             except InterruptedError:
                 return

@@ -20,28 +20,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import InvalidArgumentError
-from lakebed.wire.filters import check_tree, plain_values, type_name, unsupported, value_node
+from lakebed.wire.filters import check_tree, plain_values, predicate_error, type_name, value_node
 from lakebed.wire.predicates import FIXED, MANY, MATCHES
 
 
 def pack_predicate(where: pc.Expression) -> Any:
     """Return an expression as the tree that a server takes, or raise `InvalidArgumentError`."""
-    buffer = _pickled(where)
+    buffer = _pickle(where)
     with pa.ipc.open_file(buffer) as reader:
         batch = reader.get_batch(0)
     try:
-        found = _Reader(batch).read()
+        predicate = _ExpressionReader(batch).read()
     except UnicodeDecodeError as error:
-        raise unsupported("match", reason="a pattern must be UTF-8") from error
+        raise predicate_error("match", reason="a pattern must be UTF-8") from error
     except (LookupError, ValueError, TypeError, struct.error) as error:
         raise _unreadable(repr(error)) from error
     # A NaN among the values of `is_in` equals no other for Arrow: those are compared as bytes.
-    if not (found.expression.equals(where) or _pickled(found.expression).equals(buffer)):
+    if not (predicate.expression.equals(where) or _pickle(predicate.expression).equals(buffer)):
         raise _unreadable("it is read as another expression")
-    return check_tree(found.tree)
+    return check_tree(predicate.tree)
 
 
-def _pickled(where: pc.Expression) -> pa.Buffer:
+def _pickle(where: pc.Expression) -> pa.Buffer:
     (buffer,) = where.__reduce__()[1]
     return buffer
 
@@ -62,7 +62,7 @@ class _Node(NamedTuple):
     expression: pc.Expression
 
 
-class _Reader:
+class _ExpressionReader:
     """Reads Arrow's serialized form of an expression of this process."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -90,7 +90,7 @@ class _Reader:
             elif key == "nested_field_ref":
                 nodes.append(_field([next(self._items)[1] for _ in range(int(text))]))
             else:
-                raise unsupported(key)
+                raise predicate_error(key)
         (node,) = frames[0][1]
         return node
 
@@ -106,7 +106,7 @@ class _Reader:
             return _is_null(nodes[0], options)
         if options is None:
             if function not in FIXED:
-                raise unsupported(function)
+                raise predicate_error(function)
             return _Node([function, *trees], FIXED[function][1](*arguments))
         if function == "is_in":
             return _is_in(nodes[0], options)
@@ -116,7 +116,7 @@ class _Reader:
             return _Node([function, *trees, pattern, ignore_case], expression)
         if function == "cast":
             return _cast(nodes[0], options)
-        raise unsupported(function)
+        raise predicate_error(function)
 
 
 _MATCH_PARTS: Final = ("pattern", "ignore_case")
@@ -138,7 +138,7 @@ def _is_in(node: _Node, options: pa.StructArray) -> _Node:
     values = options.field("value_set").flatten()
     nulls = options.field("null_matching_behavior")[0].as_py()
     if nulls not in (0, 1):  # those of `is_in`; others are of functions that have no name here
-        raise unsupported("is_in", null_matching_behavior=nulls)
+        raise predicate_error("is_in", null_matching_behavior=nulls)
     skip_nulls = nulls == 1
     return _Node(
         ["is_in", node.tree, type_name(values.type), plain_values(values), skip_nulls],
@@ -153,7 +153,7 @@ def _cast(node: _Node, options: pa.StructArray) -> _Node:
         if part.name.startswith("allow_")
     }
     if len(allowed) != 1:
-        raise unsupported("cast", reason="its options are neither safe nor unsafe")
+        raise predicate_error("cast", reason="its options are neither safe nor unsafe")
     kind = options.type.field("to_type").type
     safe = allowed == {False}
     expression = node.expression.cast(kind, safe=safe)

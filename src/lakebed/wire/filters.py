@@ -91,15 +91,15 @@ def _filter_node(row: Any) -> list[Any]:
     return member if operator == "in" else ["invert", member]
 
 
-def _arrow(values: list[Any], given: Any) -> pa.Array:
+def _arrow(values: list[Any], origin: Any) -> pa.Array:
     try:
         return pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise _invalid("a value of a filter is not one of Arrow", given, reason=error) from error
+        raise _invalid("a value of a filter is not one of Arrow", origin, reason=error) from error
 
 
-def _invalid(message: str, given: object, **facts: object) -> InvalidArgumentError:
-    return InvalidArgumentError(message, got=repr(given)[:200], **facts)
+def _invalid(message: str, origin: object, **facts: object) -> InvalidArgumentError:
+    return InvalidArgumentError(message, got=repr(origin)[:200], **facts)
 
 
 # Values, as they travel
@@ -129,10 +129,10 @@ def type_name(kind: pa.DataType) -> str:
             return str(kind)
     except ProtocolError:
         pass
-    raise unsupported("value", type=str(kind))
+    raise predicate_error("value", type=str(kind))
 
 
-def unsupported(function: str, **facts: Any) -> InvalidArgumentError:
+def predicate_error(function: str, **facts: Any) -> InvalidArgumentError:
     """Return the error of a predicate that has something which a server does not take."""
     return InvalidArgumentError(
         "filters and served logs do not take this in a predicate; filter the result instead",

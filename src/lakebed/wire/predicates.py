@@ -106,24 +106,24 @@ class _Builder:
             _refuse("a node of a predicate is a list that begins with its kind")
         kind, *rest = tree
         try:
-            return self._built(kind, rest, depth + 1)
+            return self._build(kind, rest, depth + 1)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise ProtocolError(
                 "the predicate cannot be read", node=kind[:40], reason=str(error)[:200]
             ) from error
 
-    def _built(self, kind: str, rest: list[Any], depth: int) -> pc.Expression:
+    def _build(self, kind: str, rest: list[Any], depth: int) -> pc.Expression:
         if kind == "field":
             return _field(rest)
         if kind == "value":
             return _literal(rest)
         if kind in MANY:
             _expect(kind, len(rest) >= 2)
-            return _balanced(MANY[kind], [self.node(each, depth) for each in rest])
+            return _balance(MANY[kind], [self.node(child, depth) for child in rest])
         if kind in FIXED:
             arity, function = FIXED[kind]
             _expect(kind, len(rest) == arity)
-            return function(*(self.node(each, depth) for each in rest))
+            return function(*(self.node(child, depth) for child in rest))
         if kind == "is_null":
             _expect(kind, len(rest) == 2 and isinstance(rest[1], bool))
             return self.node(rest[0], depth).is_null(nan_is_null=rest[1])
@@ -146,7 +146,7 @@ class _Builder:
         if self._values > limits.PREDICATE_VALUES_MAX:
             _refuse("the predicate has too many values", values_max=limits.PREDICATE_VALUES_MAX)
         kind = type_of(rest[1])
-        values = _array(rest[2], kind if any(each is not None for each in rest[2]) else pa.null())
+        values = _array(rest[2], kind if any(value is not None for value in rest[2]) else pa.null())
         return pc.is_in(self.node(rest[0], depth), value_set=values, skip_nulls=rest[3])
 
 
@@ -159,10 +159,10 @@ def _expect(kind: str, fits: bool) -> None:
         _refuse("a node of the predicate has other parts", node=kind)
 
 
-def _balanced(function: Callable[..., Any], nodes: list[Any]) -> Any:
+def _balance(function: Callable[..., Any], nodes: list[Any]) -> Any:
     """Join nodes pairwise: what Arrow works through by recursion stays shallow."""
     while len(nodes) > 1:
-        nodes = [reduce(function, nodes[place : place + 2]) for place in range(0, len(nodes), 2)]
+        nodes = [reduce(function, nodes[start : start + 2]) for start in range(0, len(nodes), 2)]
     return nodes[0]
 
 
@@ -196,9 +196,9 @@ def type_of(text: Any) -> pa.DataType:
     """Return the type of a name, if it is one that predicates have."""
     if not isinstance(text, str) or len(text) > _TYPE_CHARS_MAX:
         _refuse("a type of the predicate is not a name")
-    found = _INTEGERS.get(text) or _PLAIN.get(text) or _TIMES.get(text)
-    if found is not None:
-        return found
+    plain = _INTEGERS.get(text) or _PLAIN.get(text) or _TIMES.get(text)
+    if plain is not None:
+        return plain
     if match := _TIMESTAMP.fullmatch(text):
         return pa.timestamp(match[1], match[2])
     if match := _FIXED_SIZE.fullmatch(text):
@@ -211,7 +211,7 @@ def type_of(text: Any) -> pa.DataType:
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return values as an array, none of which is converted from another type."""
-    expected = _expected(kind)
+    expected = _types_of(kind)
     for value in values:
         if value is not None and type(value) not in expected:
             _refuse(
@@ -227,7 +227,7 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-def _expected(kind: pa.DataType) -> tuple[type, ...]:
+def _types_of(kind: pa.DataType) -> tuple[type, ...]:
     if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
         return (int,)
     if pa.types.is_floating(kind):

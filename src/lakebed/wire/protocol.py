@@ -64,7 +64,7 @@ def _extension(value: Any) -> Any:
     if isinstance(value, LakebedError):
         return msgpack.ExtType(_ERROR, pack_error(value))
     if type(value).__name__ in REPORTS and dataclasses.is_dataclass(value):
-        fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return msgpack.ExtType(_REPORT, pack([type(value).__name__, fields]))
     if isinstance(value, set | frozenset):
         return sorted(value)
@@ -73,7 +73,7 @@ def _extension(value: Any) -> Any:
 
 def unpack(data: Any) -> Any:
     """Return the value of bytes from outside; anything wrong is a `ProtocolError`."""
-    return _unpacked(_bounded(data), 0)
+    return _unpack(_check_size(data), 0)
 
 
 def unpack_request(data: Any, items_max: int = REQUEST_ITEMS_MAX) -> Any:
@@ -81,10 +81,10 @@ def unpack_request(data: Any, items_max: int = REQUEST_ITEMS_MAX) -> Any:
 
     No list or map of it has more than `items_max` items.
     """
-    return _unpacked(_bounded(data), 0, (_SCHEMA, _TIME), items_max)
+    return _unpack(_check_size(data), 0, (_SCHEMA, _TIME), items_max)
 
 
-def typed(value: Any, kind: Any, fault: str, **facts: object) -> Any:
+def convert(value: Any, kind: Any, fault: str, **facts: object) -> Any:
     """Return a value that was sent as a value of a type, or raise `ProtocolError`."""
     try:
         return msgspec.convert(value, kind, builtin_types=(bytes, datetime))
@@ -92,15 +92,18 @@ def typed(value: Any, kind: Any, fault: str, **facts: object) -> Any:
         raise ProtocolError(fault, reason=str(error)[:200], **facts) from error
 
 
-def _bounded(data: Any) -> Any:
+def _check_size(data: Any) -> Any:
     size = len(data)
     if size > MESSAGE_BYTES_MAX:
         raise ProtocolError("a message is too large", bytes=size, bytes_max=MESSAGE_BYTES_MAX)
     return data
 
 
-def _unpacked(
-    data: Any, depth: int, known: tuple[int, ...] = _EXTENSIONS, items_max: int = MESSAGE_BYTES_MAX
+def _unpack(
+    data: Any,
+    depth: int,
+    extensions: tuple[int, ...] = _EXTENSIONS,
+    items_max: int = MESSAGE_BYTES_MAX,
 ) -> Any:
     """Take a message apart that stands in so many others; each of them takes much of the stack."""
     if depth > _DEPTH_MAX:
@@ -112,7 +115,7 @@ def _unpacked(
             strict_map_key=False,
             max_array_len=items_max,
             max_map_len=items_max,
-            ext_hook=lambda code, inner: _from_extension(code, inner, depth, known),
+            ext_hook=lambda code, inner: _from_extension(code, inner, depth, extensions),
         )
     except ProtocolError:
         raise
@@ -120,8 +123,8 @@ def _unpacked(
         raise ProtocolError("a message cannot be read", reason=str(error)[:200]) from error
 
 
-def _from_extension(code: int, data: bytes, depth: int, known: tuple[int, ...]) -> Any:
-    if code not in known:
+def _from_extension(code: int, data: bytes, depth: int, extensions: tuple[int, ...]) -> Any:
+    if code not in extensions:
         raise ProtocolError("a message holds something unknown", extension=code)
     if code == _SCHEMA:
         return _schema(data)
@@ -132,7 +135,7 @@ def _from_extension(code: int, data: bytes, depth: int, known: tuple[int, ...]) 
             raise ProtocolError("not a time", reason=str(error)) from error
     if code == _ERROR:
         return unpack_error(data)
-    return _report(_unpacked(data, depth + 1))
+    return _report(_unpack(data, depth + 1))
 
 
 def _schema(data: bytes) -> pa.Schema:
@@ -152,7 +155,7 @@ def _report(value: Any) -> Any:
         kind = REPORTS[name]
     except (ValueError, TypeError, KeyError) as error:
         raise ProtocolError("not a report", reason=str(error)[:200]) from error
-    return typed(fields, kind, "not a report")
+    return convert(fields, kind, "not a report")
 
 
 # Errors
@@ -175,8 +178,8 @@ def pack_error(error: LakebedError) -> bytes:
         else cut(without_paths(str(value)))
         for name, value in list(error.facts.items())[:_FACTS_MAX]
     }
-    given = {"code": error.code, "message": cut(without_paths(error.message)), "facts": facts}
-    packed: bytes = msgpack.packb(given, unicode_errors="replace", default=str)
+    document = {"code": error.code, "message": cut(without_paths(error.message)), "facts": facts}
+    packed: bytes = msgpack.packb(document, unicode_errors="replace", default=str)
     return packed
 
 
@@ -193,11 +196,13 @@ def _head(data: bytes) -> str:
 def unpack_error(data: bytes) -> LakebedError:
     """Return the error of bytes; one of a code that is not known here keeps its message."""
     try:
-        given = msgpack.unpackb(data)
-        code, message, facts = given["code"], str(given["message"]), dict(given["facts"])
+        document = msgpack.unpackb(data)
+        code, message, facts = document["code"], str(document["message"]), dict(document["facts"])
         facts.pop("message", None)
         # Of those with the same code the first, which is the one that callers know.
-        kind = next((each for each in _classes(LakebedError) if each.code == code), None)
+        kind = next(
+            (subclass for subclass in _classes(LakebedError) if subclass.code == code), None
+        )
         if kind is None:
             return LakebedError(message, unknown_code=code, **facts)
         return kind(message, **facts)

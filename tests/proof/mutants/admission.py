@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant(
         name="cancellations-asked-without-a-limit",
         breaks="asking whether calls were cancelled takes a small share of the time",
-        at="lakebed.serve.cancelled:Cancellations.seen",
+        at="lakebed.serve.cancelled:Cancellations.is_cancelled",
         changes=(never("began < self._next"),),
         tests=(f"{CANCELLED}::test_asking_takes_a_small_share_of_the_time",),
         seconds=15,

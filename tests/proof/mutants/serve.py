@@ -240,7 +240,7 @@ self._settle(number, [(1, 0, 0, 1, 0)])
     Mutant(
         name="somebody-elses-transaction-committed",
         breaks="a transaction is committed by its owner alone",
-        at="lakebed.state.decide_transactions:_named",
+        at="lakebed.state.decide_transactions:_find_own",
         changes=(replace("$X.owner != $Y", "$X.owner is None"),),
         tests=(f"{PROCESSES}::test_a_transaction_of_another_principal_is_not_committed",),
         seconds=5,
