@@ -18,7 +18,7 @@ def entry_of(kind: int, envelope: bytes) -> bytes:
 
 def snapshot_of(document: object, version: int = image.VERSION) -> bytes:
     """Return a snapshot of a document, with the length and checksum that belong to it."""
-    body = SNAPSHOT_HEAD.pack(image.MAGIC, version) + msgpack.packb(document)
+    body: bytes = SNAPSHOT_HEAD.pack(image.MAGIC, version) + msgpack.packb(document)
     return body + SNAPSHOT_TAIL.pack(len(body), crc32c(body), image.MAGIC)
 
 
