@@ -303,7 +303,7 @@ class Folder:
         topic, _, runs, _ = part
         if batch is None or any((topic, number) not in self.partitions for number, _ in runs):
             raise RefusedError
-        rows = iter(_records(batch))
+        rows = iter(records_of(batch))
         for number, records in runs:
             partition = self.partitions[topic, number]
             for _ in range(records):
@@ -475,10 +475,11 @@ class Folder:
         table = file.read()
         assert table.num_rows == segment[3] == sum(each["rows"] for each in index["row_groups"])
         assert set(table.column("partition").to_pylist()) == {partition}
-        return dict(zip(table.column("offset").to_pylist(), _records(table), strict=True))
+        return dict(zip(table.column("offset").to_pylist(), records_of(table), strict=True))
 
 
-def _records(batch: pa.RecordBatch | pa.Table) -> list[Record]:
+def records_of(batch: pa.RecordBatch | pa.Table) -> list[Record]:
+    """Return time, key, headers and value of each record."""
     columns = [batch.column(name) for name in ("timestamp", "key", "headers", "value")]
     columns[0] = columns[0].cast(pa.int64())
     return list(zip(*(column.to_pylist() for column in columns), strict=True))

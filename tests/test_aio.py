@@ -29,13 +29,13 @@ from lakebed.aio import (
 from lakebed.aio.remote import AsyncRemoteLog
 from lakebed.config import LogConfig, ServeConfig, WalConfig
 from lakebed.engine.access import Access
-from lakebed.engine.core import Core
+from lakebed.engine.log import EmbeddedLog
 from lakebed.iceberg.derived_table import Derived
 from lakebed.iceberg.lake import Lake
 from lakebed.serve.server import Server
 from lakebed.topic.survivors import pack_survivors
 from lakebed.types import TopicPartition
-from tests.engine.support import inner
+from tests.engine.support import inner, waiting_readers
 
 TWINS = [
     (lakebed.Log, AsyncLog),
@@ -222,7 +222,7 @@ def test_writers_that_outrun_the_disk_are_slowed_and_nothing_is_lost(
 def test_the_loop_goes_on_while_writers_wait_for_room(tmp_path: Path) -> None:
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders")
-        held = inner(log._log).parts.maintenance._working  # checkpoints wait for it
+        held = lock_of_checkpoints(log)
         await asyncio.to_thread(held.acquire)
         await log.append("orders", b"x" * 70_000)
         waiting = [
@@ -260,7 +260,7 @@ def test_a_writer_that_gets_no_room_is_told_so(tmp_path: Path) -> None:
 
     async def body(log: AsyncLog) -> None:
         await log.create_topic("orders")
-        held = inner(log._log).parts.maintenance._working  # checkpoints wait for it
+        held = lock_of_checkpoints(log)
         await asyncio.to_thread(held.acquire)
         try:
             await log.append("orders", b"x" * 70_000)
@@ -300,7 +300,7 @@ def test_the_loop_goes_on_during_a_checkpoint(tmp_path: Path) -> None:
         await log.create_topic("orders")
         rows = pa.table({"value": [b"%064d" % number for number in range(300_000)]})
         await log.append_batch("orders", rows)
-        held = inner(log._log).parts.maintenance._working  # a checkpoint waits for it
+        held = lock_of_checkpoints(log)
         await asyncio.to_thread(held.acquire)
         async with Ticker() as ticks:
             checkpoint = asyncio.create_task(log.checkpoint())
@@ -335,9 +335,18 @@ def test_a_waiting_read_wakes_up_for_a_record(tmp_path: Path) -> None:
     run(tmp_path / "log", body)
 
 
+def embedded(log: AsyncLog) -> EmbeddedLog:
+    """Return the log that an asynchronous one uses."""
+    return inner(log._log)
+
+
+def lock_of_checkpoints(log: AsyncLog) -> threading.Lock:
+    """Return what a checkpoint waits for while it is held."""
+    return embedded(log).parts.maintenance._working
+
+
 def watchers(log: AsyncLog) -> int:
-    core: Core = inner(log._log).parts.core
-    return sum(len(each) for each in core._watchers.values())
+    return sum(len(each) for each in waiting_readers(embedded(log)).values())
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -806,8 +815,7 @@ def test_calls_go_on_while_many_tasks_wait_for_records(tmp_path: Path) -> None:
 
 
 def waiters(server: Server) -> int:
-    core: Core = server.log.parts.core
-    return sum(len(each) for each in core._watchers.values())
+    return sum(len(each) for each in waiting_readers(server.log).values())
 
 
 def test_cancelled_waits_leave_nothing_behind_at_the_server(tmp_path: Path) -> None:

@@ -109,6 +109,37 @@ def test_the_public_names_are_the_pinned_ones() -> None:
         assert offered == set(names), module_name
 
 
+PRIVATE_READS_MAX = 160
+"""How often tests may name a private attribute of another object: each name of it is a read.
+
+A test that needs one more uses a report, the log's `parts` or a helper in a `support.py`.
+"""
+PUBLIC_DESPITE_ITS_NAME = {"_asdict", "_exit", "_fields", "_getframe", "_make", "_replace"}
+"""Of named tuples, `os` and `sys`."""
+
+
+def private_reads(path: Path) -> int:
+    """Count where a file names a private attribute of anything but `self` and `cls`."""
+    text, names = path.read_text(encoding="utf8"), []
+    if not re.search(r"(?<!\bself)(?<!\bcls)\._[a-zA-Z]|\bgetattr\(", text):
+        return 0  # not worth parsing
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute):
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            names += [] if own else [node.attr]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr":
+            names.append(str(getattr(node.args[1], "value", "")))
+    private = [name for name in names if re.match("_(?!_)", name)]
+    return sum(name not in PUBLIC_DESPITE_ITS_NAME for name in private)
+
+
+def test_tests_seldom_reach_into_private_attributes() -> None:
+    """Each of them breaks in a change that breaks nothing."""
+    reads = {str(path): private_reads(path) for path in (ROOT / "tests").rglob("*.py")}
+    most = sorted(reads.items(), key=lambda item: -item[1])[:10]
+    assert sum(reads.values()) <= PRIVATE_READS_MAX, f"{sum(reads.values())} reads, most in {most}"
+
+
 def test_every_module_says_what_it_is() -> None:
     for found in pkgutil.walk_packages(lakebed.__path__, "lakebed."):
         if found.name.endswith(".__main__"):

@@ -10,7 +10,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pyarrow as pa
 import pytest
 
@@ -23,6 +22,7 @@ from lakebed.state import command_codec, image, values
 from lakebed.wal import folder, frame
 from tests import second_log
 from tests.second_log import Folder, Writer
+from tests.state.forms import document_of
 
 PAGE = (Path(__file__).parents[1] / "docs" / "formats.md").read_text(encoding="utf8")
 SMALL = LogConfig(wal=WalConfig(file_bytes=16 * 4096, spare_files=0))
@@ -53,7 +53,7 @@ def fill(log: Log, round_: int) -> None:
 
 def all_records(log: Log, topic: str, partition: int) -> dict[int, Any]:
     table = log.read(topic, partition, max_records=1_000_000)
-    rows = second_log._records(table)
+    rows = second_log.records_of(table)
     return dict(zip(table.column("offset").to_pylist(), rows, strict=True))
 
 
@@ -224,8 +224,7 @@ def test_every_command_its_number_and_how_many_fields_it_has_is_on_the_page() ->
 
 def test_every_part_of_a_snapshot_is_on_the_page() -> None:
     listed = [name.strip("`") for name, _ in rows("Snapshots", 2) if name.startswith("`")]
-    document = msgpack.unpackb(image._body(image.encode_state(image.State()), "test")[1])
-    assert listed == list(document)
+    assert listed == list(document_of(image.encode_state(image.State())))
     numbers = re.search(r"\| `numbers` \| name, number: (.*) \|", PAGE)
     assert numbers is not None
     assert numbers[1].replace("`", "").split(", ") == sorted(image.State().numbers)

@@ -12,8 +12,12 @@ import pyarrow as pa
 import pytest
 
 from lakebed import Log, LogConfig, limits
+from lakebed.engine.core import Key
 from lakebed.engine.log import EmbeddedLog
 from lakebed.host import Disk, ManualClock, SimDisk, failpoints
+from lakebed.iceberg.parts import LakeParts
+from lakebed.iceberg.topic_table import TopicTables
+from lakebed.state.commands import Command
 from lakebed.state.image import encode_state
 
 PRICE = pa.schema([pa.field("item", pa.string()), pa.field("price", pa.int64())])
@@ -52,6 +56,54 @@ def inner(log: Log) -> EmbeddedLog:
     found = getattr(log, "served", log)
     assert isinstance(found, EmbeddedLog)
     return found
+
+
+def submit(log: Log, command: Command) -> Any:
+    """Write a command as producers and transactions do, also through a server."""
+    return log._submit(command)
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@contextmanager
+def at_next_command(
+    part: Any, before: Callable[[], object] = _nothing, after: Callable[[], object] = _nothing
+) -> Iterator[None]:
+    """Do something before or after the next command that a part of the log writes."""
+    submit = part._submit
+    with pytest.MonkeyPatch.context() as patch:
+
+        def write(command: Command) -> Any:
+            patch.undo()
+            before()
+            result = submit(command)
+            after()
+            return result
+
+        patch.setattr(part, "_submit", write)
+        yield
+
+
+def waiting_readers(log: Log) -> dict[Key, list[Callable[[], None]]]:
+    """Return those who wait for records, by partition."""
+    return inner(log).parts.core._watchers
+
+
+def is_gathering(log: Log) -> bool:
+    """Return whether appended records wait for the entry that will hold them."""
+    return inner(log).parts.writing._open is not None
+
+
+def lake_parts(log: Log) -> LakeParts:
+    """Return what the lake of a log is made of: its store, its names, its identity."""
+    return inner(log).lake._parts
+
+
+def topic_tables(log: Log) -> TopicTables:
+    """Return the tables of topics as the catalog has them, without a sync."""
+    return inner(log).lake._tables
 
 
 def rows(log: Log, topic: str, partition: int = 0, column: str = "value") -> list[Any]:

@@ -16,7 +16,7 @@ from lakebed.engine.rewriting import Rewriting
 from lakebed.errors import CorruptionError, MissingFileError
 from lakebed.reports.maintenance import CleanupFailure
 from lakebed.serve.meters import Meters
-from tests.engine.support import inner, rows
+from tests.engine.support import at_next_command, inner, rows
 from tests.waiting import until
 
 PLAIN = LogConfig(lake=LakeConfig(iceberg=False))
@@ -193,19 +193,11 @@ def test_a_segment_that_is_gone_while_the_log_names_it_is_damage(tmp_path: Path)
             log.retain("t")
 
 
-def test_a_topic_that_is_deleted_before_it_is_trimmed_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_is_deleted_before_it_is_trimmed_is_no_failure(tmp_path: Path) -> None:
     with Log.open(tmp_path, PLAIN) as log:
         log.create_topic("t", config={"retention_bytes": 1})
         for _ in range(3):
             log.append("t", b"x" * 100)
             log.checkpoint()
-        submit = log.parts.cleanup._submit
-
-        def submit_after_the_deletion(command: Any) -> Any:
-            log.delete_topic("t")
-            return submit(command)
-
-        monkeypatch.setattr(log.parts.cleanup, "_submit", submit_after_the_deletion)
-        assert log.retain("t").errors == {}
+        with at_next_command(log.parts.cleanup, lambda: log.delete_topic("t")):
+            assert log.retain("t").errors == {}

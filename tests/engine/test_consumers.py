@@ -22,7 +22,7 @@ from lakebed.errors import (
     TopicNotFoundError,
 )
 from lakebed.host import ManualClock, SimDisk
-from tests.engine.support import inner, quiet, rows
+from tests.engine.support import at_next_command, inner, quiet, rows, waiting_readers
 from tests.waiting import until
 
 
@@ -394,7 +394,7 @@ def test_a_waiting_consumer_wakes_up_for_records_and_for_the_end_of_the_log(
 
     reader = threading.Thread(target=work)
     reader.start()
-    until(lambda: bool(inner(log).parts.core._watchers))
+    until(lambda: bool(waiting_readers(log)))
     log.append("t", b"x")
     until(lambda: outcomes == [1])
     log.close()
@@ -455,14 +455,14 @@ def test_a_handover_whose_entry_was_interrupted_is_written_by_the_next_heartbeat
     first.poll()
     second = log.consumer("g", topics=["t"])
     first.poll()  # gives up one of its two partitions
-    submit = inner(log).parts.groups._submit
 
-    def interrupted(_: object) -> None:
-        inner(log).parts.groups._submit = submit
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
-    inner(log).parts.groups._submit = interrupted
-    with pytest.raises(KeyboardInterrupt):
+    with (
+        at_next_command(inner(log).parts.groups, interrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         second.poll()
     assert second.poll().num_rows == 1
     second.commit()

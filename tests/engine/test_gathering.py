@@ -18,6 +18,7 @@ from lakebed.errors import (
     TopicNotFoundError,
 )
 from lakebed.state.commands import RegisterProducer
+from tests.engine.support import submit
 from tests.second_log import Folder
 
 
@@ -64,7 +65,7 @@ class Writers:
         return self.results
 
     def register(self, name: str = "") -> tuple[int, int]:
-        identity: tuple[int, int] = self.log._submit(RegisterProducer(name, 1))
+        identity: tuple[int, int] = submit(self.log, RegisterProducer(name, 1))
         return identity
 
 

@@ -16,7 +16,7 @@ from lakebed import Log
 from lakebed.errors import LakebedError
 from lakebed.wal.group_commit import GroupCommit
 from lakebed.wal.request import Request
-from tests.engine.support import everything, inner, state_of
+from tests.engine.support import everything, inner, is_gathering, state_of
 from tests.waiting import until
 
 
@@ -135,7 +135,7 @@ def test_a_caller_struck_before_it_waits_does_not_keep_others_from_being_woken(
             victim.append(threads[0 if point == "join" else 1])
             for thread in threads[:2]:
                 thread.start()
-                until(lambda: inner(log).parts.writing._open is not None or bool(outcomes))
+                until(lambda: is_gathering(log) or bool(outcomes))
             for thread in threads[2:]:
                 thread.start()
         for thread in threads:

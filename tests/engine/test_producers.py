@@ -22,17 +22,18 @@ from lakebed.errors import (
 from lakebed.host import ManualClock, SimDisk
 from lakebed.state.commands import ProducerWrite, RegisterProducer
 from lakebed.state.decision import Written
-from tests.engine.support import PRICE, armed, everything, in_threads, quiet, rows, state_of
+from tests.engine.support import PRICE, armed, everything, in_threads, quiet, rows, state_of, submit
 from tests.waiting import until
 
 
 def written(log: lakebed.Log, identity: tuple[int, int], sequence: int, *values: bytes) -> Any:
     """Write a batch as a producer does; return the offset it got."""
-    target = log._backend.writing.target("t")
-    encoded = log._backend.writing.encode_rows(target, list(values), 0)
+    writing = log._backend.writing
+    target = writing.target("t")
+    encoded = writing.encode_rows(target, list(values), 0)
     assert encoded is not None
     command = ProducerWrite(1, *identity, (sequence,), encoded.part)
-    result: Written = log._backend.writing.submit(command, (encoded.body,))
+    result: Written = writing.submit(command, (encoded.body,))
     (placed,) = result.parts
     assert not isinstance(placed, LakebedError)
     return placed[0].base
@@ -42,7 +43,7 @@ def test_a_repeated_batch_is_told_its_first_place_and_written_once() -> None:
     disk = SimDisk()
     with quiet(disk=disk) as log:
         log.create_topic("t")
-        identity = log._submit(RegisterProducer("till", 1))
+        identity = submit(log, RegisterProducer("till", 1))
         first = [written(log, identity, 2 * number, b"a", b"b") for number in range(5)]
         assert [written(log, identity, 2 * number, b"a", b"b") for number in range(5)] == first
         assert len(rows(log, "t")) == 10
@@ -58,13 +59,13 @@ def test_a_repeated_batch_is_told_its_first_place_and_written_once() -> None:
 def test_a_gap_and_an_old_epoch_are_refused_and_change_nothing() -> None:
     with quiet() as log:
         log.create_topic("t")
-        identity = log._submit(RegisterProducer("till", 1))
+        identity = submit(log, RegisterProducer("till", 1))
         written(log, identity, 0, b"a", b"b")
         for sequence in (1, 3, 100):
             with pytest.raises(SequenceGapError) as caught:
                 written(log, identity, sequence, b"x")
             assert caught.value.facts["expected"] == 2
-        newer = log._submit(RegisterProducer("till", 2))
+        newer = submit(log, RegisterProducer("till", 2))
         assert newer == (identity[0], identity[1] + 1)
         with pytest.raises(FencedError):
             written(log, identity, 2, b"x")
@@ -78,7 +79,7 @@ def test_sequences_survive_a_snapshot_and_the_state_is_the_same_after_reopening(
     disk = SimDisk()
     with quiet(disk=disk) as log:
         log.create_topic("t")
-        identity = log._submit(RegisterProducer("till", 1))
+        identity = submit(log, RegisterProducer("till", 1))
         for number in range(7):
             written(log, identity, number, b"x")
         log.checkpoint()

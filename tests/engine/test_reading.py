@@ -19,7 +19,7 @@ from lakebed.errors import (
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
-from tests.engine.support import in_threads, inner, quiet, rows
+from tests.engine.support import in_threads, inner, quiet, rows, waiting_readers
 from tests.proof.scale import trials
 from tests.waiting import until
 
@@ -167,7 +167,7 @@ def test_a_waiting_read_wakes_up_for_a_record(tmp_path: Path) -> None:
             target=lambda: answers.append((log.read("t", 1, wait_ms=30_000), time.monotonic()))
         )
         reader.start()
-        until(lambda: bool(inner(log).parts.core._watchers))
+        until(lambda: bool(waiting_readers(log)))
         log.append("t", b"elsewhere", partition=0)
         assert reader.is_alive()
         started = time.monotonic()
@@ -177,7 +177,7 @@ def test_a_waiting_read_wakes_up_for_a_record(tmp_path: Path) -> None:
         assert table.column("value").to_pylist() == [b"x"]
         assert ended - started < 1
         assert log.read("t", 1, 1, wait_ms=10).num_rows == 0
-        assert inner(log).parts.core._watchers == {}
+        assert waiting_readers(log) == {}
 
 
 def test_a_waiting_read_ends_when_the_log_closes_or_the_topic_goes(tmp_path: Path) -> None:
@@ -188,10 +188,10 @@ def test_a_waiting_read_ends_when_the_log_closes_or_the_topic_goes(tmp_path: Pat
 
     def act(number: int) -> object:
         if number == 2:
-            until(lambda: len(inner(log).parts.core._watchers) == 2)
+            until(lambda: len(waiting_readers(log)) == 2)
             log.delete_topic("gone")
             assert answered.wait(600)
-            until(lambda: len(inner(log).parts.core._watchers) == 1)
+            until(lambda: len(waiting_readers(log)) == 1)
             log.close()
             return None
         try:

@@ -13,7 +13,7 @@ from lakebed.api import transaction
 from lakebed.errors import RejectedError
 from lakebed.host import ManualClock, SimDisk
 from lakebed.limits import KIB
-from tests.engine.support import everything, inner, quiet, state_of
+from tests.engine.support import at_next_command, everything, inner, quiet, state_of
 
 CONFIG = LogConfig(wal=WalConfig(file_bytes=64 * KIB), retention_interval_ms=86_400_000)
 TOPICS = ("a", "b")
@@ -94,23 +94,17 @@ class Life:
 
     def checkpoint(self) -> None:
         checkpointer = inner(self.log).parts.checkpointer
-        submit = checkpointer._submit
         between = self.random.choice([0, 0, 1, 3])
 
-        def delayed(command: object) -> object:
-            checkpointer._submit = submit
+        def act_meanwhile() -> None:
             for _ in range(between):
                 act = self.random.choice([self.write, self.extend, self.delete, self.purge])
                 with contextlib.suppress(RejectedError):
                     act()
                     self.random.choice([self.pick().commit, self.pick().abort, self.begin])()
-            return submit(command)  # type: ignore[arg-type]
 
-        checkpointer._submit = delayed
-        try:
+        with at_next_command(checkpointer, act_meanwhile):
             self.log.checkpoint()
-        finally:
-            checkpointer._submit = submit
 
     def purge(self) -> None:
         self.log.purge_topic(self.topic())

@@ -22,6 +22,7 @@ from lakebed.errors import (
     TopicNotFoundError,
 )
 from tests.engine.shipped import Machines, values
+from tests.engine.support import waiting_readers
 from tests.waiting import until
 
 POLL_MS = 20
@@ -91,7 +92,7 @@ def test_a_reader_that_waits_is_woken(machines: Machines, owner: EmbeddedLog) ->
         got: list[Any] = []
         reader = threading.Thread(target=lambda: got.append(replica.read("orders", wait_ms=None)))
         reader.start()
-        until(lambda: replica.parts.core._watchers)
+        until(lambda: bool(waiting_readers(replica)))
         owner.append("orders", b"1")
         reader.join(600)
         assert got[0].column("value").to_pylist() == [b"1"]
@@ -336,7 +337,7 @@ def test_a_closed_replica_ends_who_waits(machines: Machines, owner: EmbeddedLog)
 
     reader = threading.Thread(target=wait)
     reader.start()
-    until(lambda: replica.parts.core._watchers)
+    until(lambda: bool(waiting_readers(replica)))
     replica.close()
     reader.join(600)
     assert failed.is_set()

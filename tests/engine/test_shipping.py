@@ -23,6 +23,7 @@ from lakebed.errors import (
     UnknownOutcomeError,
 )
 from tests.engine.shipped import Machines, values
+from tests.engine.support import lake_parts
 from tests.waiting import until
 
 
@@ -154,7 +155,7 @@ def test_a_stale_owner_removes_nothing_from_the_store(machines: Machines) -> Non
         fresh.append("orders", b"second")
         fresh.checkpoint()
         (segment,) = machines.store.glob("*/segments/*/*.parquet")
-        store = stale.parts.lake._parts.store
+        store = lake_parts(stale).store
         assert store is not None
         with pytest.raises(NotOwnerError):
             store.remove(segment.relative_to(machines.store).as_posix())

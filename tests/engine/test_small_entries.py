@@ -15,7 +15,7 @@ from lakebed.errors import RejectedError
 from lakebed.host import ManualClock, SimDisk
 from lakebed.limits import KIB
 from lakebed.topic import memtable
-from tests.engine.support import PRICE, everything, inner, quiet, rows, state_of
+from tests.engine.support import PRICE, at_next_command, everything, inner, quiet, rows, state_of
 
 COUNT = 1500
 
@@ -75,17 +75,14 @@ def test_records_written_during_a_checkpoint_are_merged_across_its_end() -> None
         for number in range(200):
             log.append("t", b"%d" % number)
         checkpointer = inner(log).parts.checkpointer
-        submit = checkpointer._submit
 
-        def write_before(command: object) -> object:
-            checkpointer._submit = submit
+        def write_before() -> None:
             for number in range(200, 300):
                 log.append("t", b"%d" % number)
             assert chunks(log)[0].end > 200
-            return submit(command)  # type: ignore[arg-type]
 
-        checkpointer._submit = write_before
-        log.checkpoint()
+        with at_next_command(checkpointer, write_before):
+            log.checkpoint()
         want = [b"%d" % number for number in range(300)]
         assert chunks(log)[0].base == 200
         assert rows(log, "t") == want

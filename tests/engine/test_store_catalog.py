@@ -23,6 +23,7 @@ from lakebed.engine.ownership import Takeover
 from lakebed.errors import ForeignTableError, NotOwnerError, StoreUnavailableError
 from lakebed.host.conditional import Answer, ConditionalStore, Outcome, open_conditional
 from lakebed.iceberg.table_metadata import TERM
+from tests.engine.support import topic_tables
 from tests.engine.test_derived import USERS, written
 from tests.s3 import Server, options, s3
 from tests.weed import weed
@@ -86,7 +87,7 @@ def add(log: EmbeddedLog, *values: bytes) -> None:
 
 def shown(log: EmbeddedLog) -> list[bytes]:
     """Return what the table shows, as the catalog has it now."""
-    table = log.lake._tables.table("orders")
+    table = topic_tables(log).table("orders")
     return sorted(table.scan().to_arrow().column("value").to_pylist())
 
 
@@ -130,10 +131,10 @@ def test_an_owner_that_was_taken_over_changes_no_table(fleet: Fleet) -> None:
     assert b.derived.commit("users", writer="job", number=1, expected=0).version == 1
     for change in (
         lambda: a.lake.sync("orders"),
-        lambda: a.lake._tables._drop_other("orders", 1 << 60),
+        lambda: topic_tables(a)._drop_other("orders", 1 << 60),
         lambda: a.derived.commit("users", writer="job", number=2, added=[file], expected=1),
         lambda: a.derived.drop("users"),
-        lambda: a.lake._tables.expire("orders", 1 << 60),
+        lambda: topic_tables(a).expire("orders", 1 << 60),
     ):
         with pytest.raises(NotOwnerError, match="taken over the log and its tables"):
             change()
@@ -168,7 +169,7 @@ def test_an_owner_that_is_taken_over_before_its_swap_changes_no_table(
     add(a, b"first")
     a.lake.sync()
     add(a, b"second")
-    other = _take_over_before_the_swap(fleet, a, a.lake._tables._catalog, monkeypatch)
+    other = _take_over_before_the_swap(fleet, a, topic_tables(a)._catalog, monkeypatch)
     with pytest.raises(NotOwnerError):
         a.lake.sync("orders")
     assert shown(other()) == [b"first", b"second"]
@@ -200,7 +201,7 @@ def test_an_owner_claims_a_table_before_it_judges_its_files(pointed: Fleet) -> N
     state = b.stats().shipping
     assert state is not None
     assert json.loads(pointer.read_bytes())["term"] == state.term
-    assert b.lake._tables.table("orders").properties[TERM] < str(state.term)
+    assert topic_tables(b).table("orders").properties[TERM] < str(state.term)
 
 
 def test_a_table_shows_nothing_that_is_not_in_the_store(tmp_path: Path) -> None:
@@ -228,7 +229,7 @@ def test_a_table_that_was_dropped_does_not_return(pointed: Fleet) -> None:
     assert a.lake.sync().tables_dropped == 1
     b = pointed.open("b")
     assert b.lake.sync().tables_dropped == 0
-    assert b.lake._tables.table("orders") is None
+    assert topic_tables(b).table("orders") is None
     add(b, b"again")
     b.lake.sync()
     assert shown(b) == [b"again"]
@@ -268,7 +269,7 @@ def test_tables_in_sqlite_are_registered_when_a_log_begins_to_ship(pointed: Flee
     b = pointed.open("b")
     assert b.derived.describe("users") == users
     again = pointed.open("a")
-    assert again.lake._tables.table("orders") is None  # SQLite does not bring it back
+    assert topic_tables(again).table("orders") is None  # SQLite does not bring it back
 
 
 def test_a_log_whose_segments_are_in_the_store_alone_begins_to_ship(pointed: Fleet) -> None:

@@ -29,7 +29,7 @@ from lakebed.iceberg import tiering
 from lakebed.reports.lake import SyncReport
 from lakebed.state.commands import PlaceSegments
 from lakebed.state.values import BOTH, LOCAL, STORE, Segment
-from tests.engine.support import armed, inner, quiet, rows
+from tests.engine.support import armed, inner, lake_parts, quiet, rows, submit, topic_tables
 from tests.foreign.readers import contents, read_duckdb, read_pyiceberg
 from tests.s3 import FOREVER, KEY, REGION, SECRET, Proxy, Server, options, proxy, s3
 from tests.waiting import until
@@ -98,26 +98,26 @@ def local_files(log: Log) -> list[Path]:
 
 def objects(log: Log) -> list[str]:
     """Return the name of every object in the log's store."""
-    store = inner(log).lake._parts.store
+    store = lake_parts(log).store
     assert store is not None
     return [each.name for each in store.listing()]
 
 
 def object_of(log: Log, segment: Segment, topic: int = 1) -> str:
     """Return the name of a segment's object."""
-    return inner(log).lake._parts.locations.object_name(topic, 0, segment)
+    return lake_parts(log).locations.object_name(topic, 0, segment)
 
 
 def put(log: Log, name: str, data: bytes) -> None:
     """Put an object into a log's store behind its back."""
-    store = inner(log).lake._parts.store
+    store = lake_parts(log).store
     assert store is not None
     store.put(name, memoryview(data))
 
 
 def get(log: Log, name: str) -> bytes:
     """Return the bytes of an object."""
-    store = inner(log).lake._parts.store
+    store = lake_parts(log).store
     pieces: list[bytes] = []
     assert store is not None
 
@@ -215,7 +215,7 @@ def test_a_table_never_shows_an_object_that_was_not_uploaded(
             log.lake.sync("t")
         (tmp_path / "away").rename(tmp_path / "store")
         assert places(log) == [BOTH, BOTH, LOCAL]
-        assert contents(read_pyiceberg(inner(log).lake._tables.table("t"))) == before
+        assert contents(read_pyiceberg(topic_tables(log).table("t"))) == before
         log.lake.sync()
         assert shown(log) == sealed(log) > before
 
@@ -274,7 +274,7 @@ def test_a_place_never_goes_back(drive: LogConfig, tmp_path: Path) -> None:
         values = fill(log)
         log.lake.sync()
         late = PlaceSegments(tuple((1, 0, each.id, LOCAL) for each in segments(log)))
-        assert log._submit(late) == 3
+        assert submit(log, late) == 3
         assert places(log) == [STORE] * 3
         assert rows(log, "t") == values
 
@@ -503,9 +503,7 @@ def test_two_logs_share_a_bucket_and_leave_each_other_alone(s3: Server, tmp_path
         values = fill(other)
         one.lake.sync()
         other.lake.sync()
-        theirs = [
-            each for each in objects(other) if each.startswith(inner(other).lake._parts.log_id)
-        ]
+        theirs = [each for each in objects(other) if each.startswith(lake_parts(other).log_id)]
         one.delete_topic("t")
         one.lake.sync()
         one.lake.gc(now=True)
@@ -660,7 +658,7 @@ def test_an_object_that_is_damaged_is_named(drive: LogConfig, tmp_path: Path, ho
         data = bytearray(get(log, name))
         data[10] ^= 1
         if how == "missing":
-            store = inner(log).lake._parts.store
+            store = lake_parts(log).store
             assert store is not None
             store.remove(name)
         else:
@@ -746,7 +744,7 @@ def test_a_store_that_refuses_fails_or_cuts_uploads_loses_nothing(
 
 def shown_by_head(log: Log) -> int:
     """Count the records that a table shows as it is, without a sync."""
-    return int(read_pyiceberg(inner(log).lake._tables.table("t")).num_rows)
+    return int(read_pyiceberg(topic_tables(log).table("t")).num_rows)
 
 
 def test_what_was_uploaded_before_a_failure_is_not_uploaded_again(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,8 +19,7 @@ from lakebed.errors import (
 )
 from lakebed.host import SimDisk
 from lakebed.reports.topics import TopicInfo
-from lakebed.state.commands import Command
-from tests.engine.support import PRICE, everything, inner, quiet, rows, state_of
+from tests.engine.support import PRICE, at_next_command, everything, inner, quiet, rows, state_of
 
 WIDER = PRICE.append(pa.field("currency", pa.string()))
 
@@ -77,16 +75,8 @@ def test_get_or_create_makes_a_topic_that_is_deleted_while_it_looks(
 def test_a_topic_that_is_deleted_as_soon_as_it_is_made_is_described() -> None:
     with quiet() as log:
         core, topics = inner(log).parts.core, inner(log).parts.topics
-        submit = topics._submit
-
-        def submit_and_delete(command: Command) -> Any:
-            topics._submit = submit
-            made = submit(command)
-            inner(log).delete_topic("orders")
-            return made
-
-        topics._submit = submit_and_delete
-        made = log.get_or_create_topic("orders", 2, PRICE)
+        with at_next_command(topics, after=lambda: inner(log).delete_topic("orders")):
+            made = log.get_or_create_topic("orders", 2, PRICE)
         assert (len(made.partitions), made.records) == (2, 0)
         assert made.schema is not None and made.schema.equals(PRICE)
         assert core.state.topics == {}

@@ -22,7 +22,16 @@ from lakebed.errors import (
     TransactionTimedOutError,
 )
 from lakebed.host import Disk, ManualClock, SimDisk
-from tests.engine.support import PRICE, armed, everything, inner, quiet, rows, state_of
+from tests.engine.support import (
+    PRICE,
+    armed,
+    at_next_command,
+    everything,
+    inner,
+    quiet,
+    rows,
+    state_of,
+)
 from tests.waiting import until
 
 LARGE = [b"%04d" % number + b"x" * 1000 for number in range(200)]
@@ -457,15 +466,8 @@ def test_what_happens_between_freeze_and_flush_is_the_same_after_reopening(
             "delete": lambda: log.delete_topic("a"),
             "purge": lambda: log.purge_topic("a"),
         }
-        hooked = inner(log).parts.checkpointer._submit
-
-        def submit(command: object) -> object:
-            inner(log).parts.checkpointer._submit = hooked
-            during[act]()
-            return hooked(command)  # type: ignore[arg-type]
-
-        inner(log).parts.checkpointer._submit = submit
-        log.checkpoint()
+        with at_next_command(inner(log).parts.checkpointer, before=during[act]):
+            log.checkpoint()
 
     with lakebed.open(tmp_path) as log:
         play(log)

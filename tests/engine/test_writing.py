@@ -25,8 +25,18 @@ from lakebed.errors import (
 )
 from lakebed.host import SimDisk
 from lakebed.topic.routing import partitions_of
-from tests.engine.support import PRICE, armed, everything, in_threads, inner, quiet, rows
+from tests.engine.support import (
+    PRICE,
+    armed,
+    everything,
+    in_threads,
+    inner,
+    is_gathering,
+    quiet,
+    rows,
+)
 from tests.waiting import until
+from tests.wal.support import entries_waiting
 
 
 def entries(log: lakebed.Log) -> int:
@@ -246,7 +256,7 @@ def gathered(log: lakebed.Log, calls: list[Any]) -> list[Future[Ack]]:
     """Make calls that all go into one entry: the disk is slow while they come."""
     with armed("wal.group.before_write=delay:300"):
         first = log.append_async(*calls[0])
-        until(lambda: inner(log).parts.writing._open is None)
+        until(lambda: not is_gathering(log))
         rest = [log.append_async(*call) for call in calls[1:]]
     return [first, *rest]
 
@@ -258,11 +268,11 @@ def test_a_topic_deleted_while_its_record_waits_refuses_that_record_alone(tmp_pa
         before = entries(log)
         with armed("wal.group.before_write=delay:300"):
             first = log.append_async("kept", b"first")
-            until(lambda: inner(log).parts.writing._open is None)
+            until(lambda: not is_gathering(log))
             # The deletion stands before the entry in which both records wait.
             deleting = threading.Thread(target=log.delete_topic, args=("gone",))
             deleting.start()
-            until(lambda: bool(inner(log).parts.wal.commits._queue))
+            until(lambda: bool(entries_waiting(inner(log).parts.wal)))
             kept = log.append_async("kept", b"second")
             gone = log.append_async("gone", b"lost")
         deleting.join(600)
@@ -295,12 +305,12 @@ def test_a_schema_that_grows_while_records_wait_harms_none_of_them(tmp_path: Pat
         log.create_topic("t", 1, PRICE)
         with armed("wal.group.before_write=delay:300"):
             futures = [log.append_async("t", {"item": "a", "price": 1})]
-            until(lambda: inner(log).parts.writing._open is None)
+            until(lambda: not is_gathering(log))
             altering = threading.Thread(
                 target=lambda: log.alter_topic("t", schema=PRICE.append(pa.field("n", pa.int32())))
             )
             altering.start()
-            until(lambda: bool(inner(log).parts.wal.commits._queue))
+            until(lambda: bool(entries_waiting(inner(log).parts.wal)))
             futures += [log.append_async("t", {"item": "b", "price": 2})]
         altering.join(600)
         futures += [log.append_async("t", {"item": "c", "price": 3, "n": 4})]

@@ -39,6 +39,7 @@ from lakebed.state.commands import (
 )
 from tests.engine.support import inner
 from tests.proof.engine_ledger import MARKS, Ledger, Name, payload_of
+from tests.wal.support import fill_spares
 
 FOLDER = Path("/log")
 MARKS_WRITTEN = 200
@@ -117,7 +118,7 @@ class Worker:
         self._numbers = itertools.count()
         self._operations = itertools.count()
         self._position = 0
-        self._pending: _Pending | None = None
+        self.pending: _Pending | None = None
         self._last: _Sequence | None = None
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[int, int] = {}
@@ -128,7 +129,7 @@ class Worker:
 
     def forget(self) -> None:
         """Let go of open transactions and the producer."""
-        self._pending = self._last = self._producer = None
+        self.pending = self._last = self._producer = None
 
     def step(self) -> None:
         """Do one thing, drawn by its weight."""
@@ -143,7 +144,8 @@ class Worker:
 
     # Reporting
 
-    def _rows(self, count: int, *topics: str) -> list[list[Any]]:
+    def rows(self, count: int, *topics: str) -> list[list[Any]]:
+        """Choose so many records, of these topics or of any, that were never written."""
         rows = []
         for _ in range(count):
             topic = self.rng.choice(topics or ("fixed", "fixed", "trimmed", "compacted", "churn"))
@@ -152,13 +154,18 @@ class Worker:
             rows.append([topic, key, self.run, self.thread, next(self._numbers), size])
         return rows
 
+    def new_operation(self) -> str:
+        """Return the name of an operation that is not yet reported."""
+        return f"{self.run}/{self.thread}/{next(self._operations)}"
+
     def call(self, what: dict[str, Any], made: Callable[[], Any]) -> str:
         """Make a call and report it; return what became of it."""
-        number = f"{self.run}/{self.thread}/{next(self._operations)}"
+        number = self.new_operation()
         self.tell(["intend", number, what])
-        return self._finish(number, made)
+        return self.finish(number, made)
 
-    def _finish(self, number: str, made: Callable[[], Any]) -> str:
+    def finish(self, number: str, made: Callable[[], Any]) -> str:
+        """Make a call that was announced, and report what became of it."""
         try:
             places = made()
         except LakebedError as error:
@@ -181,7 +188,7 @@ class Worker:
 
     def append(self) -> None:
         """Append a record."""
-        rows = self._rows(1)
+        rows = self.rows(1)
         topic = rows[0][0]
         self.call(
             {"records": rows}, lambda: [self.log.append(topic, value_of(rows[0]), key_of(rows[0]))]
@@ -189,8 +196,8 @@ class Worker:
 
     def append_async(self) -> None:
         """Append a few records without waiting; each is an entry."""
-        rows = self._rows(self.rng.randint(1, 4), "fixed")
-        numbers = [f"{self.run}/{self.thread}/{next(self._operations)}" for _ in rows]
+        rows = self.rows(self.rng.randint(1, 4), "fixed")
+        numbers = [self.new_operation() for _ in rows]
         for number, row in zip(numbers, rows, strict=True):
             self.tell(["intend", number, {"records": [row]}])
         futures: list[Any] = []
@@ -203,19 +210,19 @@ class Worker:
                 self.tell(["refused" if isinstance(error, RejectedError) else "unknown", number])
         for number, future in zip(numbers, futures, strict=True):
             if future is not None:
-                self._finish(number, functools.partial(_result, future))
+                self.finish(number, functools.partial(_result, future))
 
     def append_batch(self) -> None:
         """Append several records of a topic at once."""
         topic = self.rng.choice(("fixed", "fixed", "trimmed", "compacted", "churn"))
-        rows = self._rows(self.rng.randint(1, 12), topic)
+        rows = self.rows(self.rng.randint(1, 12), topic)
         self.call(
             {"records": rows}, lambda: self.log.append_batch(topic, [row_of(row) for row in rows])
         )
 
     def transaction(self) -> None:
         """Commit a small transaction, often with consumer offsets, or abort it."""
-        rows = self._rows(self.rng.randint(1, 5), "fixed", "fixed", "compacted")
+        rows = self.rows(self.rng.randint(1, 5), "fixed", "fixed", "compacted")
         name = f"tx-{self.thread}"
         transaction = self.quietly(lambda: self.log.transaction(name))
         if transaction is None:
@@ -242,36 +249,37 @@ class Worker:
 
     def long_transaction(self) -> None:
         """Begin, write to or end a transaction that stays open over other steps."""
-        pending = self._pending
+        pending = self.pending
         if pending is None:
             self._begin_pending()
         elif self.rng.random() < 0.6:
-            self._write_pending(pending)
+            self.write_pending(pending)
         else:
-            self._pending = None
+            self.pending = None
             if self.rng.random() < 0.25:
                 abort = AbortTransaction(pending.id, pending.epoch, "aborted")
                 self.quietly(lambda: inner(self.log).parts.writing.submit(abort))
             else:
-                self._commit_pending(pending)
+                self.commit_pending(pending)
 
     def leave_open(self) -> None:
         """Write to a transaction that stays open over other steps; begin it if there is none."""
-        if self._pending is None:
+        if self.pending is None:
             self._begin_pending()
-        if self._pending is not None:
-            self._write_pending(self._pending)
+        if self.pending is not None:
+            self.write_pending(self.pending)
 
     def _begin_pending(self) -> None:
         name = f"long-{self.thread}"
         begin = BeginTransaction(name, 3_600_000_000, self._time_us())
         identity = self.quietly(lambda: inner(self.log).parts.writing.submit(begin))
-        self._pending = None if identity is None else _Pending(identity)
+        self.pending = None if identity is None else _Pending(identity)
 
-    def _write_pending(self, pending: _Pending) -> None:
+    def write_pending(self, pending: _Pending) -> None:
+        """Write a few records to an open transaction."""
         writing = inner(self.log).parts.writing
         topic = self.rng.choice(("fixed", "fixed", "compacted", "churn"))
-        rows = self._rows(self.rng.randint(1, 4), topic)
+        rows = self.rows(self.rng.randint(1, 4), topic)
 
         def write() -> bool:
             target = writing.target(topic)
@@ -284,9 +292,10 @@ class Worker:
             return True
 
         if self.quietly(write) is None:
-            self._pending = None  # what it holds is not known, so it is never committed
+            self.pending = None  # what it holds is not known, so it is never committed
 
-    def _commit_pending(self, pending: _Pending) -> None:
+    def commit_pending(self, pending: _Pending) -> None:
+        """Commit an open transaction, with offsets of a group."""
         writing = inner(self.log).parts.writing
 
         def commit() -> list[Any]:
@@ -307,7 +316,7 @@ class Worker:
 
     def stale_abort(self) -> None:
         """Abort with an epoch that was taken over: nothing may come of it."""
-        pending = self._pending
+        pending = self.pending
         if pending is not None and pending.epoch > 1:
             abort = AbortTransaction(pending.id, pending.epoch - 1, "aborted")
             self.quietly(lambda: inner(self.log).parts.writing.submit(abort))
@@ -335,7 +344,7 @@ class Worker:
                 return
         if "fixed" not in self.log.topics():
             return
-        rows = self._rows(self.rng.randint(1, 6), "fixed")
+        rows = self.rows(self.rng.randint(1, 6), "fixed")
         encoded = writing.encode_rows(writing.target("fixed"), [row_of(row) for row in rows], None)
         assert encoded is not None
         first = tuple(self._sequences.get(run.partition, 0) for run in encoded.part.runs)
@@ -401,7 +410,7 @@ class Worker:
     def fill_spares(self) -> None:
         """Make spare WAL files, as a thread does otherwise."""
         with contextlib.suppress(OSError):  # its thread tries again later
-            self.quietly(inner(self.log).parts.wal._opened.spares.fill)
+            self.quietly(lambda: fill_spares(inner(self.log).parts.wal))
 
     def _tell_lows(self, topic: str) -> None:
         for partition, (low, _) in (self.quietly(lambda: self.log.offsets(topic)) or {}).items():

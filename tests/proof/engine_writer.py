@@ -67,12 +67,12 @@ SCRIPT = LogConfig(
 
 def produce(worker: Worker) -> None:
     """Send records under a producer of the public kind, and see each of them acknowledged."""
-    rows = worker._rows(worker.rng.randint(1, 20), "fixed")
+    rows = worker.rows(worker.rng.randint(1, 20), "fixed")
     name = f"sender-{worker.thread}"
     producer = worker.quietly(lambda: worker.log.producer(name, linger_ms=1, batch_bytes=600))
     if producer is None:
         return
-    numbers = [f"{worker.run}/{worker.thread}/{next(worker._operations)}" for _ in rows]
+    numbers = [worker.new_operation() for _ in rows]
     for number, row in zip(numbers, rows, strict=True):
         worker.tell(["intend", number, {"records": [row]}])
     sent: list[Any] = []
@@ -87,7 +87,7 @@ def produce(worker: Worker) -> None:
             # It was not taken, because one before it failed: it did not happen.
             worker.tell(["refused", number])
         else:
-            worker._finish(number, lambda each=each: [each.result(600)])  # type: ignore[misc]
+            worker.finish(number, lambda each=each: [each.result(600)])  # type: ignore[misc]
 
 
 class Threads:
@@ -138,7 +138,7 @@ class Script:
         for number in range(_SCRIPT_ROUNDS):
             for action in self._round(number):
                 self._do(action)
-        self._reopen()
+        self.reopen()
         if self._worker is not None:
             self._worker.log.close()
 
@@ -170,25 +170,25 @@ class Script:
             rewrite,
             Worker.retain,
             Worker.commit_offsets,
-            *([type(self)._reopen] if number == 0 else []),
+            *([type(self).reopen] if number == 0 else []),
         ]
 
     def _do(self, action: Any) -> None:
         if self._worker is None:
-            self._reopen()
+            self.reopen()
         worker = self._worker
         if worker is None:
             return
-        if action is type(self)._reopen:
-            self._reopen()
+        if action is type(self).reopen:
+            self.reopen()
             return
         worker.do(action)
         if worker.failure is not None and not isinstance(worker.failure, RejectedError):
             worker.failure = None
             if inner(worker.log).parts.wal.stats().poisoned or inner(worker.log).parts.core.broken:
-                self._reopen()
+                self.reopen()
 
-    def _reopen(self) -> None:
+    def reopen(self) -> None:
         """Close, and open until it succeeds: a failpoint fails once."""
         if self._worker is not None:
             self._worker.quietly(self._worker.log.close)
@@ -211,27 +211,27 @@ def begin(worker: Worker) -> None:
     """Begin a long transaction, twice, so that the first is taken over."""
     worker.forget()
     worker.long_transaction()
-    worker._pending = None
+    worker.pending = None
     worker.long_transaction()
 
 
 def write_pending(worker: Worker) -> None:
     """Write to the open transaction, so that a checkpoint stages it."""
-    if worker._pending is not None:
-        worker._write_pending(worker._pending)
+    if worker.pending is not None:
+        worker.write_pending(worker.pending)
 
 
 def end_pending(worker: Worker) -> None:
     """Commit it."""
-    if worker._pending is not None:
-        worker._commit_pending(worker._pending)
-    worker._pending = None
+    if worker.pending is not None:
+        worker.commit_pending(worker.pending)
+    worker.pending = None
 
 
 def compactable(worker: Worker) -> None:
     """Write keys again that were written before, and enough for retention to remove some."""
     for topic in ("compacted", "trimmed"):
-        rows = worker._rows(8, topic)
+        rows = worker.rows(8, topic)
         values = [{"value": value_of(row), "key": row[1].encode() or None} for row in rows]
         worker.call({"records": rows}, lambda: worker.log.append_batch(topic, values))  # noqa: B023
 

@@ -19,6 +19,7 @@ from lakebed.wal import EntryKind, HardState, Mark, Wal, WalConfig
 from lakebed.wal.folder import read_identity
 from lakebed.wal.frame import HEADER_BYTES, FrameHeader, FrameKind, decode_header, salt_of
 from tests.proof.simulated import LAYOUT, Picture, open_on
+from tests.wal.support import fill_spares
 
 Contents = dict[Path, bytes]
 Place = tuple[int, int]
@@ -138,7 +139,7 @@ class Maker:
 
     def fill_spares(self) -> None:
         """Make the spare files that a thread would make."""
-        self._log._opened.spares.fill()
+        fill_spares(self._log)
 
     def remember(self) -> None:
         """Keep how the folder looks now."""

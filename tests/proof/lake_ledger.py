@@ -9,7 +9,7 @@ from typing import Any
 from lakebed import Log
 from lakebed.iceberg.table_metadata import files_in_use
 from lakebed.state.values import STORE, Partition
-from tests.engine.support import inner
+from tests.engine.support import inner, lake_parts
 from tests.foreign.readers import contents, read_pyiceberg
 
 Contents = Counter[Any]
@@ -104,7 +104,8 @@ def _partition(log: Log, topic: str, number: int) -> Partition:
 def check_files(log: Log) -> None:
     """After a removal there is every file that is needed, and no other."""
     lake, state = inner(log).lake, inner(log).parts.core.state
-    places = lake._parts.locations
+    parts = lake_parts(log)
+    places = parts.locations
     local, stored = set(), set()
     for (topic, number), partition in state.partitions.items():
         for segment in partition.segments:
@@ -119,19 +120,19 @@ def check_files(log: Log) -> None:
         table = lake.table(name)
         stored |= files_in_use(table)
         stored.add(f"{table.location()}/metadata/version-hint.text")
-    if lake._parts.store is None:
+    if parts.store is None:
         stored = {each for each in stored if each.startswith(places.base)}
         there = {f"file://{path.resolve()}" for path in _files(inner(log).folder / "iceberg")}
     else:
-        own = f"{lake._parts.log_id}/"  # other logs may have theirs beside it
-        there = {lake._parts.store.uri(each.name) for each in lake._parts.store.listing(own)}
+        own = f"{parts.log_id}/"  # other logs may have theirs beside it
+        there = {parts.store.uri(each.name) for each in parts.store.listing(own)}
         if places.base.startswith("file://"):
             there |= {f"file://{path}" for path in _files(Path(places.base[7:]) / own)}
         assert {path.name for path in _files(inner(log).folder / "iceberg")} <= {"catalog.db"}
-    parts = ("/catalog.db", f"{lake._parts.log_id}/segments/", f"{lake._parts.log_id}/tables/")
-    there = {each for each in there if not each.endswith(parts[0])}
+    names = ("/catalog.db", f"{parts.log_id}/segments/", f"{parts.log_id}/tables/")
+    there = {each for each in there if not each.endswith(names[0])}
     if inner(log).config.ships:
-        there = {each for each in there if any(part in each for part in parts[1:])}
+        there = {each for each in there if any(name in each for name in names[1:])}
     assert there == stored, f"too many {sorted(there - stored)[:3]}, lost {stored - there}"
 
 

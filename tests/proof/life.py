@@ -13,6 +13,7 @@ from collections.abc import Callable
 from lakebed.host import SimDisk
 from lakebed.wal import EntryKind, HardState, Mark, SyncMode, Wal, WalConfig
 from tests.proof.simulated import LAYOUT, Picture, open_on
+from tests.wal.support import fill_spares, mark_idle
 
 
 class Life:
@@ -163,12 +164,11 @@ def _reset(life: Life, log: Wal) -> None:
 
 
 def _fill_spares(_life: Life, log: Wal) -> None:
-    log._opened.spares.fill()
+    fill_spares(log)
 
 
 def _mark_idle(life: Life, log: Wal) -> None:
-    committer = log.commits
-    committer.tail = log._writer.mark_idle(committer.tail)
+    mark_idle(log)
     life.settle(synced=True)
 
 

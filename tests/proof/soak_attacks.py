@@ -30,6 +30,7 @@ from tests.proof.soak_process import Phases, parse_arguments, take_part
 from tests.serve import hostile, raw_grpc
 from tests.serve.http2 import Http2
 from tests.serve.http_raw import call, connect, head
+from tests.serve.inside import connection_of
 from tests.serve.raw import Raw, error_of
 from tests.serve.support import ServerProcess, raw_socket
 from tests.waiting import until
@@ -254,7 +255,7 @@ class Tenant:
         ticket = {"call": "follow", "topic": TOPIC, "partition": 0, "offset": 0}
         with contextlib.ExitStack() as stack:
             for _ in range(STREAMS_MAX + 10):
-                reader = self._log._connection.stream(ticket)  # type: ignore[attr-defined]
+                reader = connection_of(self._log).stream(ticket)
                 stack.callback(reader.cancel)
                 reader.read_chunk()
             time.sleep(1)

@@ -52,7 +52,7 @@ class Image:
             Worker.transaction,
         ):
             worker.do(action)
-        pending = worker._pending
+        pending = worker.pending
         assert pending is not None and pending.rows
         worker.log.close()
         self.pending = pending
@@ -73,7 +73,7 @@ class Image:
             self.ledger.check(log)
             log.verify()
             worker = Worker(log, lambda event: None, random.Random(0))
-            worker._pending = self.pending
+            worker.pending = self.pending
             end_pending(worker)
             if worker.failure is not None:
                 return worker.failure

@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 
 from lakebed.errors import LakebedError
-from lakebed.host import Fault, FaultyDisk, SimDisk
+from lakebed.host import Disk, Fault, FaultyDisk, SimDisk
 from tests.engine.support import inner
 from tests.proof.engine_life import Life, Worker, open_log, small_transactions
 from tests.proof.engine_writer import (
@@ -218,6 +218,13 @@ def test_no_failing_call_breaks_a_promise_of_a_log(kind: str, tmp_path: Path) ->
             assert faulty.hit, "the fault never struck"
 
 
+def checkpoint_to(disk: Disk, worker: Worker) -> None:
+    """Have the files of checkpoints, and those alone, written to another disk."""
+    parts = inner(worker.log).parts
+    parts.segment_folder.disk = parts.staging._disk = disk
+    parts.checkpointer._snapshots._disk = disk
+
+
 @pytest.mark.parametrize("kind", ["write", "sync", "rename", "sync_folder"])
 @simulation("engine-full")
 @small_transactions()
@@ -231,10 +238,9 @@ def test_writers_go_on_while_checkpoints_fail(kind: str) -> None:
         for action in STEPS[:5]:
             worker.do(action)
         inner(worker.log).parts.wal.flush()
-        checkpointer = inner(worker.log).parts.checkpointer
         lake = FaultyDisk(disk, Fault(kind, nth, errno=errno.ENOSPC, lasting=True))
-        checkpointer._lake.disk, healthy = lake, checkpointer._lake.disk
-        checkpointer._core.staging._disk = checkpointer._snapshots._disk = lake
+        healthy = inner(worker.log).parts.segment_folder.disk
+        checkpoint_to(lake, worker)
         for _ in range(2):
             worker.failure = None
             worker.checkpoint()
@@ -244,8 +250,7 @@ def test_writers_go_on_while_checkpoints_fail(kind: str) -> None:
             worker.transaction()
             assert worker.failure is None, f"writers are held up: {worker.failure!r}"
             life.ledger.check(worker.log)
-        checkpointer._lake.disk = checkpointer._core.staging._disk = healthy
-        checkpointer._snapshots._disk = healthy
+        checkpoint_to(healthy, worker)
         worker.checkpoint()
         assert worker.failure is None, f"the next checkpoint failed: {worker.failure!r}"
         assert worker.log.stats().memtable_records == 0

@@ -29,6 +29,7 @@ from lakebed.wal import EntryKind, HardState, Mark, SyncMode, Wal, WalConfig
 from tests.proof.machines import run_machine
 from tests.proof.scale import Rounds, trials
 from tests.proof.simulated import Item, Picture, open_on, picture_of, simulation
+from tests.wal.support import fill_spares, mark_idle
 
 pytestmark = pytest.mark.proof
 
@@ -156,9 +157,9 @@ class LogMachine(RuleBasedStateMachine):
     @rule(idle=st.booleans())
     def background(self, idle: bool) -> None:
         """Do what threads do meanwhile: make spare files, mark the log as idle."""
-        self.log._opened.spares.fill()
+        fill_spares(self.log)
         if idle:
-            self.log.commits.tail = self.log._writer.mark_idle(self.log.commits.tail)
+            mark_idle(self.log)
             self.became(self.model, synced=True)
 
     @precondition(lambda self: self.model.items)

@@ -16,6 +16,7 @@ from lakebed import Log, ServeConfig
 from lakebed.errors import QuotaExceededError
 from lakebed.serve.server import Server
 from lakebed.wire.protocol import pack
+from tests.serve.inside import callers_waiting, connections_closed, flight_of, quotas_of
 from tests.serve.raw import error_of
 from tests.waiting import until
 
@@ -52,26 +53,20 @@ def _ask(client: Any, *tickets: bytes) -> Iterator[list[Any]]:
             reader.cancel()
 
 
-def _quotas(server: Server) -> Any:
-    assert server._flight is not None
-    return server._flight._quotas
-
-
 @pytest.mark.parametrize("ticket", [READ, FETCH], ids=["read", "fetch"])
 def test_an_answer_counts_until_it_is_sent(tmp_path: Path, ticket: bytes) -> None:
     settings = {"principal_inflight_bytes_max": 60 * MIB}
     serving = _serve(tmp_path / "log", **settings)
     with serving as (server, client), _ask(client, ticket, ticket) as readers:
-        assert _quotas(server).inflight_bytes > 40 * MIB
+        assert quotas_of(server).inflight_bytes > 40 * MIB
         with ThreadPoolExecutor(1) as pool:
             third = pool.submit(lambda: client.do_get(fl.Ticket(ticket)).read_all())
-            until(lambda: len(_quotas(server)._changed._waiters) > 0)
-            assert _quotas(server).inflight_bytes < 60 * MIB, "what waits does not count"
+            until(lambda: callers_waiting(quotas_of(server)) > 0)
+            assert quotas_of(server).inflight_bytes < 60 * MIB, "what waits does not count"
             assert [reader.read_all().num_rows for reader in readers] == [384, 384]
             assert third.result(600).num_rows == 384
-        until(lambda: _quotas(server).inflight_bytes == 0)
-        assert server._flight is not None
-        assert not server._flight._sending
+        until(lambda: quotas_of(server).inflight_bytes == 0)
+        assert not flight_of(server)._sending
 
 
 def test_an_answer_that_finds_no_room_is_refused(
@@ -86,22 +81,22 @@ def test_an_answer_that_finds_no_room_is_refused(
         assert isinstance(error_of(caught.value), QuotaExceededError)
         assert first.read_all().num_rows == 384
         assert client.do_get(fl.Ticket(READ)).read_all().num_rows == 384
-    assert not _quotas(server).inflight_bytes
+    assert not quotas_of(server).inflight_bytes
 
 
 def test_a_client_that_takes_nothing_is_disconnected(tmp_path: Path) -> None:
     """Its bytes and its stream are given back; another client is served."""
     serving = _serve(tmp_path / "log", flight_stall_timeout_ms=500)
     with serving as (server, client), _ask(client, READ) as (stalled,):
-        assert _quotas(server).inflight_bytes > 20 * MIB
-        until(lambda: _quotas(server).inflight_bytes == 0)
-        until(lambda: _quotas(server).streams == 0)
+        assert quotas_of(server).inflight_bytes > 20 * MIB
+        until(lambda: quotas_of(server).inflight_bytes == 0)
+        until(lambda: quotas_of(server).streams == 0)
         with pytest.raises(fl.FlightError):
             stalled.read_all()
         other = fl.connect(f"grpc://127.0.0.1:{server.port}")
         assert other.do_get(fl.Ticket(READ)).read_all().num_rows == 384
         other.close()
-        assert "an answer was not taken in time" in server._flight._meters._closed  # type: ignore[union-attr]
+        assert "an answer was not taken in time" in connections_closed(server)
 
 
 def test_a_stream_of_batches_may_be_read_slowly(tmp_path: Path) -> None:
@@ -112,7 +107,7 @@ def test_a_stream_of_batches_may_be_read_slowly(tmp_path: Path) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
         other = fl.connect(f"grpc://127.0.0.1:{server.port}", generic_options=options)
         with contextlib.closing(other), _ask(other, READ) as (stalled,):
-            until(lambda: bool(server._flight._meters._closed))  # type: ignore[union-attr]
+            until(lambda: bool(connections_closed(server)))
             assert slow.read_all().num_rows == 384
             with pytest.raises(fl.FlightError):
                 stalled.read_all()
@@ -129,22 +124,20 @@ def test_a_large_reply_of_a_call_counts_until_it_is_sent(tmp_path: Path) -> None
         assert _held(server, call("groups")) == []
         (size,) = _held(server, call("topics"))
         assert size > 600 * 120
-        until(lambda: _quotas(server).inflight_bytes == 0)
+        until(lambda: quotas_of(server).inflight_bytes == 0)
 
 
 def _held(server: Server, call: Any) -> list[int]:
     """Return the sizes of what was held for a call."""
     sizes: list[int] = []
-    quotas = _quotas(server)
+    quotas = quotas_of(server)
     held = quotas.hold
 
     def noting(principal: Any, nbytes: int, wait_seconds: float = 0.0) -> Any:
         sizes.append(nbytes)
         return held(principal, nbytes, wait_seconds)
 
-    quotas.hold = noting
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quotas, "hold", noting)
         call()
-    finally:
-        quotas.hold = held
     return sizes

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgpack
 import pytest
 
 import lakebed
@@ -15,7 +14,8 @@ from lakebed.errors import AccessDeniedError, InvalidArgumentError
 from lakebed.serve.server import Server
 from lakebed.state import image
 from lakebed.state.permissions import Action, Permissions
-from tests.state.test_commands import sealed, some_state
+from tests.state.forms import document_of, snapshot_of
+from tests.state.test_commands import some_state
 
 
 def test_a_denial_wins_over_every_role_that_allows() -> None:
@@ -51,12 +51,10 @@ def test_a_denial_counts_for_roles_that_a_token_brings() -> None:
 
 def test_a_snapshot_of_the_third_version_has_no_denials() -> None:
     state = some_state()
-    data = image.encode_state(state)
-    document = msgpack.unpackb(data[image._HEAD.size : -image._TAIL.size])
+    document = document_of(image.encode_state(state))
     assert document.pop("denials") == [["clerk", "read", "secret*"]]
-    old = sealed(image._HEAD.pack(image.MAGIC, 3) + msgpack.packb(document))
     state.denials = {}
-    assert image.decode_state(old, "it") == state
+    assert image.decode_state(snapshot_of(document, version=3), "it") == state
 
 
 @pytest.mark.parametrize("checkpoints", [0, 1])

@@ -95,7 +95,7 @@ def test_async_writers_learn_at_once_that_the_disk_is_full(tmp_path: Path) -> No
     async def write() -> None:
         disk = FaultyDisk(OsDisk())
         log = await aio.open(tmp_path / "log", _CONFIG)
-        inner(log._log).parts.checkpointer._lake.disk = disk
+        inner(log._log).parts.segment_folder.disk = disk
         await log.create_topic("t")
         disk.fault = Fault("open", 1, errno=errno.ENOSPC, lasting=True)
         with pytest.raises(DiskFullError):

@@ -30,6 +30,7 @@ from lakebed.operations.table import OPERATIONS
 from lakebed.serve.callers import OFFERED
 from lakebed.serve.server import Server
 from lakebed.wire.protocol import pack, unpack, unpack_error
+from tests.serve.inside import flush_audit
 
 TARGETS = ("apple", "berry")
 """Each request is made for both of these topics, or groups, of which one fits the pattern `a*`."""
@@ -216,14 +217,14 @@ class Caller:
     """Makes calls of the protocol, with a token or without one."""
 
     def __init__(self, server: Server, token: str | None) -> None:
-        self._client = fl.connect(f"grpc://127.0.0.1:{server.port}")
+        self.client = fl.connect(f"grpc://127.0.0.1:{server.port}")
         headers = [] if token is None else [(b"authorization", b"Bearer " + token.encode())]
-        self._options = fl.FlightCallOptions(headers=headers, timeout=600)
+        self.options = fl.FlightCallOptions(headers=headers, timeout=600)
 
     def call(self, name: str, request: dict[str, Any]) -> Any:
         """Make a call; return its reply, or the error that it gave."""
         try:
-            (reply,) = self._client.do_action(fl.Action(name, pack(request)), self._options)
+            (reply,) = self.client.do_action(fl.Action(name, pack(request)), self.options)
             return unpack(reply.body.to_pybytes())
         except pa.ArrowException as error:
             return _error(error)
@@ -233,7 +234,7 @@ class Caller:
         try:
             if name == "put":
                 return self._put(target)
-            reader = self._client.do_get(fl.Ticket(pack({"call": name, **ticket})), self._options)
+            reader = self.client.do_get(fl.Ticket(pack({"call": name, **ticket})), self.options)
             try:
                 reader.read_chunk()
             except StopIteration:
@@ -247,23 +248,23 @@ class Caller:
         descriptor = fl.FlightDescriptor.for_path(target)
         try:
             if method is _METHOD.LIST_FLIGHTS:
-                list(self._client.list_flights(options=self._options))
+                list(self.client.list_flights(options=self.options))
             elif method is _METHOD.LIST_ACTIONS:
-                list(self._client.list_actions(self._options))
+                list(self.client.list_actions(self.options))
             elif method is _METHOD.GET_FLIGHT_INFO:
-                self._client.get_flight_info(descriptor, self._options)
+                self.client.get_flight_info(descriptor, self.options)
             elif method is _METHOD.GET_SCHEMA:
-                self._client.get_schema(descriptor, self._options)
+                self.client.get_schema(descriptor, self.options)
             elif method is _METHOD.DO_EXCHANGE:
                 self._exchange(descriptor)
             else:
-                self._client.authenticate(_Handshake(), self._options)
+                self.client.authenticate(_Handshake(), self.options)
         except (pa.ArrowException, OSError) as error:
             texts = (_METHOD.GET_SCHEMA, _METHOD.HANDSHAKE)  # their details may not arrive
             return str(error) if method in texts else _error(error)
 
     def _exchange(self, descriptor: Any) -> None:
-        writer, reader = self._client.do_exchange(descriptor, self._options)
+        writer, reader = self.client.do_exchange(descriptor, self.options)
         with contextlib.suppress(pa.ArrowException):  # the end of the stream tells more
             writer.done_writing()
         reader.read_chunk()
@@ -271,7 +272,7 @@ class Caller:
     def _put(self, topic: str) -> Any:
         batch = pa.record_batch({"value": pa.array([b"v"], pa.binary())})
         descriptor = fl.FlightDescriptor.for_path(topic)
-        writer, reader = self._client.do_put(descriptor, batch.schema, self._options)
+        writer, reader = self.client.do_put(descriptor, batch.schema, self.options)
         answer = None
         try:
             writer.write_batch(batch)
@@ -284,7 +285,7 @@ class Caller:
 
     def close(self) -> None:
         """End the connection."""
-        self._client.close()
+        self.client.close()
 
 
 def _error(error: BaseException) -> LakebedError:
@@ -353,7 +354,7 @@ def _made(caller: Caller, name: str, given: dict[str, Any], target: str, stream:
 def test_a_caller_may_do_what_its_roles_allow_and_nothing_else(served: Served, who: str) -> None:
     """Allowed is what the tables say; the rest is denied, whatever it is about, and audited."""
     caller = Caller(served.server, served.tokens[who])
-    assert served.server._guard.flush()
+    flush_audit(served.server)
     before = _audited(served.server.log, who)
     denied: Counter[str] = Counter()
     for name, need, given, target, stream in _rows():
@@ -363,8 +364,7 @@ def test_a_caller_may_do_what_its_roles_allow_and_nothing_else(served: Served, w
         assert allowed is not isinstance(got, AccessDeniedError), (who, name, target, got)
         denied[name] += not allowed
     caller.close()
-    flushed = served.server._guard.flush()
-    assert flushed
+    flush_audit(served.server)
     recorded = _audited(served.server.log, who)
     recorded.subtract(before)
     # When many are refused at once, some are only counted, and not by whom.
@@ -397,7 +397,7 @@ def test_nobody_comes_in_without_a_valid_token(served: Served, token: str | None
         got = _made(caller, name, given, target, stream)
         assert isinstance(got, UnauthenticatedError), (name, got)
     caller.close()
-    assert served.server._guard.flush()
+    flush_audit(served.server)
     assert any(row["outcome"] == "unauthenticated" for row in _audit(served.server.log))
 
 
@@ -468,7 +468,7 @@ def test_a_list_shows_only_what_its_reader_may_see(served: Served) -> None:
 
 
 def _flights(caller: Caller) -> list[Any]:
-    return list(caller._client.list_flights(options=caller._options))
+    return list(caller.client.list_flights(options=caller.options))
 
 
 def test_a_member_of_a_group_needs_the_group_also_to_fetch(served: Served) -> None:
@@ -536,11 +536,11 @@ def test_times_are_within_their_bounds(served: Served, name: str, request_: dict
 def test_calls_are_listed_to_those_who_are_known(served: Served) -> None:
     """ListActions is a call like any other."""
     caller = Caller(served.server, served.tokens["nobody"])
-    assert {each.type for each in caller._client.list_actions(caller._options)} == set(OPERATIONS)
+    assert {each.type for each in caller.client.list_actions(caller.options)} == set(OPERATIONS)
     caller.close()
     stranger = Caller(served.server, None)
     with pytest.raises(fl.FlightUnauthenticatedError) as caught:
-        list(stranger._client.list_actions(stranger._options))
+        list(stranger.client.list_actions(stranger.options))
     assert isinstance(_error(caught.value), UnauthenticatedError)
     stranger.close()
 
@@ -550,10 +550,10 @@ def test_a_flight_is_described_to_its_readers_only(served: Served) -> None:
     for who, allowed in (("reader", True), ("writer", False), ("nobody", False)):
         caller = Caller(served.server, served.tokens[who])
         descriptor = fl.FlightDescriptor.for_path("berry")
-        look = caller._client.get_flight_info
+        look = caller.client.get_flight_info
         if allowed:
-            look(descriptor, caller._options)
+            look(descriptor, caller.options)
         else:
             with pytest.raises(pa.ArrowException, match="not allowed"):
-                look(descriptor, caller._options)
+                look(descriptor, caller.options)
         caller.close()

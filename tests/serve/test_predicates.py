@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import lakebed
 from lakebed import Log, ServeConfig, limits
 from lakebed.api.table import Table
+from lakebed.client.connection import Connection
 from lakebed.client.log import RemoteLog
 from lakebed.client.table import RemoteTable
 from lakebed.errors import InvalidArgumentError, ProtocolError
@@ -30,6 +31,7 @@ from lakebed.wire.expressions import pack_predicate
 from lakebed.wire.filters import filter_expression, filter_tree
 from lakebed.wire.predicates import FUNCTIONS, unpack_predicate
 from lakebed.wire.protocol import pack, unpack
+from tests.serve.inside import connection_of, quotas_of
 from tests.waiting import until
 
 SCHEMA = pa.schema(
@@ -149,6 +151,7 @@ class Tables(NamedTuple):
 
     embedded: Table
     served: RemoteTable
+    connection: Connection
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +169,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
         with client:
             table = client.table("t")
             assert isinstance(table, RemoteTable)
-            yield Tables(log.table("t"), table)
+            yield Tables(log.table("t"), table, connection_of(client))
 
 
 @pytest.mark.parametrize("name", PREDICATES)
@@ -273,7 +276,7 @@ def test_filters_are_those_of_pyarrow() -> None:
     ],
 )
 def test_wrong_filters_are_refused_alike(tables: Tables, filters: Any, problem: str) -> None:
-    for table in tables:
+    for table in (tables.embedded, tables.served):
         with pytest.raises(InvalidArgumentError) as caught:
             table.scan(where=filters)
         assert problem in str(caught.value)
@@ -421,9 +424,9 @@ def test_the_largest_predicates_are_worked_out(tables: Tables) -> None:
     for _ in range(limits.PREDICATE_DEPTH_MAX - 1):
         both = ["and_kleene", both, *[["field", "value", "flag"]] * 14]
     expected = tables.embedded.scan(["offset"], ~field("flag")).read_all().num_rows
-    assert tables.served._connection.get(scan(deep))[0].num_rows == expected
-    assert tables.served._connection.get(scan(wide))[0].num_rows == 54
-    assert tables.served._connection.get(scan(both))[0].num_rows < 54
+    assert tables.connection.get(scan(deep))[0].num_rows == expected
+    assert tables.connection.get(scan(wide))[0].num_rows == 54
+    assert tables.connection.get(scan(both))[0].num_rows < 54
 
 
 def scan(tree: Any) -> dict[str, Any]:
@@ -485,7 +488,7 @@ def test_any_tree_is_worked_out_by_a_server_or_refused(tables: Tables) -> None:
     @given(TREES)
     def look(tree: Any) -> None:
         try:
-            tables.served._connection.get(scan(tree))
+            tables.connection.get(scan(tree))
         except (ProtocolError, InvalidArgumentError) as error:
             assert len(str(error)) < 3000
 
@@ -511,12 +514,11 @@ def test_a_whole_table_counts_as_bytes_on_their_way_until_it_is_sent(tmp_path: P
         port=0, http_port=-1, stop_timeout_ms=1000, principal_inflight_bytes_max=1 << 20
     )
     with Server(log, config) as server:
-        assert server._flight is not None
-        quotas = server._flight._quotas
+        quotas = quotas_of(server)
         with lakebed.open(server.url) as client:
             assert isinstance(client, RemoteLog)
             for ticket in ({"call": "latest"}, {"call": "as_of", "offset": 80}):
-                reader = client._connection.stream({**ticket, "topic": "t"})
+                reader = connection_of(client).stream({**ticket, "topic": "t"})
                 assert quotas.inflight_bytes > 40 << 20, "it passes alone, and counts"
                 assert reader.read_all().num_rows == 80
                 until(lambda: quotas.inflight_bytes == 0)

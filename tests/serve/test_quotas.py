@@ -14,6 +14,7 @@ from lakebed.errors import QuotaExceededError
 from lakebed.serve.guard import Principal
 from lakebed.serve.quotas import Quotas
 from tests.engine.support import in_threads
+from tests.serve.inside import callers_waiting
 from tests.waiting import until
 
 KIB = 1024
@@ -141,7 +142,7 @@ def test_whoever_may_wait_gets_room_when_there_is_some() -> None:
     with made.admit("a", 60 * KIB):
         thread = threading.Thread(target=waiting, daemon=True)
         thread.start()
-        until(lambda: bool(made._changed._waiters))  # type: ignore[attr-defined]
+        until(lambda: callers_waiting(made) > 0)
         done.append("first")
     thread.join(600)
     assert done == ["first", "second"]

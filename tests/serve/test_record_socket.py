@@ -181,9 +181,7 @@ def test_what_is_no_upgrade_leaves_nothing_behind_over_tls(tmp_path: Path) -> No
         server.log.create_topic("t")
         for _ in range(3):
             assert raw_upgrade(server).code == "invalid_argument"
-        assert isinstance(server.server, HttpServer)
-        left = server.server._parts.server.server_state.connections
-        until(lambda: not left)
+        until(lambda: not connections(server))
 
 
 def test_a_page_of_another_place_may_not_write(here: Served) -> None:

@@ -38,7 +38,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, d
 def _call(server: Server, token: str, name: str, body: bytes) -> Any:
     caller = Caller(server, token)
     try:
-        (reply,) = caller._client.do_action(fl.Action(name, body), caller._options)
+        (reply,) = caller.client.do_action(fl.Action(name, body), caller.options)
         return protocol.unpack(reply.body.to_pybytes())
     except pa.ArrowException as error:
         info = getattr(error, "extra_info", None)
@@ -91,7 +91,7 @@ def test_a_large_ticket_is_taken_apart_for_readers_alone(
         caller = Caller(server, tokens[who])
         with pytest.raises(pa.ArrowException) as caught:
             garbage = b"\xc1" * (SMALL_REQUEST_BYTES + 1)
-            caller._client.do_get(fl.Ticket(garbage), caller._options).read_all()
+            caller.client.do_get(fl.Ticket(garbage), caller.options).read_all()
         assert isinstance(protocol.unpack_error(caught.value.extra_info), kind)
         caller.close()
 

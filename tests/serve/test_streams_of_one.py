@@ -18,6 +18,7 @@ from lakebed.errors import QuotaExceededError
 from lakebed.serve.server import Server
 from lakebed.serve.slots import Slots
 from tests.serve.http_raw import head, status
+from tests.serve.inside import connection_of, quotas_of
 from tests.waiting import PATIENCE_SECONDS, until
 
 
@@ -41,7 +42,7 @@ def _serve(folder: Path, **settings: Any) -> Iterator[tuple[Server, dict[str, st
 def _follow(stack: contextlib.ExitStack, log: Log) -> None:
     """Hold a stream open for as long as the stack is."""
     ticket = {"call": "follow", "topic": "a", "partition": 0, "offset": 0}
-    reader = log._connection.stream(ticket)  # type: ignore[attr-defined]
+    reader = connection_of(log).stream(ticket)
     stack.callback(reader.cancel)
     reader.read_chunk()
 
@@ -64,8 +65,7 @@ def test_a_principal_has_so_many_streams_and_the_others_theirs(tmp_path: Path) -
             writer = stack.enter_context(_open(server, tokens["writer"], 60_000))
             assert writer.append("b", b"v").offset == 0
             assert writer.read("a").num_rows == 1
-        assert server._flight is not None
-        quotas = server._flight._quotas
+        quotas = quotas_of(server)
         until(lambda: not quotas.streams)
         assert not quotas.open_streams._names
         assert not quotas.open_streams._addresses
@@ -97,7 +97,7 @@ def test_administrators_have_a_reserve_of_http_requests_that_wait(
             client.sendall(head("GET", path, tokens[name]))
             return stack.enter_context(client)
 
-        quotas = server._flight._quotas  # type: ignore[union-attr]
+        quotas = quotas_of(server)
         for count in range(1, 5):
             wait("reader", 60_000)
             until(lambda: quotas.streams == count)  # noqa: B023  # it is called here

@@ -17,6 +17,7 @@ from lakebed.client.log import RemoteLog
 from lakebed.errors import AccessDeniedError, FencedError, InvalidArgumentError, ProtocolError
 from lakebed.serve.server import Server
 from tests import forked
+from tests.serve.inside import connection_of
 from tests.serve.support import ServerProcess
 
 _TASK = """
@@ -162,5 +163,5 @@ def test_numbers_that_no_entry_may_hold_are_refused_before_there_is_one(tmp_path
         for call, request in _UNREADABLE:
             given = {**(full if call == "commit_together" else {}), **request}
             with pytest.raises((InvalidArgumentError, ProtocolError)):
-                client._connection.call(call, **given)
+                connection_of(client).call(call, **given)
         assert log.stats().wal.last_index == before

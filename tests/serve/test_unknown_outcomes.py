@@ -21,7 +21,8 @@ from lakebed.engine.restore import restore
 from lakebed.errors import LakebedError, UnknownOutcomeError
 from lakebed.serve.server import Server
 from lakebed.state.commands import ForgetProducer
-from tests.engine.support import rows
+from tests.engine.support import rows, submit
+from tests.serve.inside import connection_of
 from tests.serve.support import ServerProcess
 from tests.waiting import until
 
@@ -170,7 +171,8 @@ def test_a_commit_whose_answer_is_lost_is_not_said_to_be_aborted(tmp_path: Path)
     log.create_topic("t")
     transaction = log.transaction("pay")
     transaction.append("t", b"paid once")
-    call, first = log._connection.call, iter([True])
+    connection, first = connection_of(log), iter([True])
+    call = connection.call
 
     def cut_short(name: str, /, **request: Any) -> Any:
         if name == "commit_transaction" and next(first, False):
@@ -182,7 +184,7 @@ def test_a_commit_whose_answer_is_lost_is_not_said_to_be_aborted(tmp_path: Path)
         until(lambda: server.log.offsets("t")[0][1] == 1)
         wire.cut(refuse=True)
 
-    log._connection.call = cut_short  # type: ignore[method-assign]
+    connection.call = cut_short  # type: ignore[method-assign]
     with pytest.raises(UnknownOutcomeError):
         transaction.commit()
     assert transaction.outcome == "unknown"
@@ -200,7 +202,7 @@ def test_a_producer_that_the_log_has_forgotten_is_replaced(tmp_path: Path) -> No
     for _ in range(2):
         (lane,) = log._writing._lanes.values()
         assert lane.identity is not None
-        server.log._submit(ForgetProducer(*lane.identity))
+        submit(server.log, ForgetProducer(*lane.identity))
         futures = [log.append_batch_async("t", [{"value": b"x"}] * 3) for _ in range(12)]
         assert [len(future.result(600)) for future in futures] == [3] * 12
     assert len(rows(server.log, "t")) == 1 + 2 * 36

@@ -8,7 +8,6 @@ import tracemalloc
 import msgpack
 import msgspec
 import pytest
-from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from lakebed.state.machine import carry_out, decide
 from lakebed.state.owned import Markers
 from lakebed.state.values import Part, Run, Segment
 from lakebed.types import GroupName
+from tests.state.forms import document_of, entry_of, snapshot_of
 from tests.state.machines import command, part_with
 
 SEGMENT = Segment(1, 0, 3, 3, 1000, 100, 7, -5, 5)
@@ -80,8 +80,7 @@ def test_a_command_comes_back_as_it_was_with_its_bodies(made: Command) -> None:
 @pytest.mark.parametrize("made", EXAMPLES, ids=lambda each: type(each).__name__)
 def test_an_envelope_is_what_another_library_writes(made: Command) -> None:
     envelope = msgpack.packb(msgspec.structs.astuple(made))
-    head = command_codec._HEAD.pack(command_codec.VERSION, made.kind, 0, len(envelope))
-    assert bytes(encode(made)[0]).rstrip(b"\0") == (head + envelope).rstrip(b"\0")
+    assert bytes(encode(made)[0]).rstrip(b"\0") == entry_of(made.kind, envelope).rstrip(b"\0")
 
 
 def test_a_checked_name_is_written_as_text() -> None:
@@ -111,11 +110,11 @@ def test_a_length_that_an_envelope_announces_takes_no_memory(kind: type[Command]
     tracemalloc.start()
     try:
         for envelope in _hostile(kind):
-            head = command_codec._HEAD.pack(command_codec.VERSION, kind.kind, 0, len(envelope))
+            entry = entry_of(kind.kind, envelope)
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
             with pytest.raises(CorruptionError):
-                decode(memoryview(head + envelope))
+                decode(memoryview(entry))
             assert tracemalloc.get_traced_memory()[1] - before < 200_000
     finally:
         tracemalloc.stop()
@@ -199,11 +198,11 @@ def test_a_snapshot_comes_back_as_the_same_state() -> None:
 def test_a_snapshot_of_the_first_version_has_no_tokens_rules_and_grants() -> None:
     state = some_state()
     data = encode_state(state)
-    document = msgpack.unpackb(data[image._HEAD.size : -image._TAIL.size])
+    document = document_of(data)
     for name in ("tokens", "rules", "grants", "markers", "denials"):
         del document[name]
     document["numbers"] = [each for each in document["numbers"] if each[0] != "access"]
-    found = decode_state(sealed(image._HEAD.pack(image.MAGIC, 1) + msgpack.packb(document)), "it")
+    found = decode_state(snapshot_of(document, version=1), "it")
     state.tokens, state.rules, state.grants, state.markers = {}, {}, {}, Markers()
     state.denials = {}
     state.numbers["access"] = 0
@@ -214,14 +213,14 @@ def test_a_snapshot_of_the_first_version_has_no_tokens_rules_and_grants() -> Non
 def test_a_snapshot_of_the_second_version_has_no_markers() -> None:
     state = some_state()
     data = encode_state(state)
-    document = msgpack.unpackb(data[image._HEAD.size : -image._TAIL.size])
+    document = document_of(data)
     assert document.pop("markers") == [["ann/job", 0, 2, 3], ["job", 7, 1, 2]]
-    found = decode_state(sealed(image._HEAD.pack(image.MAGIC, 2) + msgpack.packb(document)), "it")
+    found = decode_state(snapshot_of(document, version=2), "it")
     state.markers, state.denials = Markers(), {}
     assert found == state
     assert encode_state(found) == encode_state(state)
     with pytest.raises(CorruptionError):  # of this version they are missing
-        decode_state(sealed(data[: image._HEAD.size] + msgpack.packb(document)), "it")
+        decode_state(snapshot_of(document), "it")
 
 
 @pytest.mark.parametrize(
@@ -245,19 +244,17 @@ def test_a_snapshot_of_the_second_version_has_no_markers() -> None:
 )
 def test_a_value_of_another_shape_is_a_typed_error(name: str, value: object) -> None:
     data = encode_state(some_state())
-    document = msgpack.unpackb(data[image._HEAD.size : -image._TAIL.size])
+    document = document_of(data)
     document[name] = value
     with pytest.raises(CorruptionError):
-        decode_state(sealed(data[: image._HEAD.size] + msgpack.packb(document)), "it")
+        decode_state(snapshot_of(document), "it")
 
 
 @pytest.mark.parametrize("number", range(22, 26))
 def test_an_entry_about_access_of_another_shape_is_a_typed_error(number: int) -> None:
     for fields in (("t", "alice", b"short", 5, 0), ("clerk", "read", "*", 2), ("a", "b", True), ()):
-        envelope = msgpack.packb(fields)
-        head = command_codec._HEAD.pack(command_codec.VERSION, number, 0, len(envelope))
         with pytest.raises(CorruptionError):
-            decode(memoryview(head + envelope))
+            decode(memoryview(entry_of(number, msgpack.packb(fields))))
 
 
 @pytest.mark.parametrize(
@@ -273,18 +270,15 @@ def test_an_entry_about_access_of_another_shape_is_a_typed_error(number: int) ->
     ],
 )
 def test_a_commit_together_of_another_shape_is_a_typed_error(fields: tuple[object, ...]) -> None:
-    envelope = msgpack.packb(fields)
-    head = command_codec._HEAD.pack(command_codec.VERSION, 26, 0, len(envelope))
     with pytest.raises(CorruptionError):
-        decode(memoryview(head + envelope))
+        decode(memoryview(entry_of(26, msgpack.packb(fields))))
 
 
 @pytest.mark.parametrize("claim", [(1,), (1, 2), (1, 2, 3, 4), (1, 2, -3), ("1", 2, 3), None])
 def test_a_claim_of_another_shape_is_a_typed_error(claim: object) -> None:
     envelope = msgpack.packb((1, (), ((claim,),)))
-    head = command_codec._HEAD.pack(command_codec.VERSION, 28, 0, len(envelope))
     with pytest.raises(CorruptionError):
-        decode(memoryview(head + envelope))
+        decode(memoryview(entry_of(28, envelope)))
 
 
 def test_every_flipped_bit_and_every_cut_of_a_snapshot_is_seen() -> None:
@@ -297,10 +291,6 @@ def test_every_flipped_bit_and_every_cut_of_a_snapshot_is_seen() -> None:
     for length in range(len(data)):
         with pytest.raises(CorruptionError):
             decode_state(data[:length], "it")
-
-
-def sealed(body: bytes) -> bytes:
-    return body + image._TAIL.pack(len(body), crc32c(body), image.MAGIC)
 
 
 plain = st.recursive(
@@ -317,18 +307,16 @@ plain = st.recursive(
 @given(st.dictionaries(st.sampled_from(sorted(vars(State()))), plain))
 @settings(max_examples=300, deadline=None)
 def test_a_document_of_another_shape_is_a_typed_error(document: dict[str, object]) -> None:
-    head = image._HEAD.pack(image.MAGIC, image.VERSION)
     full = {**dict.fromkeys(vars(State()), ()), **document}
     for each in (document, full):
         try:
-            assert isinstance(decode_state(sealed(head + msgpack.packb(each)), "it"), State)
+            assert isinstance(decode_state(snapshot_of(each), "it"), State)
         except CorruptionError:
             continue
 
 
 def test_a_snapshot_of_a_newer_version_says_so() -> None:
-    head = image._HEAD.pack(image.MAGIC, image.VERSION + 1)
     with pytest.raises(FormatTooNewError):
-        decode_state(sealed(head + msgpack.packb({})), "it")
+        decode_state(snapshot_of({}, version=image.VERSION + 1), "it")
     assert Run(1, 2) == (1, 2)
     assert isinstance(PART, Part)

@@ -14,6 +14,7 @@ from lakebed.wal import SyncMode, Wal, WalConfig
 from lakebed.wal.frame import ENTRY
 from lakebed.wal.request import Request
 from tests.waiting import until
+from tests.wal.support import commit_at
 
 
 @pytest.mark.parametrize("appends", range(1, 8))
@@ -108,9 +109,9 @@ def test_a_failed_group_that_is_committed_again_keeps_its_unknown_outcome() -> N
     disk.fault = Fault("sync_data", disk.calls["sync_data"] + 1, errno.EIO, lasting=True)
     group = [Request(ENTRY, (b"x",), 1, flags=0, term=0)]
     tail = log.commits.tail
-    log._writer.commit(tail, group)
-    log._writer.commit(tail, group)
+    commit_at(log, tail, group)
+    commit_at(log, tail, group)
     assert isinstance(group[0].error, UnknownOutcomeError)
     later = [Request(ENTRY, (b"y",), 1, flags=0, term=0)]
-    log._writer.commit(tail, later)
+    commit_at(log, tail, later)
     assert isinstance(later[0].error, PoisonedError)

@@ -22,6 +22,7 @@ from lakebed.host import Mode, OsDisk, SimDisk, Survival
 from lakebed.host.os_disk import OsFile
 from lakebed.wal import SyncMode, Wal, WalConfig
 from tests.waiting import PATIENCE_SECONDS, until
+from tests.wal.support import entries_waiting, read_behind
 
 T = TypeVar("T")
 SMALL = WalConfig(file_bytes=4096, spare_files=2, idle_mark_ms=1_000)
@@ -111,7 +112,7 @@ def test_every_caller_of_a_shared_group_returns(tmp_path: Path) -> None:
             assert disk.arrived.wait(PATIENCE_SECONDS)
             for count in (3, 1, 4, 2, 5):
                 callers.append(started(partial(log.append_many, [b"x"] * count)))
-            until(lambda: len(log.commits._queue) == 15)
+            until(lambda: len(entries_waiting(log)) == 15)
         assert first.result(PATIENCE_SECONDS) == 1
         ranges = [caller.result(PATIENCE_SECONDS) for caller in callers]
     assert [len(each) for each in ranges] == [3, 1, 4, 2, 5]
@@ -154,10 +155,7 @@ def test_a_read_that_meets_a_change_says_so_and_not_that_the_log_is_damaged(
     with Wal.open(tmp_path / "log", SMALL, threaded=False) as log:
         log.append_many([bytes(500)] * 20)
         log.append_many([bytes(500)] * 30)
-        stale = [log.commits.tail]
-        change(log)
-        now = log._reader._tail
-        log._reader._tail = lambda: stale.pop() if stale else now()
+        read_behind(log, lambda: change(log))
         with pytest.raises(error):
             log.read(index)
 
@@ -167,11 +165,8 @@ def test_a_released_file_that_is_gone_before_it_is_opened_was_released(tmp_path:
     with Wal.open(tmp_path / "log", SMALL, threaded=False) as log:
         for _ in range(30):
             log.append(bytes(500))
-        stale = [log.commits.tail]
         log._entries.drop_files_below = lambda file_number: None  # type: ignore[method-assign]
-        log.release(25)
-        now = log._reader._tail
-        log._reader._tail = lambda: stale.pop() if stale else now()
+        read_behind(log, lambda: log.release(25))
         with pytest.raises(EntryReleasedError):
             log.read(1)
 
@@ -311,12 +306,12 @@ def test_a_flush_that_comes_late_lets_nobody_wait(tmp_path: Path) -> None:
             calls = [started(lambda: log.append(b"first"))]
             assert disk.arrived.wait(PATIENCE_SECONDS)
             log.append_async(b"nobody waits")
-            chosen = log.commits._queue[0]
+            chosen = entries_waiting(log)[0]
             mutex.when = lambda: chosen.gate is not None
             flushed = started(log.flush)
             assert mutex.arrived.wait(PATIENCE_SECONDS)
             calls += [started(lambda: log.append(b"behind")) for _ in range(4)]
-            until(lambda: len(log.commits._queue) == 5)
+            until(lambda: len(entries_waiting(log)) == 5)
         until(lambda: log.last_index == 6)
         mutex.gate.set()
         flushed.result(PATIENCE_SECONDS)
