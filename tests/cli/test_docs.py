@@ -20,8 +20,11 @@ import pytest
 from click.testing import CliRunner
 from tools.cli_page import command_at, help_of
 
+import lakebed
 from lakebed import LakeConfig, Log, LogConfig, ServeConfig, WalConfig
 from lakebed.cli import cli
+from lakebed.engine.by_url import open_replica
+from lakebed.serve.log_metrics import log_families
 from lakebed.serve.server import Server
 
 ROOT = Path(__file__).parents[2]
@@ -262,13 +265,21 @@ def _metrics(tmp_path: Path) -> str:
         return _fetched(f"http://127.0.0.1:{server.http_port}/metrics")
 
 
+def _of_a_replica(tmp_path: Path) -> set[str]:
+    """Return the names of the metrics that only a replica has."""
+    store = f"file://{tmp_path}/store"
+    (tmp_path / "store").mkdir()
+    with lakebed.open(store, folder=tmp_path / "owner"), open_replica(store, None) as replica:
+        return {metric.name for metric in log_families(replica) if "replica" in metric.name}
+
+
 def _fetched(url: str) -> str:
     with urllib.request.urlopen(url) as answer:
         return str(answer.read().decode())
 
 
 def test_every_metric_that_the_operations_page_names_exists(tmp_path: Path) -> None:
-    there = set(re.findall(r"^# TYPE (\w+) ", _metrics(tmp_path), re.M))
+    there = set(re.findall(r"^# TYPE (\w+) ", _metrics(tmp_path), re.M)) | _of_a_replica(tmp_path)
     named = set(re.findall(r"\b(lakebed_\w+)", OPERATIONS))
     assert len(named) > 15
     assert named <= there

@@ -190,25 +190,27 @@ def test_every_table_that_readers_see_while_others_write_is_whole(
         done = threading.Event()
         writer = threading.Thread(target=_write_on, args=(log, done))
         writer.start()
-        seen = set()
-        while not done.is_set():
-            for table in (
-                duckdb_scan(connection, folder),
-                read_pyiceberg(static(log.lake.describe("raw").metadata)),
-            ):
-                assert _is_prefix(table)
-                seen.add(table.num_rows)
-        writer.join()
-        assert len(seen) > 2
+        seen: set[int] = set()
+        try:
+            while len(seen) < 5:
+                assert writer.is_alive()
+                for table in (
+                    duckdb_scan(connection, folder),
+                    read_pyiceberg(static(log.lake.describe("raw").metadata)),
+                ):
+                    assert _is_prefix(table)
+                    seen.add(table.num_rows)
+        finally:
+            done.set()
+            writer.join()
         agree(log)
 
 
 def _write_on(log: Log, done: threading.Event) -> None:
-    try:
-        for first in range(30, 330, 15):
-            fill(log, first=first, end=first + 15, parts=1)
-    finally:
-        done.set()
+    first = 30
+    while not done.is_set():
+        fill(log, first=first, end=first + 15, parts=1)
+        first += 15
 
 
 def _is_prefix(table: pa.Table) -> bool:

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests import forked
 from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +37,7 @@ class Child:
         self._errors = errors
         self._rest = b""
         with errors.open("wb") as stderr:
-            self._process = forked.Popen(
+            self._process = subprocess.Popen(
                 [sys.executable, "-m", module, *map(str, arguments)],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,

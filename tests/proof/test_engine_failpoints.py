@@ -30,8 +30,8 @@ _OF_BACKUPS = ("engine.backup.", "engine.restore.")
 _OF_DERIVED_TABLES = ("lake.derived.", "engine.derived.")
 """Points of derived tables, which `test_derived_kills.py` has."""
 
-_OF_THE_STORE = ("chain.", "ship.", "host.conditional.")
-"""Points of a log in a store, which `test_chain_kills.py` has."""
+_OF_THE_STORE = ("catalog.", "chain.", "ship.", "host.conditional.")
+"""Points of a log in a store, which `test_chain_kills.py` and `test_lake_kills.py` have."""
 
 _ELSEWHERE = (
     "test.",

@@ -155,6 +155,8 @@ def test_every_report_comes_out_as_the_log_gave_it(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     with lakebed.open(f"file://{tmp_path}/store", folder=tmp_path / "shipped") as log:
         told += reports_of([log.stats().shipping])
+    with lakebed.open(f"file://{tmp_path}/store", replica=True) as log:
+        told += reports_of([log.stats().replica])
     told.append(CleanupFailure("orders", 2, "a file is damaged", failing=True))
     told.append(DenialInfo("reader", "read", "secret-*"))
     assert {type(each).__name__ for each in told} == set(REPORTS)

@@ -21,9 +21,9 @@ from lakebed.spark.pipeline.spec import PipelineSpec
 HOLD = """
 import sys
 from lakebed.spark import Pipeline
-from lakebed.spark.pipeline.hold import held
+from lakebed.spark.pipeline.hold import hold
 made = Pipeline("shop", log="data", checkpoint=sys.argv[1]).source("o", topic="o", decode="raw")
-with held(made.sink("copy", "o", topic="copy", encode="raw").spec):
+with hold(made.sink("copy", "o", topic="copy", encode="raw").spec):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -46,7 +46,7 @@ def test_the_hold_of_a_killed_process_is_gone(
     spec = spec_of(checkpoint)
     code = HOLD
     if remote:  # there is no such store to ask, in that process as in this one
-        code = code.replace("with", "sys.modules[held.__module__]._warn_of_others = print\nwith")
+        code = code.replace("with", "sys.modules[hold.__module__]._warn_of_others = print\nwith")
     with subprocess.Popen(
         [sys.executable, "-c", code, checkpoint], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:

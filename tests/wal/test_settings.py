@@ -14,7 +14,7 @@ from lakebed.host.os_disk import OsFile
 from lakebed.wal import SyncMode, Wal, WalConfig
 from lakebed.wal.frame import FrameKind, salt_of
 from lakebed.wal.scan import later_headers
-from tests.engine import test_shipping
+from tests.engine import test_replica, test_shipping
 from tests.waiting import until
 
 
@@ -154,6 +154,6 @@ def test_a_value_out_of_bounds_is_refused_with_its_bounds(setting: str, value: o
 
 
 def test_every_setting_has_a_test_of_its_effect() -> None:
-    """Those of the store are tested where there is one: tests/engine/test_shipping.py."""
-    tests = {*dir(sys.modules[__name__]), *dir(test_shipping)}
+    """Those of the store are tested where there is one: tests/engine/test_shipping.py, _replica."""
+    tests = {*dir(sys.modules[__name__]), *dir(test_shipping), *dir(test_replica)}
     assert {f"test_setting_{name}" for name in setting_names(WalConfig)} <= tests

@@ -30,6 +30,9 @@ from lakebed.wal.scan import FileScan
 _ATTEMPTS: Final = 3
 """How often a log in use is read, when it changed under the reader."""
 
+_VANISHED_ATTEMPTS: Final = 100
+"""How often, if a file was gone that had just been listed: its owner frees them as it writes."""
+
 _FILE_NAME: Final = re.compile(r"(\d{20})\.wal")
 
 
@@ -56,13 +59,18 @@ def verify(disk: Disk, layout: Layout, progress: Progress | None = None) -> Find
     """
     try:
         owner = living_owner(disk, layout)
-        for _ in range(_ATTEMPTS - 1):
+        for attempt in range(1, _VANISHED_ATTEMPTS + 1):
             findings = _verify(disk, layout, progress, owner)
-            if owner is None or findings.verdict is Verdict.OPEN:
-                return findings
-        return _verify(disk, layout, progress, owner)
+            is_final = attempt >= _ATTEMPTS and not _is_vanished_file(findings.error)
+            if owner is None or findings.verdict is Verdict.OPEN or is_final:
+                break
+        return findings
     except OSError as error:
         raise from_os_error(error, "reading the log", layout.root) from error
+
+
+def _is_vanished_file(error: LakebedError | None) -> bool:
+    return isinstance(error, DeviceError) and error.facts.get("errno") == "ENOENT"
 
 
 def _verify(

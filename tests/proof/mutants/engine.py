@@ -148,7 +148,7 @@ MUTANTS = (
         name="repeat-not-recognised",
         breaks="a producer's batch is written once",
         at="lakebed.state.decide_writes:producer_write",
-        changes=(replace("known is not None", "known == ()"),),
+        changes=(replace("earlier is not None", "earlier == ()"),),
         tests=(
             "tests/engine/test_producers.py"
             "::test_a_repeated_batch_is_told_its_first_place_and_written_once",
@@ -159,7 +159,7 @@ MUTANTS = (
         name="low-watermark-not-in-the-snapshot",
         breaks="records that were removed do not come back",
         at="lakebed.state.image:encode_state",
-        changes=(replace("[*$K, *$S.partitions[$K]]", "[*$K, 0, *$S.partitions[$K][1:]]"),),
+        changes=(replace("(*$K, *$S.partitions[$K])", "(*$K, 0, *$S.partitions[$K][1:])"),),
         tests=(ENGINE_MODEL,),
         seconds=60,
     ),

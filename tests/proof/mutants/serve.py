@@ -57,7 +57,7 @@ MUTANTS = (
                 "$X.add_done_callback(...)",
                 """
 $X.add_done_callback(lambda _: stack.close())
-self._settle(number, [(1, 0, 0, 1, 0)])
+self._settle(message_id, [(1, 0, 0, 1, 0)])
 """,
             ),
         ),

@@ -253,7 +253,7 @@ except OSError:
         name="file-number-not-checked",
         breaks="never silently wrong: a frame is in the file it was written to",
         at="lakebed.wal.scan:FileScan._frames",
-        changes=(omit("$X != number"),),
+        changes=(omit("$X != file_number"),),
         tests=(TABLE,),
         seconds=5,
     ),
