@@ -15,6 +15,7 @@ from lakebed.chain.calls import Procedure
 from lakebed.chain.records import Lease, LeaseState, decode_lease
 from lakebed.chain.slot import decode_slot
 from lakebed.errors import (
+    DiskFullError,
     ForeignFileError,
     InvalidArgumentError,
     LakebedError,
@@ -22,6 +23,8 @@ from lakebed.errors import (
     StoreUnavailableError,
     UnknownOutcomeError,
 )
+from lakebed.wal.appender import NoRoomError
+from lakebed.wal.request import Request
 from tests.engine.shipped import Machines, values
 from tests.engine.support import lake_parts
 from tests.waiting import until
@@ -477,3 +480,31 @@ def test_an_edited_base_is_refused(machines: Machines) -> None:
     base.write_bytes(base.read_bytes().replace(b"slot", b"slut"))
     with pytest.raises(LakebedError):
         machines.open("b")
+
+
+@pytest.mark.parametrize("acks", ["store", "local"])
+def test_a_group_that_was_cut_short_and_finds_no_room_poisons_the_log(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch, acks: str
+) -> None:
+    """It may be in the store: the next group must not take its place there."""
+    with machines.open("a", acks=acks, ship_ms=3_600_000) as log:
+        log.create_topic("orders")
+        writer = log.parts.wal.commits._writer
+        replicate = writer.replicate
+        assert replicate is not None
+
+        def find_no_room(*_: object) -> None:
+            raise NoRoomError(DiskFullError("the disk is full"))
+
+        def strike(group: list[Request]) -> None:
+            replicate(group)
+            monkeypatch.setattr(writer, "replicate", replicate)
+            monkeypatch.setattr(writer, "_make_room", find_no_room)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(writer, "replicate", strike)
+        with pytest.raises(KeyboardInterrupt):
+            log.append("orders", b"cut")
+        until(lambda: writer.poison is not None)
+        with pytest.raises(LakebedError):
+            log.append("orders", b"refused")

@@ -58,6 +58,8 @@ class Writer:
     ) -> None:
         self.poison: LakebedError | None = None
         self.replicate: Replicate | None = None
+        self._replicated_index = 0
+        """The last index of the last group whose replication began."""
         self._failure: OSError | LakebedError | None = None
         self._told = False
         self._left: tuple[int, int, int] | None = None
@@ -97,9 +99,12 @@ class Writer:
             if sync:
                 self.synced_index = written.last_index
             if self.replicate is not None and written.last_index > after.last_index:
+                self._replicated_index = written.last_index
                 self.replicate(group)
             self._publish(after, written, group, only_entries=marks == 0)
         except NoRoomError as error:
+            if self._replicated_index > tail.last_index:  # cut short before: it may be elsewhere
+                return self.fail(tail, group, error.cause)
             _fail(group, type(error.cause), error.cause.message, error.cause.facts)
             _log.warning("an append was rejected: %s", error.cause)
             return tail
