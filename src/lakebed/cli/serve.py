@@ -265,7 +265,7 @@ def _log_folder(data: Path | str, folder: Path | None) -> Path:
 
 
 def _freeze_loaded() -> None:
-    """Have garbage collections leave out what is loaded, now and once the first calls were served.
+    """Exclude what is loaded from garbage collections, now and once the first calls were served.
 
     Looking at all of it held every thread up for more than 100 ms, every ten seconds under load.
     """

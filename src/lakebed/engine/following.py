@@ -49,7 +49,7 @@ class Following(Closing):
                 self._driver.stop()
 
     def _use(self, driver: Driver) -> Driver:
-        """Have `close` stop a driver."""
+        """Register a driver that `close` stops."""
         with self._guard:
             self._driver = driver
         if self._closing.is_set():

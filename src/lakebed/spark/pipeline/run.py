@@ -139,7 +139,7 @@ class PipelineRun:
         return self.statuses()
 
     def problems(self, flows: Sequence[Flow]) -> list[PipelineProblem]:
-        """Have Spark analyse flows; return the problems, each once."""
+        """Analyse flows with Spark; return the problems, each once."""
         planner = Planner(self._spec, self._spark, self._url)
         problems = (problem for flow in flows for problem in planner.problems(flow))
         return list(dict.fromkeys(problems))
